@@ -147,8 +147,8 @@ class _OneScreen(click.Group):
         self.format_commands(ctx, formatter)
 
     def get_help(self, ctx: click.Context) -> str:
-        """Return the help without empty lines."""
-        return super().get_help(ctx).replace("\n\n", "\n")
+        """Return the help without empty lines and headings."""
+        return super().get_help(ctx).replace("\n\n", "\n").replace("\nCommands:\n", "\n")
 
 
 @click.group(cls=_OneScreen, options_metavar="[--debug] [--version] [--help]")
@@ -229,6 +229,22 @@ def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, w
         return views.show_plan(task)
     summary = build([task], workers=workers)
     say(summary.text, file=sys.stderr)
+    return 0 if summary.succeeded else 1
+
+
+@espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
+@click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
+@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+def perfect_model(truths: tuple[str, ...], workers: int) -> int:
+    """Test the adjustment on a known future: each simulation in turn."""
+    from espo_luigi.api import build
+    from espo_luigi.tasks.perfect_model import tasks_for
+
+    tasks = tasks_for(truths)
+    summary = build(tasks, workers=workers)
+    say(summary.text, file=sys.stderr)
+    for task in tasks if summary.succeeded else ():
+        say(str(task.out_page().path))
     return 0 if summary.succeeded else 1
 
 

@@ -15,6 +15,7 @@ from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
 from espo_luigi.config.fields import Absent, Free, Ignored, Section
 from espo_luigi.config.health_checks import HealthChecks
+from espo_luigi.config.perfect_model import PerfectModelSection
 from espo_luigi.config.regions import Custom, Paths, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid
 from espo_luigi.science.choices import each_period
@@ -73,6 +74,7 @@ class RunConfig(Section):
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
     domain_diag: DomainDiag | None = Absent("diagnostics of small domains, of ESPO v2", alias="domain-diag")
+    perfect_model: PerfectModelSection = Absent("tests of the methods on known futures", PerfectModelSection())
     # How a run is computed and reported never changes a number: neither belongs in the hash.
     dask: Free = Field(default={}, exclude=True, description="dask's settings")
     logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")

@@ -12,6 +12,7 @@
 | `domain_diagnostics` | DiagRef, Diag |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
+| `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
 The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
@@ -37,6 +38,7 @@ from espo_luigi.tasks.diagnostics import (
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -83,6 +85,8 @@ __all__ = [
     "OffDiagRefProp",
     "OffDiagScenPropMeas",
     "OffDiagSimPropMeas",
+    "PerfectModel",
+    "PerfectPair",
     "Rechunk",
     "RefDefault",
     "RefInputCheck",

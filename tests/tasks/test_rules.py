@@ -67,6 +67,7 @@ WILDCARDS = {
     "drs": "espo-g6",
     "folder": "/netcdf",
     "sim_id": "SIM",
+    "truth": "TRUTH",
     "pool": "SIM",
     "piece": "south",
     "var": "pr",

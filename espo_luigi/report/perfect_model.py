@@ -1,0 +1,213 @@
+"""The page about known futures: errors of level and change by method, property and season, over all pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
+from espo_luigi.report.page import Section, Table, Text, render_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# After Okabe and Ito (2008); the marks differ, too.
+STYLES: dict[str, tuple[str, str]] = {
+    "raw": ("#D55E00", "v"),
+    "adjusted": ("#0072B2", "o"),
+    "Scaling": ("#000000", "x"),
+    "QDM": ("#009E73", "s"),
+    "EQM": ("#CC79A7", "D"),
+}
+TITLES = {"mean": "Mean", "q05": "5 % quantile", "q95": "95 % quantile", "q99": "99 % quantile", "wet_days": "Wet days"}
+ASPECTS = {"level": "Error of the level", "change": "Error of the change"}
+NOISE_LEVEL = 0.95
+_LIMITS = (
+    "Each truth is a simulation as it is on the reference's grid: it is coarse, so that nothing here tests the "
+    "downscaling, nor the correction of fine patterns.",
+    "Models that warm differently have different futures whatever an adjustment does: the difference of their climate "
+    "sensitivities dominates the error of the level. Compare methods by the error of the change, and with each other.",
+    "If an adjustment makes the calibration period right, the error of its level is that of its change. Where the two "
+    "differ, the method does not reproduce the truth's climate even where it was trained.",
+    "Noise is the error between two realisations of the truth's climate, from resampled blocks of 5 of its years: 95 % "
+    "of such errors are smaller. A raw level has no noise of the calibration, and is judged by the same.",
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A truth and a simulation that is adjusted towards it; `is_control`: both come from the same model."""
+
+    truth: str
+    sim_id: str
+    is_control: bool
+    paths: tuple[Path, ...]
+
+
+def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
+    """Write the page `out`; so many forked processes draw its figures, or, if 0, this process."""
+    parts = with_pictures(make_sections(pairs), processes)
+    title = f"Known futures: {len({one.truth for one in pairs})} truth(s), {len(pairs)} pair(s)"
+    store.write_page(
+        render_page(title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.", parts), out, marker
+    )
+
+
+def make_sections(pairs: Sequence[Pair]) -> list[Section]:
+    """Return the sections, their figures not yet drawn: different models first, then the control."""
+    sections = [Section("What this tests, and what not", [Text(one) for one in _LIMITS])]
+    for title, chosen in (
+        ("Pairs of different models", [one for one in pairs if not one.is_control]),
+        ("Control: pairs of one model", [one for one in pairs if one.is_control]),
+    ):
+        if chosen:
+            sections += _sections_of(title, chosen)
+        else:
+            sections.append(Section(title, [Text("There is none.")]))
+    return sections
+
+
+def _sections_of(title: str, pairs: Sequence[Pair]) -> list[Section]:
+    found = together(pairs)
+    return [
+        Section(
+            f"{title}: {name}",
+            [
+                Text(f"{len(pairs)} pair(s); errors are means over cells of absolute errors, in {_unit(found, name)}."),
+                *(_drawing(found, str(name), str(period), title) for period in found["period"].values),
+                ranks(found, str(name)),
+                everywhere(found, str(name)),
+            ],
+        )
+        for name in found["variable"].values
+    ]
+
+
+def together(pairs: Sequence[Pair]) -> xr.Dataset:
+    """Return the mean absolute errors of all pairs, (pair, variable, adjustment, period, season, property), in memory.
+
+    Pieces count by their cells: `level` and `change` by the sampled cells, `level_of_all` and `change_of_all` by all.
+    `noise` is the 95 % quantile of the resampled errors.
+    """
+    labels = np.array([f"{one.truth} {one.sim_id}" for one in pairs], dtype=object)
+    each = [_pair([store.open_store(path).load() for path in one.paths]) for one in pairs]
+    return xr.concat(each, dim=xr.Variable("pair", labels), coords="minimal", compat="override")
+
+
+def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
+    sampled = xr.concat([abs(one[["level", "change"]].reset_coords(drop=True)) for one in pieces], dim="cell")
+    counts = [float(one["cells"].max()) for one in pieces]
+    whole = sum(
+        one[["level_of_all", "change_of_all"]] * count / sum(counts) for one, count in zip(pieces, counts, strict=True)
+    )
+    sizes = [one.sizes["cell"] for one in pieces]
+    noise = sum(one["noise"] * size / sum(sizes) for one, size in zip(pieces, sizes, strict=True))
+    assert isinstance(whole, xr.Dataset)
+    assert isinstance(noise, xr.DataArray)
+    return sampled.mean("cell").merge(whole).assign(noise=_quantile(noise)).assign_coords(units=pieces[0]["units"])
+
+
+def _quantile(noise: xr.DataArray) -> xr.DataArray:
+    axis = noise.dims.index("replicate")
+    return noise.isel(replicate=0, drop=True).copy(data=np.quantile(noise.values, NOISE_LEVEL, axis=axis))
+
+
+def _unit(found: xr.Dataset, name: Any) -> str:
+    return units_text(found["units"].sel(variable=name).item())
+
+
+def ranks(found: xr.Dataset, name: str) -> Table:
+    """Return the methods in the order of their ranks by the error of the change, over pairs, properties and seasons."""
+    from scipy.stats import rankdata
+
+    one = found.sel(variable=name)
+    rows = []
+    noise = one["noise"].expand_dims(adjustment=one["adjustment"]).transpose(*one["change"].dims)
+    ranked = {aspect: rankdata(one[aspect].values, axis=one[aspect].dims.index("adjustment")) for aspect in ASPECTS}
+    there = one["change"].notnull().values
+    for at, method in enumerate(map(str, one["adjustment"].values)):
+        mine = np.zeros_like(there)
+        mine[(slice(None),) * one["change"].dims.index("adjustment") + (at,)] = True
+        mine &= there
+        if mine.any():
+            row = [float(np.mean(ranked[aspect][mine])) for aspect in ASPECTS]
+            inside = [float(np.mean(one[aspect].values[mine] <= noise.values[mine])) for aspect in ASPECTS]
+            rows.append((row[1], [method, *(f"{value:.2f}" for value in row), *(f"{100 * one:.0f}" for one in inside)]))
+    columns = ("Method", "Mean rank, level", "Mean rank, change", "Level within noise [%]", "Change within noise [%]")
+    return Table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], "Rank of methods: 1 is the nearest")
+
+
+def everywhere(found: xr.Dataset, name: str) -> Table:
+    """Return the errors over all cells, of the methods that are applied to all, by property: means over the rest."""
+    one = found.sel(variable=name)
+    names = [str(prop) for prop in one["property"].values if one["change"].sel(property=prop).notnull().any()]
+    rows = []
+    for aspect, words in ASPECTS.items():
+        data = one[f"{aspect}_of_all"]
+        for method in map(str, one["adjustment"].values):
+            values = data.sel(adjustment=method)
+            if values.notnull().any():
+                each = [f"{float(values.sel(property=prop).mean()):.3g}" for prop in names]
+                rows.append([f"{words}, {method}", *each])
+    return Table(["Over all cells", *(TITLES[prop] for prop in names)], rows, "Means over pairs, seasons and periods")
+
+
+def _drawing(found: xr.Dataset, name: str, period: str, title: str) -> Drawing:
+    kind = "control" if title.startswith("Control") else "pairs"
+    one = found.sel(variable=name, period=period)
+    caption = (
+        f"{name}, {period}: a point is a pair, a bar their median. Below the grey line an error is within noise: the "
+        "median over the truths of the error that 95 % of two realisations stay below."
+    )
+    unit = str(found["units"].sel(variable=name).item())
+    return Drawing(f"perfect-{kind}-{name}-{period}", caption, errors_figure, (one, unit))
+
+
+@drawing
+def errors_figure(one: xr.Dataset, unit: str) -> Figure:
+    """Draw errors (pair, adjustment, season, property) of level and change, a column by property, with the noise."""
+    names = [str(prop) for prop in one["property"].values if one["change"].sel(property=prop).notnull().any()]
+    figure, axes = new_figure(2.6 * len(names) + 0.6, 5.2, 2, len(names), sharex=True)
+    methods = [str(method) for method in one["adjustment"].values]
+    for row, (aspect, words) in enumerate(ASPECTS.items()):
+        for column, prop in enumerate(names):
+            panel = axes[row, column]
+            _panel(panel, one[aspect].sel(property=prop), one["noise"].sel(property=prop))
+            shown = "1" if prop == "wet_days" else units_text(unit)
+            panel.set_title(TITLES[prop] if row == 0 else "")
+            panel.set_ylabel(f"{words} [{shown}]" if column == 0 or prop == "wet_days" else "")
+    handles = [_handle(method) for method in methods]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(methods))
+    return figure
+
+
+def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
+    seasons, methods = [str(one) for one in errors["season"].values], [str(one) for one in errors["adjustment"].values]
+    step = 0.8 / len(methods)
+    for at, season in enumerate(seasons):
+        limit = float(np.median(noise.sel(season=season)))
+        panel.plot([at - 0.45, at + 0.45], [limit, limit], color="#888888", linewidth=1.5, zorder=1)
+        for number, method in enumerate(methods):
+            place, values = at - 0.4 + (number + 0.5) * step, errors.sel(season=season, adjustment=method).values
+            colour, mark = STYLES[method]
+            panel.scatter(
+                np.full(values.size, place), values, s=9, color=colour, marker=mark, alpha=0.6, linewidths=0.8
+            )
+            panel.plot([place - step / 2, place + step / 2], [np.median(values)] * 2, color=colour, linewidth=2)
+    panel.set_xticks(range(len(seasons)), seasons)
+    panel.set_ylim(bottom=0)
+    panel.grid(axis="y")
+
+
+def _handle(method: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    colour, mark = STYLES[method]
+    return Line2D([], [], color=colour, marker=mark, markersize=4, linewidth=2, label=method)

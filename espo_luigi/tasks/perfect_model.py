@@ -1,0 +1,249 @@
+"""The rules of a known future: a simulation in the reference's place, and the page about all such pairs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import luigi
+import xarray as xr
+
+from espo_luigi.config.perfect_model import METHODS_BY_NAME
+from espo_luigi.config.signatures import METHOD_ARGUMENTS
+from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
+from espo_luigi.jobs.resources import Resources, machine_cpus
+from espo_luigi.report.perfect_model import Pair
+from espo_luigi.science.choices import each_period
+from espo_luigi.science.diagnose import perfect_model
+from espo_luigi.science.diagnose.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import MAKERS
+from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
+from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
+from espo_luigi.tasks.simulation import Rechunk
+
+ALL = "all"
+TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, *run.simulations], takes_parts=True)
+
+
+class PerfectPair(EspoTask):
+    """Rule `perfect_pair`, new against ESPO-G: the errors of a simulation that is adjusted towards a truth."""
+
+    truth, sim_id, piece = SimulationParameter(), SimulationParameter(), PieceParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
+    in_truth = upstream(Rechunk, "out_regchunked", sim_id=lambda task: task.truth)
+    in_regchunked = upstream(Rechunk, "out_regchunked")
+    out_errors = kept("perfect_model/{piece}/{truth}+{sim_id}+{piece}+errors.zarr")
+    reads = (
+        "biasadjust.variables.*",
+        "custom.maximal_calendar",
+        "perfect_model.cells",
+        "perfect_model.methods",
+        "perfect_model.periods",
+    )
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys that are read for each variable."""
+        keys = ("training_args", "adjusting_args", "engine")
+        variables = self.context.config.biasadjust.variables
+        return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
+
+    def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
+        """Adjust each variable by each method, and compare."""
+        section = self.context.config.perfect_model
+        return perfect_model.compare(
+            truth,
+            regchunked,
+            plans={name: self._plan(name) for name in self.context.config.biasadjust.variables},
+            sampling=Sampling(later_periods(self.context), section.cells, self.truth),
+        )
+
+    def _plan(self, name: str) -> Plan:
+        config = self.context.config
+        variable = config.biasadjust.variables[name]
+        train, adjust = variable.training_args.arguments(), variable.adjusting_args.arguments(*MAKERS)
+        if isinstance(train["group"], Mapping):  # a lone simulation is no pool
+            train["group"] = {key: value for key, value in train["group"].items() if key != "add_dims"}
+        seed, first_cell = self.context.workflow.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
+        shared = {
+            "maximal_calendar": config.custom.maximal_calendar,
+            "first_cell": first_cell,
+            "engine": variable.engine,
+        }
+        train |= shared | {"seed": seed}
+        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": {"thresh": "1e-4 K"} if name == "dtr" else None}
+        others = {SCALING: "Scaling"} | {one: METHODS_BY_NAME[one] for one in config.perfect_model.methods}
+        first, last = map(int, variable.training_args.period)
+        in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
+        return Plan(
+            calibration=(first, last),
+            methods={ADJUSTED: (train, adjust)}
+            | {label: by_method(method, train, in_slices) for label, method in others.items()},
+            maximal_calendar=config.custom.maximal_calendar,
+        )
+
+
+def by_method(
+    method: str, train: Mapping[str, Any], adjust: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the configured arguments as far as a method of xsdba takes them; Scaling adapts no frequencies."""
+    accepted = METHOD_ARGUMENTS[method]
+    unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
+    training = {name: value for name, value in train.items() if name not in unused}
+    return (
+        _with_arguments(training, "xclim_train_args", accepted.train) | {"method": method, "engine": "xsdba"},
+        _with_arguments(adjust, "xclim_adjust_args", accepted.adjust) | {"engine": "xsdba"},
+    )
+
+
+def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the periods in order of time; periods that overlap are joined.
+
+    QDM keeps a change only if each period is adjusted alone: xsdba ranks the days of all adjusted years together, and
+    over a century the trend would decide the ranks.
+    """
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(periods):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def _with_arguments(given: Mapping[str, Any], key: str, accepted: Sequence[str]) -> dict[str, Any]:
+    return {**given, key: {name: value for name, value in (given.get(key) or {}).items() if name in accepted}}
+
+
+def later_periods(run: RunContext) -> list[tuple[int, int]]:
+    """Return the later periods that are compared."""
+    return [(int(first), int(last)) for first, last in each_period(run.config.perfect_model.periods)]
+
+
+def taking_part(run: RunContext) -> list[str]:
+    """Return the simulations that take part; a part of an id stands for the id.
+
+    Raises
+    ------
+    ParameterError
+        If a name of the configuration belongs to no simulation, or to several.
+    """
+    named = run.config.perfect_model.simulations
+    found = [run.full_id(name) for name in named] or list(run.simulations)
+    for name in found:
+        if name not in run.simulations:
+            wrong = not_one_of("sim-id", name, list(run.simulations), takes_parts=True).removeprefix("--sim-id ")
+            raise ParameterError(f"`perfect_model.simulations`: {wrong}")
+    return list(dict.fromkeys(found))
+
+
+def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
+    """Return the pairs (truth, simulation) that share an experiment; `ALL` takes each simulation for the truth."""
+    found = taking_part(run)
+    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*found, truth} - {ALL}}
+    truths = found if truth == ALL else [truth]
+    return [
+        (known, other)
+        for known in truths
+        for other in found
+        if known != other and experiments[known] == experiments[other]
+    ]
+
+
+def is_control(run: RunContext, truth: str, sim_id: str) -> bool:
+    """Return True if both come from the same model: they differ by internal variability only."""
+    columns = ("source", "driving_model")
+    known, other = (run.simulation(one).columns for one in (truth, sim_id))
+    return all(known.get(name) == other.get(name) for name in columns)
+
+
+class PerfectModel(EspoTask):
+    """Rule `perfect_model`, new against ESPO-G: a page about the errors in known futures."""
+
+    truth = TruthParameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
+    uses_dask = False
+    is_about_all = True
+    out_page = kept("report/perfect-model+{truth}.html")
+    reads = ("perfect_model.simulations",)
+
+    def check(self) -> None:
+        """Raise an error, too, if pairs or land are missing, or a period lies outside of the adjusted years."""
+        super().check()
+        run, found = self.context, taking_part(self.context)
+        if not partition.pieces(run):
+            raise ConfigurationError(
+                f"the domain {run.config.custom.amno_region.name} has {run.land_cells} land cells; expected 1 or more. "
+                "Correct the bounds of `custom.amno_region`."
+            )
+        if not pairs(run, self.truth):
+            experiments = sorted({run.simulation(one).columns.get("experiment", "") for one in found})
+            raise ConfigurationError(
+                f"{self.get_task_family()}: {len(found)} simulation(s) take part, of {', '.join(experiments)}; "
+                "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
+            )
+        for name, period, outer, years in self._periods():
+            if period[0] < outer[0] or period[1] > outer[1]:
+                raise ConfigurationError(
+                    f"`{name}`: got {period[0]}-{period[1]}, expected years within `{years}`, {outer[0]}-{outer[1]}. "
+                    "Choose a period within it, or widen it."
+                )
+
+    def _periods(self) -> list[tuple[str, tuple[int, int], tuple[int, int], str]]:
+        """Return the periods that must be adjusted, by their key, and the years that are, with theirs."""
+        config = self.context.config
+        found = []
+        for name, variable in config.biasadjust.variables.items():
+            key, adjusted = f"biasadjust.variables.{name}", each_period(variable.adjusting_args.periods)
+            outer = (int(adjusted[0][0]), int(adjusted[-1][1]))
+            calibration = tuple(map(int, variable.training_args.period))
+            within = f"{key}.adjusting_args.periods"
+            found.append((f"{key}.training_args.period", (calibration[0], calibration[1]), outer, within))
+            found += [("perfect_model.periods", period, outer, within) for period in later_periods(self.context)]
+        return found
+
+    def requires(self) -> list[luigi.Task]:
+        """Return the tasks of all pairs and pieces."""
+        return list(self._pairs)
+
+    @functools.cached_property
+    def _pairs(self) -> list[PerfectPair]:
+        run = self.context
+        return [
+            PerfectPair(truth=truth, sim_id=sim_id, piece=piece)
+            for truth, sim_id in pairs(run, self.truth)
+            for piece in partition.pieces(run)
+        ]
+
+    def complete(self) -> bool:
+        """Return True if the page exists and shows the present pairs."""
+        marker = self.out_page().target.marker()
+        return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
+
+    def input_infos(self) -> list[ZarrInfo]:
+        """Return the stores that the page shows."""
+        return [task.out_errors() for task in self._pairs]
+
+    def work(self) -> None:
+        """Write the page."""
+        from espo_luigi.report.perfect_model import write_page
+
+        shown: dict[tuple[str, str], list[Any]] = {}
+        for task in self._pairs:
+            shown.setdefault((task.truth, task.sim_id), []).append(task.out_errors().path)
+        found = [
+            Pair(truth, sim_id, is_control(self.context, truth, sim_id), tuple(paths))
+            for (truth, sim_id), paths in shown.items()
+        ]
+        processes = min(self.allocation.cpus_per_task, machine_cpus())
+        write_page(found, self.out_page().path, self.marker(), processes)
+
+
+def tasks_for(truths: Sequence[str]) -> list[PerfectModel]:
+    """Return the checked task of each truth, named by its id or a part of it; without names, that of all in turn."""
+    tasks = [PerfectModel(truth=context().full_id(name)) for name in dict.fromkeys(truths)] or [PerfectModel(truth=ALL)]
+    for task in tasks:
+        task.check()
+    return tasks

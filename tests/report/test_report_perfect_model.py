@@ -1,0 +1,83 @@
+"""The page of known futures weighs pieces by their cells, ranks methods, and keeps pairs of one model apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.report import perfect_model
+from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.perfect_model import Pair
+
+METHODS = ("raw", "adjusted", "Scaling")
+DIMS = {"variable": ["pr"], "adjustment": METHODS, "period": ["2041-2070"], "season": ["DJF", "MAM", "JJA", "SON"]}
+
+
+def piece(folder: Path, name: str, cells: int, errors: tuple[float, float, float]) -> Path:
+    """A store whose methods have these errors everywhere, of both signs, and a noise of 0 to 1."""
+    labels = {dim: (dim, np.array(words, dtype=object)) for dim, words in DIMS.items()}
+    labels["property"] = "property", np.array(["mean", "q05", "q95", "q99", "wet_days"], dtype=object)
+    of_all = np.broadcast_to(np.reshape(errors, (1, 3, 1, 1, 1)), (1, 3, 1, 4, 5)).astype(float)
+    of_all[..., 1] = np.nan
+    sign = np.where(np.arange(cells) % 2, 1, -1)
+    of_cells = of_all[:, :, None] * sign[None, None, :, None, None, None]
+    outer, inner = ["variable", "adjustment"], ["period", "season", "property"]
+    noise = np.broadcast_to(np.linspace(0, 1, 101).reshape(1, 101, 1, 1, 1), (1, 101, 1, 4, 5))
+    found = xr.Dataset(
+        {aspect: ([*outer, "cell", *inner], of_cells) for aspect in ("level", "change")}
+        | {f"{aspect}_of_all": ([*outer, *inner], of_all) for aspect in ("level", "change")}
+        | {"noise": (["variable", "replicate", *inner], noise), "cells": ("variable", [cells * 10])},
+        labels | {"units": ("variable", np.array(["mm d-1"], dtype=object))},
+    )
+    store.write_store(found, folder / f"{name}.zarr", store.Marker("PerfectPair", {"piece": name}))
+    return folder / f"{name}.zarr"
+
+
+def test_pieces_count_by_their_cells_and_signs_do_not_cancel(tmp_path: Path) -> None:
+    paths = piece(tmp_path, "south", 3, (4, 1, 2)), piece(tmp_path, "north", 1, (8, 1, 2))
+    found = perfect_model.together([Pair("a", "b", False, paths)]).sel(variable="pr", property="mean", season="DJF")
+    for aspect in ("level", "change", "level_of_all", "change_of_all"):
+        assert found[aspect].values.ravel() == pytest.approx([5, 1, 2])
+    assert found["noise"].values.ravel() == pytest.approx(0.95)
+
+
+def test_methods_are_ranked_and_judged_by_the_noise(tmp_path: Path) -> None:
+    pairs = [
+        Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),)),
+        Pair("b", "a", False, (piece(tmp_path, "two", 2, (3, 2, 0.5)),)),
+    ]
+    rows = perfect_model.ranks(perfect_model.together(pairs), "pr").rows
+    assert [row[0] for row in rows][-1] == "raw"
+    assert {row[0]: list(row[1:]) for row in rows} == {
+        "raw": ["3.00", "3.00", "0", "0"],
+        "adjusted": ["1.50", "1.50", "50", "50"],
+        "Scaling": ["1.50", "1.50", "50", "50"],
+    }
+
+
+def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path) -> None:
+    paths = (piece(tmp_path, "one", 2, (3, 0.5, 2)),)
+    sections = perfect_model.make_sections([Pair("a", "b", False, paths), Pair("a", "c", True, paths)])
+    assert [one.title for one in sections] == [
+        "What this tests, and what not",
+        "Pairs of different models: pr",
+        "Control: pairs of one model: pr",
+    ]
+    names = [block.name for one in sections for block in one.blocks if isinstance(block, Drawing)]
+    assert names == ["perfect-pairs-pr-2041-2070", "perfect-control-pr-2041-2070"]
+    perfect_model.write_page([Pair("a", "b", False, paths)], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "nothing here tests the downscaling" in page and "climate sensitivities dominates" in page
+    assert page.count("data:image/png") == 1 and "could not be drawn" not in page
+
+
+def test_a_figure_shows_each_pair_in_its_panel_with_its_unit(tmp_path: Path) -> None:
+    found = perfect_model.together([Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),))])
+    figure = perfect_model.errors_figure(found.sel(variable="pr", period="2041-2070"), "mm d-1")
+    titles = [panel.get_title() for panel in figure.axes]
+    assert titles == ["Mean", "95 % quantile", "99 % quantile", "Wet days", "", "", "", ""]
+    labels = [panel.get_ylabel() for panel in figure.axes]
+    assert labels[0] == "Error of the level [mm d⁻¹]" and labels[7] == "Error of the change [1]"
+    assert {float(one.get_offsets()[0, 1]) for one in figure.axes[0].collections} == {3, 0.5, 2}

@@ -1,0 +1,119 @@
+"""Simulations of one experiment are paired; what cannot be compared is refused before anything is submitted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from luigi.cmdline_parser import CmdlineParser
+
+from espo_luigi import store, tasks
+from espo_luigi.commands.cli import main
+from espo_luigi.driver.run.run import walk
+from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.tasks import perfect_model
+from espo_luigi.tasks.context import context
+
+Configure = Callable[..., list[Path]]
+
+
+def test_each_simulation_is_the_truth_in_turn_and_every_piece_is_a_task(configured: Configure) -> None:
+    configured()
+    one, other = context().simulations
+    root = perfect_model.tasks_for(())[0]
+    assert {(task.truth, task.sim_id, task.piece) for task in root.requires()} == {
+        (truth, sim_id, piece)
+        for truth, sim_id in ((one, other), (other, one))
+        for piece in ("south", "middle", "north")
+    }
+    (of_one,) = perfect_model.tasks_for(("Demo-NoLeap",))
+    assert {task.truth for task in of_one.requires()} == {one if "NoLeap" in one else other}
+    assert not {tasks.Train, tasks.Adjust, tasks.CleanUp} & {type(task) for task in walk([root])}
+
+
+def test_only_simulations_of_one_experiment_are_paired_and_those_of_one_model_are_the_control(
+    configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    run = context()
+    one, other = run.simulations
+    assert not perfect_model.is_control(run, one, other)
+    columns = dict(run.simulation(one).columns)
+    both = {one: columns, other: {**columns, "experiment": "ssp126"}}
+    monkeypatch.setattr(run, "simulation", lambda sim_id: type("Match", (), {"columns": both[sim_id]}))
+    assert perfect_model.is_control(run, one, other)
+    assert perfect_model.pairs(run, "all") == []
+
+
+def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_they_know(configured: Configure) -> None:
+    configured(perfect_model={"methods": ["QDM", "EQM"]})
+    one, other = context().simulations
+    plan = tasks.PerfectPair(truth=one, sim_id=other, piece="south")._plan("pr")
+    assert list(plan.methods) == ["adjusted", "Scaling", "QDM", "EQM"] and plan.calibration == (1991, 2020)
+    train, adjust = plan.methods["adjusted"]
+    assert train["method"] == "DetrendedQuantileMapping" and "detrend" in adjust["xclim_adjust_args"]
+    train, adjust = plan.methods["QDM"]
+    assert train["method"] == "QuantileDeltaMapping" and train["engine"] == adjust["engine"] == "xsdba"
+    assert train["xclim_train_args"] == {"kind": "*", "nquantiles": 50} and "adapt_freq" in train
+    assert adjust["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
+    assert adjust["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]
+    train, _ = plan.methods["Scaling"]
+    assert train["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in train
+
+
+def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
+    configured(perfect_model={"simulations": ["Demo-NoLeap"]})
+    assert main(["perfect-model"]) == 1
+    assert "1 simulation(s) take part, of ssp585; expected 2 or more" in capsys.readouterr().err
+
+
+def test_a_period_outside_of_the_adjusted_years_is_refused(configured: Configure) -> None:
+    configured(perfect_model={"periods": [[2041, 2070], [2081, 2110]]})
+    with pytest.raises(ConfigurationError, match=r"`perfect_model.periods`: got 2081-2110, .* 1950-2100"):
+        perfect_model.tasks_for(())
+
+
+def test_a_domain_without_land_is_refused(configured: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured()
+    monkeypatch.setattr(perfect_model.partition, "pieces", lambda run: [])
+    monkeypatch.setitem(context().__dict__, "land_cells", 0)
+    with pytest.raises(ConfigurationError, match="NAM has 0 land cells; expected 1 or more"):
+        perfect_model.tasks_for(())
+
+
+def test_unknown_names_are_refused_with_the_nearest(configured: Configure) -> None:
+    configured()
+    with pytest.raises(ParameterError, match=r"--truth 'Demo-NoLep' is not one of: .*did you mean .*Demo-NoLeap"):
+        perfect_model.tasks_for(("Demo-NoLep",))
+    configured(perfect_model={"simulations": ["Demo-NoLep"]})
+    with pytest.raises(ParameterError, match=r"`perfect_model.simulations`: 'Demo-NoLep' .*did you mean .*Demo-NoLeap"):
+        perfect_model.tasks_for(())
+    with pytest.raises(ConfigurationError, match=r"perfect_model.methods"):
+        configured(perfect_model={"methods": ["QMD"]})
+        context()
+
+
+def test_luigi_takes_the_root_and_a_part_of_an_id(configured: Configure) -> None:
+    configured()
+    with CmdlineParser.global_instance(["PerfectModel", "--truth", "Demo-NoLeap"]) as parsed:
+        assert parsed.get_task_obj().truth in context().simulations
+
+
+def test_a_changed_number_of_cells_makes_pairs_stale_and_other_rules_not(configured: Configure) -> None:
+    configured()
+    one, other = context().simulations
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    store.write_store(xr.Dataset({"level": ("cell", [0.0])}), pair.out_errors().path, pair.marker())
+    assert pair.complete() and not pair.stale(files=False)
+    before = tasks.Rechunk(sim_id=one, piece="south").marker().fingerprints
+    configured(perfect_model={"cells": 7})
+    again = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    assert any("perfect_model.cells" in changed for changed in again.stale(files=False))
+    assert tasks.Rechunk(sim_id=one, piece="south").marker().fingerprints == before
+
+
+def test_overlapping_periods_are_adjusted_as_one() -> None:
+    assert perfect_model.slices([(2041, 2070), (2001, 2030), (2021, 2045), (2071, 2100)]) == [
+        (2001, 2070),
+        (2071, 2100),
+    ]

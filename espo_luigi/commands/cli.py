@@ -182,7 +182,7 @@ def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
 @click.argument("path", type=_PATH)
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
 def make(path: Path, workers: int) -> int:
-    """Run the task that makes a path, and the tasks that it needs."""
+    """Run the task that makes a path, and all that it needs."""
     from espo_luigi.api import build
     from espo_luigi.tasks.make import task_for
 
@@ -236,7 +236,7 @@ def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, w
 @click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
 def perfect_model(truths: tuple[str, ...], workers: int) -> int:
-    """Test the adjustment on a known future: each simulation in turn."""
+    """Test the adjustment on a future that is known."""
     from espo_luigi.api import build
     from espo_luigi.tasks.perfect_model import tasks_for
 
@@ -406,7 +406,7 @@ def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> Non
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def shell(command: tuple[str, ...], **options: str | None) -> None:
-    """Open a shell, or give a command, on a compute node (salloc)."""
+    """Open a shell, or run a command, on a node (salloc)."""
     from espo_luigi.commands.interactive import shell
 
     shell(_given(options), command)

@@ -132,6 +132,14 @@ class _SlurmCommand(click.Command):
 class _OneScreen(click.Group):
     """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without a heading, which would take a line."""
+        room = formatter.width - 4 - max(map(len, self.commands))
+        rows = [(name, command.get_short_help_str(room)) for name, command in sorted(self.commands.items())]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -190,7 +198,10 @@ def make(path: Path, workers: int) -> int:
 @click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
 def perfect_model(truths: tuple[str, ...], workers: int) -> int:
-    """Test the adjustment on a known future: each simulation in turn."""
+    """Test the adjustment on known futures.
+
+    Each simulation in turn is the truth, and the others of its experiment are adjusted towards it.
+    """
     from espo_luigi.api import build
     from espo_luigi.tasks.perfect_model import tasks_for
 

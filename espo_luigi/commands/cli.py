@@ -132,6 +132,14 @@ class _SlurmCommand(click.Command):
 class _OneScreen(click.Group):
     """Has its options in the line of its usage, and so room for all commands on a screen of 24 lines."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without a heading, which would take a line."""
+        room = formatter.width - 4 - max(map(len, self.commands))
+        rows = [(name, command.get_short_help_str(room)) for name, command in sorted(self.commands.items())]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

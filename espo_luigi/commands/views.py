@@ -254,7 +254,7 @@ def _audit(sample: int, seed: int, as_json: bool) -> int:
         print_json(audit.as_json(found))
     else:
         say(audit.render(found))
-    return 1 if found.differences else 0
+    return 1 if found.differences or not found.rows else 0
 
 
 COMMANDS = (plan, status, why, explain, logs)

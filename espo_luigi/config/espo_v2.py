@@ -16,12 +16,13 @@ from espo_luigi.science.choices import FILLING_OF_V2, each_period
 
 logger = logging.getLogger(__name__)
 
-# Sections that only v2 has, and that are translated into others.
-SECTIONS = ("full_region", "chunks", "diagregion", "QC", "save_to_zarr", "biasadjust_extremes", "filter_extremes")
 _REFUSED = {
     "biasadjust_extremes": "the adjustment of extreme values (ExtremeValues) is not done by espo_luigi",
+    "partition": "the partition of uncertainty (rule `partition`) is not done by espo_luigi",
     "filter_extremes": "this limit of adjusted values is not done by espo_luigi: v2 has `max_tail_factor` in its place",
 }
+# Sections that only v2 has, and that are translated into others.
+SECTIONS = ("full_region", "chunks", "diagregion", "QC", "save_to_zarr", *_REFUSED)
 # What v2's scripts repair, as they name it.
 REPAIRS: tuple[Mapping[str, Any], ...] = (
     {"id": "*_BCC-CSM2-MR_*", "variable": "tasmin", "when": "2014-12-31", "what": "missing"},

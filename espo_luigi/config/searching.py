@@ -84,13 +84,19 @@ class CreateMask(Section):
     mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
 
 
+def _as_comparison(value: Any) -> Any:
+    if isinstance(value, str) and value and not re.fullmatch(r"\s*([<>]=?|[=!]=)\s*[-+.\deE]+\s+\S.*", value):
+        raise ValueError('expected one of >=, >, <=, <, ==, !=, a number and units, such as "> 335 K"')
+    return value
+
+
 class RepairRow(Section):
     """Values of a simulation that are known to be wrong."""
 
     id: str = Field(description="the simulation's id; `*` stands for any text")
     variable: str = Field(description="the variable")
     what: Literal["missing", "mean_of_neighbours"] = Field(description="what takes their place")
-    where: str | tuple[float, float] = Field(
+    where: Annotated[str | tuple[float, float], BeforeValidator(_as_comparison)] = Field(
         default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
     )
     when: Annotated[str, BeforeValidator(str)] = Field(default="", description="a day, a month or a year")

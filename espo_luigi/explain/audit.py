@@ -17,6 +17,7 @@ from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.explain import cells
 from espo_luigi.explain.cells import Cell, Made
+from espo_luigi.explain.sentences import plain
 from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
 from espo_luigi.explain.way import check_complete, made_of
@@ -124,7 +125,8 @@ def audit(number: int, seed: int) -> Audit:
     compared: list[_Compared] = []
     left_out: Counter[str] = Counter()
     for pool, samples in by_pool.items():
-        for sample, made in _remade(run, pool, samples, left_out):
+        # A member's archives stay open while its samples are compared.
+        for sample, made in _remade(run, pool, sorted(samples, key=lambda one: one.sim_id), left_out):
             try:
                 compared += _compare(run, sample, made, left_out)
             except ParameterError:
@@ -279,7 +281,8 @@ def render(found: Audit) -> str:
     lines += [f"DIFFERENT {difference}" for difference in found.differences[:_SHOWN]]
     lines += [f"… and {len(found.differences) - _SHOWN} more"] if len(found.differences) > _SHOWN else []
     verdict = "differ from" if found.differences else "are those of"
-    lines.append(f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): products {verdict} this run.")
+    said = f"products {verdict} this run." if found.rows else "nothing was compared: no product is proved."
+    lines.append(f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}")
     return "\n".join(lines)
 
 
@@ -287,5 +290,6 @@ _SHOWN = 10
 
 
 def as_json(found: Audit) -> dict[str, Any]:
-    """Return an audit as values of JSON."""
-    return dataclasses.asdict(found)
+    """Return an audit as values of JSON; a number that is none is null."""
+    content: dict[str, Any] = plain(dataclasses.asdict(found))
+    return content

@@ -91,8 +91,10 @@ def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     Raises
     ------
     ParameterError
-        If the point lies outside of the domain, or in a cell of the sea.
+        If the point is none of the globe, lies outside of the domain, or in a cell of the sea.
     """
+    if not (abs(lat) <= 90 and abs(lon) <= 360):
+        raise ParameterError(f"{lat:g} °N {lon:g} °E is no place; expected latitudes of -90 to 90, longitudes to 360.")
     point = Grid(np.array([lat]), np.array([lon]), "points").unit_vectors()[0]
     nearest: list[tuple[float, int, Land]] = []
     dry: list[tuple[float, int, Land]] = []

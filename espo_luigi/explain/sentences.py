@@ -33,17 +33,17 @@ def quantity(value: float, units: str, *, difference: bool = False) -> str:
 
 def as_json(way: Way) -> dict[str, Any]:
     """Return a way as values of JSON; missing numbers are None."""
-    content: dict[str, Any] = _plain(dataclasses.asdict(way))
+    content: dict[str, Any] = plain(dataclasses.asdict(way))
     for shown, final in zip(content["finals"], way.finals, strict=True):
         shown["identical"] = final.identical
     return content
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -117,6 +117,10 @@ def _regridded(adjusted: Adjusted, regridded: Regridded) -> Iterator[str]:
     text = f"    Regridded: {_show(adjusted, regridded.value)}."
     if regridded.filled:
         text += " A gap of the raw series was filled (`extraction.simulation.fill_in_time`)."
+    if regridded.repairs:
+        without = any(math.isnan(part.value) for part in raw.parts)
+        what = "Values that are missing here may be among those repaired" if without else "The raw series was repaired"
+        text += f" {what}: {'; '.join(regridded.repairs)}."
     if regridded.extrapolated:
         text += " A cell on the way lies outside of the grid before it, or of its mask: extrapolated."
     yield text
@@ -124,9 +128,10 @@ def _regridded(adjusted: Adjusted, regridded: Regridded) -> Iterator[str]:
 
 def _stage(adjusted: Adjusted, stage: Stage) -> str:
     values = [part.value for part in stage.parts]
+    known = [value for value in values if not math.isnan(value)] or values
     heaviest = stage.parts[0]
     return (
-        f"{stage.grid} ({len(values)} cells from {_show(adjusted, min(values))} to {_show(adjusted, max(values))}; "
+        f"{stage.grid} ({len(values)} cells from {_show(adjusted, min(known))} to {_show(adjusted, max(known))}; "
         f"{heaviest.lat:g} °N {heaviest.lon:g} °E has most weight, {heaviest.weight:.3f})"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cftime
@@ -21,6 +21,7 @@ from espo_luigi.science.adjust.training import AdjustmentSetup, Grouping, Traine
 from espo_luigi.science.adjust.windows import plan_windows
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.tasks import partition
@@ -61,6 +62,12 @@ def _regridded(weights: cascade.Weights, day: xr.DataArray, place: int, value: f
             f"{value!r}. The raw files or the configuration changed since: run again with `[espo] rerun = stale`."
         )
     return Regridded(stages, bool(weights.extrapolated[place]), value, filled)
+
+
+def _repairs_of(series: xr.Dataset, var: str) -> tuple[str, ...]:
+    """The repairs of a variable's raw series."""
+    listed = str(series.attrs.get(REPAIRS, "")).split("; ")
+    return tuple(one for one in listed if one.startswith(f"{var} "))
 
 
 def _unit(size: int, place: int) -> Any:
@@ -216,7 +223,10 @@ def adjusted_of(run: RunContext, made: Made, var: str, day: Day, raw: tuple[casc
     return Adjusted(
         var,
         setup.units,
-        _regridded(weights, maps[var], made.cell.place, before, setup.units),
+        replace(
+            _regridded(weights, maps[var], made.cell.place, before, setup.units),
+            repairs=_repairs_of(made.members[made.sim_id], var),
+        ),
         _noise(calibration, before, float(noisy[member, step])),
         _dry_days(made, var, calibration, day),
         _sample(calibration, before),

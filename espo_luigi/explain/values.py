@@ -34,12 +34,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Regridded:
-    """The interpolation of a variable: its grids, from the raw grid on."""
+    """The interpolation of a variable: its grids, from the raw grid on; `repairs` are those of the raw series."""
 
     stages: tuple[Stage, ...]
     extrapolated: bool
     value: float
     filled: bool
+    repairs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import cftime
 import numpy as np
@@ -187,10 +187,9 @@ def made_of(run: RunContext, made: Made, var: str, step: int) -> tuple[dict[str,
         return float(data.sel(realization=made.sim_id) if "realization" in data.dims else data)
 
     temperatures = run.config.clean_up.temperatures
-    if var not in ("tasmax", "tasmin") or (var == "tasmax" and temperatures == "derived"):
+    if var not in ("tasmax", "tasmin") or (var == "tasmax" and temperatures != "swap"):
         return {var: at(var)}, "adjusted"
-    names: Sequence[str] = [name for name in NEEDED_FOR[temperatures] if name in made.adjusted]
-    values = {name: at(name) for name in names}
     if temperatures == "swap":
+        values = {name: at(name) for name in NEEDED_FOR["swap"]}
         return values, "exchanged" if values["tasmax"] < values["tasmin"] else "consistent"
-    return values, "difference"
+    return {name: at(name) for name in NEEDED_FOR["derived"]}, "difference"

@@ -61,10 +61,14 @@ def _template(value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
+# Dates, a suffix, and what a file that is being written has around its name, take the other bytes.
+_LONGEST_STEM = 200
+
+
 def fields_in(template: str) -> list[str]:
     """Return the names of a template's fields. Raises ValueError for braces that are no pairs or hold more."""
     found = list(string.Formatter().parse(template))
-    if any(form or conversion for _, _, form, conversion in found):
+    if any(form or conversion or name == "" for _, name, form, conversion in found):
         raise ValueError("expected only a name in braces, without `:` and `!`")
     return [name for _, name, _, _ in found if name is not None]
 
@@ -134,6 +138,8 @@ class Drs(Section):
             for name, value in attrs.items():
                 if isinstance(value, str) and owner != "variable":
                     _template(value or " ", FIELDS)
+                elif isinstance(value, str):
+                    fields_in(value)
                 if name == "project_id" and value == _NOT_OURS:
                     raise ValueError(
                         f"attributes.{owner}.project_id = {_NOT_OURS} is for results that CORDEX coordinates: its "
@@ -186,7 +192,13 @@ class Drs(Section):
             else:
                 for part in fields.get(field, "").split("/")[:-1]:
                     _check_part(field, part, self)
-        return Path(self.folder.format_map(fields)) / name.format_map(fields)
+        made = Path(self.folder.format_map(fields)) / name.format_map(fields)
+        if (length := len(made.name.encode())) > _LONGEST_STEM:
+            raise ParameterError(
+                f"{self.path}: the file {made.name}_….nc has a name of {length} bytes before its dates; expected "
+                f"{_LONGEST_STEM} at most, as file systems allow 255. Choose a shorter template."
+            )
+        return made
 
     def attributes_for(self, fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """Return the attributes to set, without those that lack a field's value.

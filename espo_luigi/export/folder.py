@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -121,7 +122,10 @@ def export_files(
     found = {path for path in paths if export_id_of(path) == marker.id}
     if checksums.exists():
         store.remove(checksums)
-    for former in sorted(set(checksums.parent.glob(f"{stem}_*.nc")) - set(paths)):
+    # The stem of a different variable may begin with this one.
+    dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")
+    there = {path for path in checksums.parent.glob("*.nc") if dated.fullmatch(path.name)}
+    for former in sorted(there - set(paths)):
         if _is_former(former, str(ds.attrs[PRODUCT])):
             store.remove(former)
     sums = {}

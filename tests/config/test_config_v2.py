@@ -110,6 +110,7 @@ def _set(*path: str, to: Any) -> Change:
     return change
 
 
+REPAIR = {"id": "*", "variable": "tasmax", "what": "missing"}
 BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
 
 
@@ -135,6 +136,11 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
         (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
         (_set("subregions", "n", to=0), "`subregions.n`"),
+        (_set("partition", to={"variables": {}}), "`partition`: .*not done"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> 335"}]),
+            r"`extraction.simulation.repairs.*where`.*> 335.*a number and units",
+        ),
         (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
         (
             _set("diagnostics", "properties_and_measures", "change_units_arg", to={"tasmax": "degC", "tasmin": "degC"}),

@@ -151,6 +151,8 @@ def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_n
     former = (out / NC / f"{STEM}_19910101-19941231.nc").read_bytes()
     left = out / NC / f"{STEM}_19600101-19631231.nc"  # of a longer period, once
     left.write_bytes(former)
+    beside = out / NC / f"{STEM}_min_19600101-19631231.nc"  # of a variable whose name begins so
+    beside.write_bytes(former)
     archive = tasks.ConcatenationFinal(sim_id=NOLEAP)
     ds = archives[NOLEAP].map(lambda data: data + 1, keep_attrs=True)
     store.write_store(ds, archive.out_scenario().path, archive.marker(), chunks={"time": 1440})
@@ -160,7 +162,7 @@ def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_n
     own_settings.set("espo", "rerun", "stale")
     assert not one(out).complete()
     one(out).work()
-    assert one(out).complete() and not left.exists()
+    assert one(out).complete() and not left.exists() and beside.exists()
     assert (out / NC / f"{STEM}_19910101-19941231.nc").read_bytes() != former
 
 

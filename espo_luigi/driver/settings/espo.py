@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,10 +138,10 @@ def workers() -> int:
 
 
 def power() -> Power:
-    """Return what an hour of a CPU takes, by the settings; raises `ConfigurationError` if a number is negative."""
+    """Return what an hour of a CPU takes, by the settings; raises `ConfigurationError` for what no power is."""
     current = settings()
     for name in ("watts_per_cpu", "grams_per_kwh"):
-        if (value := getattr(current, name)) < 0:
+        if not 0 <= (value := getattr(current, name)) < math.inf:
             raise ConfigurationError(f"[espo] {name} = {value:g}; expected a number from 0 up.")
     return Power(float(current.watts_per_cpu), float(current.grams_per_kwh))
 

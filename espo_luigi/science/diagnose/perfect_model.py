@@ -211,8 +211,9 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> 
     """Return the mean absolute error between two realisations of the truth's climate, by resampled blocks of years.
 
     Both the calibration and the later period are resampled, as an adjusted simulation has the noise of both; an error
-    of the same size is no error. Blocks of 5 years, of a quarter of a period below 20 years, go round at its end. The
-    spread is doubled in variance for the second realisation, and enlarged by n / (n - block): fewer blocks vary less.
+    of the same size is no error. Blocks of 5 years, of a sixth of a period below 30 years, go round at its end. The
+    variance is doubled for the second realisation, and enlarged by n / (n - block): fewer blocks vary less. Student's t
+    in the place of the normal distribution allows for a variance that is known from so few blocks.
 
     Parameters
     ----------
@@ -226,10 +227,24 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> 
     values = truth.transpose(..., "time").values
     draws = seeds.cell_generator(seed, "years", 0)
     away = [_deviations(values, _by_year(truth, period), draws, wet=truth.name == "pr") for period in periods.values()]
-    apart = [np.abs(later - away[0]).mean(axis=1) for later in away[1:]]
+    each = [one[1] - one[0] + 1 for one in periods.values()]
+    wider = [_by_few_blocks(each[0], years) for years in each[1:]]
+    apart = [factor * np.abs(later - away[0]).mean(axis=1) for factor, later in zip(wider, away[1:], strict=True)]
     labels = {"period": list(periods)[1:], "season": list(SEASONS), "property": list(PROPERTIES)}
     coords = {name: (name, np.array(words, dtype=object)) for name, words in labels.items()}
     return xr.DataArray(np.stack(apart, axis=1).astype(np.float32), dims=("replicate", *_DIMS), coords=coords)
+
+
+def _block(years: int) -> int:
+    return max(1, min(BLOCK_YEARS, years // 6))
+
+
+def _by_few_blocks(*years: int) -> float:
+    """Return by how much Student's t is wider than the normal distribution, at 95 %, for the blocks of two periods."""
+    from scipy.stats import norm, t
+
+    freedom = sum(each / _block(each) - 1 for each in years)
+    return float(t.ppf(0.975, freedom) / norm.ppf(0.975)) if freedom > 0 else np.nan
 
 
 def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
@@ -252,7 +267,7 @@ def _deviations(
 ) -> np.ndarray:
     """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
     years = len(by_year[0])
-    block = max(1, min(BLOCK_YEARS, years // 4))
+    block = _block(years)
     actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
     scale = np.sqrt(2 * years / max(years - block, 1))
     found = np.empty((REPLICATES, *actual.shape))

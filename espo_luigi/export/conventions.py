@@ -97,7 +97,7 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     if maps:
         made[name].attrs["coordinates"] = " ".join(maps)
     for each, more in attributes.items():
-        if each in made.variables and each != name:
+        if each in made.variables:
             made[each].attrs.update(more)
     told = {**_global(ds.attrs), **attributes.get("global", {})}
     if CONTAINER in variables and told.get("Conventions") == CONVENTIONS:

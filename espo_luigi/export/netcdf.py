@@ -15,10 +15,9 @@ import netCDF4
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError, StoreError
+from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import BOUNDS
 from espo_luigi.files import aside_of, open_new, sync_path
-from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside
 
@@ -191,12 +190,3 @@ def _describe(made: netCDF4.Variable, attrs: Mapping[Hashable, Any]) -> None:
 def _plain(value: Any) -> Any:
     """Whole numbers as int32, which the classic data model has, too."""
     return np.int32(value) if isinstance(value, int) and abs(value) < 2**31 else value
-
-
-def check_shape(ds: xr.Dataset, variable: str) -> None:
-    """Raise `DataError` unless the variable is a series of maps of floating numbers."""
-    wanted = {"time", *horizontal_dims(ds)}
-    if set(map(str, ds[variable].dims)) != wanted or ds[variable].dtype.kind != "f":
-        raise DataError(
-            f"{variable} is {ds[variable].dtype} of {ds[variable].dims}; expected floating numbers of {sorted(wanted)}."
-        )

@@ -125,7 +125,7 @@ class Published:
         if (stac := self.stac) is not None:
             files = f", with {stac.netcdf} NetCDF files" if stac.netcdf else ""
             refs = f" and {stac.references} references to them" if stac.references else ""
-            said.append(f"{stac.collection} is the STAC collection of {stac.items} simulations{files}{refs}")
+            said.append(f"{stac.collection} is the STAC collection of {stac.items} items{files}{refs}")
         if self.relations is not None:
             said.append(
                 f"{self.relations_file} relates them to {len(self.relations.identifiers)} identifiers of inputs"

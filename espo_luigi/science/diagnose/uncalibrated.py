@@ -40,8 +40,8 @@ class Verdict:
 
     @property
     def is_worse(self) -> bool:
-        """Whether an aspect that was not calibrated is farther than before in more than a tiny share of the cells."""
-        return not self.calibrated and self.farther >= FALSE_DISCOVERIES
+        """Whether an aspect that was not calibrated is `farther` than before."""
+        return not self.calibrated and self.word == "farther"
 
     @property
     def is_broken(self) -> bool:

@@ -240,7 +240,7 @@ def _block(years: int) -> int:
 
 
 def _by_few_blocks(*years: int) -> float:
-    """Return by how much Student's t is wider than the normal distribution, at 95 %, for the period of fewest blocks."""
+    """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
     from scipy.stats import norm, t
 
     freedom = min(each / _block(each) for each in years) - 1

@@ -240,10 +240,10 @@ def _block(years: int) -> int:
 
 
 def _by_few_blocks(*years: int) -> float:
-    """Return by how much Student's t is wider than the normal distribution, at 95 %, for the blocks of two periods."""
+    """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
     from scipy.stats import norm, t
 
-    freedom = sum(each / _block(each) - 1 for each in years)
+    freedom = min(each / _block(each) for each in years) - 1
     return float(t.ppf(0.975, freedom) / norm.ppf(0.975)) if freedom > 0 else np.nan
 
 

@@ -90,7 +90,8 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     if attrs.get("quantization") == CONTAINER and CONTAINER in ds:
         variables[CONTAINER] = ds[CONTAINER].variable
     if mapping:
-        variables[mapping] = _like(ds[mapping].variable, ds[mapping].attrs)
+        # Its value has no meaning (CF 5.6), and not every form of NetCDF has its type.
+        variables[mapping] = xr.Variable((), np.int32(0), plain_attributes(ds[mapping].attrs))
     maps = [each for each in ("lat", "lon") if each in ds.coords and each not in (y, x)]
     coords = {each: _coordinate(ds[each].variable) for each in (y, x, *maps)}
     made = xr.Dataset(variables, {"time": ds["time"].variable, **coords})

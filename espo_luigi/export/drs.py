@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import string
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,8 @@ def _template(value: Any, allowed: Iterable[str]) -> str:
     return value
 
 
+# Whose attributes are given, besides variables by their names.
+_OWNERS = ("global", "variable")
 # Dates, a suffix, and what a file that is being written has around its name, take the other bytes.
 _LONGEST_STEM = 200
 
@@ -135,11 +138,18 @@ class Drs(Section):
     @model_validator(mode="after")
     def _templates_are_known(self) -> Self:
         for owner, attrs in self.attributes.items():
+            if owner == "time":
+                raise ValueError("attributes.time: those of time follow from the section `time`; leave them out")
+            if owner not in _OWNERS and (meant := difflib.get_close_matches(owner, _OWNERS, 1)):
+                raise ValueError(f"attributes.{owner}: did you mean {meant[0]}?")
             for name, value in attrs.items():
-                if isinstance(value, str) and owner != "variable":
-                    _template(value or " ", FIELDS)
-                elif isinstance(value, str):
-                    fields_in(value)
+                try:
+                    if isinstance(value, str) and owner != "variable":
+                        _template(value or " ", FIELDS)
+                    elif isinstance(value, str):
+                        fields_in(value)
+                except ValueError as error:
+                    raise ValueError(f"attributes.{owner}.{name}: {error}") from error
                 if name == "project_id" and value == _NOT_OURS:
                     raise ValueError(
                         f"attributes.{owner}.project_id = {_NOT_OURS} is for results that CORDEX coordinates: its "

@@ -75,6 +75,9 @@ def test_a_drs_that_sets_the_project_of_cordex_is_refused(own: Callable[..., str
         ({"time": "{units: hours since 1950-01-01}"}, "`time.units`"),
         ({"time": "{stamp: nooon}"}, "did you mean noon"),
         ({"attributes": "{global: {title: '{sourc}'}}"}, r"no field \{sourc\}; did you mean source\?"),
+        ({"attributes": "{variable: {comment: 'a {b'}}"}, r"attributes\.variable\.comment: expected '}' before"),
+        ({"attributes": "{globl: {title: x}}"}, r"attributes\.globl: did you mean global\?"),
+        ({"attributes": "{time: {comment: x}}"}, r"attributes\.time: those of time follow from"),
         ({"required": "{a: b}"}, "`required`"),
     ],
 )
@@ -102,6 +105,12 @@ def test_a_field_without_a_value_names_its_origin(own: Callable[..., str]) -> No
     drs = load_drs(own(folder="'{institution}'"))
     with pytest.raises(ParameterError, match=r"field \{institution\}, which has no value here; it comes from the sim"):
         drs.stem({**SIMULATION, "institution": ""})
+
+
+def test_a_name_that_no_file_system_takes_is_refused(own: Callable[..., str]) -> None:
+    drs = load_drs(own(file="'{source}_{variable}_{dates}.nc'"))
+    with pytest.raises(ParameterError, match="a name of 307 bytes before its dates; expected 200 at most"):
+        drs.stem({**SIMULATION, "source": "x" * 300})
 
 
 @pytest.mark.parametrize(("field", "value"), [("source", "../x"), ("source", ".."), ("driving", "../../x/")])

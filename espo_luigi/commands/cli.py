@@ -60,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     # What `espo.main` of click does, but for Ctrl-C and broken pipes, which `main` above has exit codes for.
-    if instruction := os.environ.get("_ESPO_COMPLETE"):
+    asked = f"_{espo.name}_COMPLETE".upper()
+    if instruction := os.environ.get(asked):
         from click.shell_completion import shell_complete
 
-        return shell_complete(espo, {}, "espo", "_ESPO_COMPLETE", instruction)
+        return shell_complete(espo, {}, "espo", asked, instruction)
     try:
         with espo.make_context("espo", list(words)) as context:
             return int(espo.invoke(context) or 0)

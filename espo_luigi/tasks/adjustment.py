@@ -136,7 +136,8 @@ class Adjust(EspoTask):
         super().publish(outputs)
         made = store.open_store(self.out_adjusted().path)
         if TREATED in made:
-            store.write_store(made[[TREATED]].load(), self.treated_path, self.marker())
+            # Counts of days are no series, whose attributes (dates, frequency) would say what is not so.
+            store.write_store(made[[TREATED]].load().drop_attrs(deep=False), self.treated_path, self.marker())
         else:
             store.remove(self.treated_path)
 

@@ -307,7 +307,7 @@ OF_ONE_RAW_FILE = ("variable_id", "table_id", "grid_label", "title", "cat:path",
 
 
 def test_no_product_has_an_attribute_that_is_not_true_of_it(here: Path) -> None:
-    """Series, properties, measures, checks and the reference; the report's summaries and the grids are no datasets."""
+    """Series, properties, measures, checks and the reference; the report's summaries and counts, and the grids, are no datasets."""
     looked_at = 0
     for path in sorted([*(here / "final").rglob("*.zarr"), *(here / "final").rglob("*.zarr.zip")]):
         product = store.open_store(path)
@@ -315,7 +315,7 @@ def test_no_product_has_an_attribute_that_is_not_true_of_it(here: Path) -> None:
         assert not [name for name in OF_ONE_RAW_FILE for one in kept if name in one], path
         assert "intake_esm_dataset_key" not in attrs, path
         if "cat:id" not in attrs:
-            assert path.name.endswith(("+coords.zarr", "+summary.zarr")), path
+            assert path.name.endswith(("+coords.zarr", "+summary.zarr", "+treated.zarr")), path
             continue
         looked_at += 1
         if "cat:experiment" in attrs:
@@ -433,8 +433,10 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     actions = {
         result["@id"]: one for one in known if one["@type"] == "CreateAction" for result in listed(one["result"])
     }
-    kept = {info.path for task in walk([tasks.All()]) for info in kept_by(task)}
-    assert {here / "final" / unquote(one) for one in actions} == kept
+    graph = list(walk([tasks.All()]))
+    kept = {info.path for task in graph for info in kept_by(task)}
+    counts = {task.treated_path for task in graph if isinstance(task, tasks.Adjust)}
+    assert {here / "final" / unquote(one) for one in actions} == kept | counts
     by_id = {entity["@id"]: entity for entity in known}
     product = ConcatenationFinal(sim_id=NOLEAP).out_final().path
     objects = [by_id[one["@id"]] for one in actions[str(product.relative_to(here / "final"))]["object"]]
@@ -452,8 +454,8 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     )
     assert len(opened.keys()) == len(opened.df) == told["catalogued"]["rows"]
     left_out = {Path(path).name.rpartition("+")[2] for path in told["catalogued"]["left_out"]}
-    # Grids, and the summaries of the test of the report.
-    assert {"coords.zarr"} <= left_out <= {"coords.zarr", "summary.zarr"}
+    # Grids, counts of treated days, and the summaries of the test of the report.
+    assert {"coords.zarr", "treated.zarr"} <= left_out <= {"coords.zarr", "treated.zarr", "summary.zarr"}
     (archive,) = opened.search(id=NOLEAP, processing_level="final", xrfreq="D").df["path"]
     assert archive == str(product)
     options = {"decode_timedelta": False, "backend_kwargs": {"storage_options": None}}

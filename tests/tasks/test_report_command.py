@@ -53,7 +53,7 @@ def test_the_page_is_whole_and_names_missing_products(part: list[Diagnosed], tmp
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "mine/page.html\n"), done.stderr
     page = (tmp_path / "mine" / "page.html").read_text()
-    assert page.rstrip().endswith("</html>") and page.count("<h2>") == 7
+    assert page.rstrip().endswith("</html>") and page.count("<h2>") == 8
     missing = re.findall(r"• (\S+): not made", page)
     assert str(part[1].summary) in missing and part[1].domain == "Lowland"
     assert any(DAY360 in path and path.endswith("improvement.zarr") for path in missing)

@@ -22,6 +22,8 @@ from numba.core import caching
 from espo_luigi.files import make_private, open_own
 
 _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
+# Kernels take their numbers of treatments from its order.
+_CHOICES = os.path.join(os.path.dirname(__file__), os.pardir, "choices.py")
 _NAME = "kernels-"
 # Longer than compiling takes; then whoever waits compiles for itself.
 _PATIENCE_SECONDS = 300.0
@@ -34,7 +36,7 @@ def _in(folder: str, pattern: str) -> list[str]:
 
 def sources() -> list[str]:
     """Return the modules that machine code is made from."""
-    return sorted(_in(_KERNELS, "*.py"))
+    return [*sorted(_in(_KERNELS, "*.py")), _CHOICES]
 
 
 def _read(path: str) -> bytes:

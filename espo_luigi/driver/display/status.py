@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ SHOWN_FAILURES = 5
 _SHOWN_LINES = 2
 # A driver writes every two seconds. After so much silence it is gone or hangs.
 _SILENT_SECONDS = 60.0
+# The task and its job before a failure's cause, the node, and the log behind it.
+_OWN_WORDS = re.compile(r"^[^:]*: (?:job [^:]*: )?| on [^ ;]+(?=;)|;? log: .*$")
 _NOTHING = {"refused": "nothing was started"}
 # The lists of a run's status, and their titles.
 TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "failed:"}
@@ -191,9 +194,20 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
 
 
 def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:
-    yield from list(failures.values())[: -most - 1 : -1]
-    if len(failures) > most:
-        yield f"and {len(failures) - most} before"
+    by_cause = by_their_cause(failures.values())[::-1]
+    for alike in by_cause[:most]:
+        yield f"{len(alike)} alike: {alike[-1]}" if len(alike) > 1 else alike[0]
+    if before := sum(map(len, by_cause[most:])):
+        yield f"and {before} before"
+
+
+def by_their_cause(failures: Iterable[str]) -> list[list[str]]:
+    """Group messages that differ only in task, job, node and log, in the order of each group's last message."""
+    groups: dict[str, list[str]] = {}
+    for text in failures:
+        cause = _OWN_WORDS.sub("", " ".join(text.split()))
+        groups[cause] = [*groups.pop(cause, []), text]
+    return list(groups.values())
 
 
 def duration(seconds: float) -> str:

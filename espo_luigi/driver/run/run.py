@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 from luigi.task import Task, flatten
 
+from espo_luigi.driver.display.status import by_their_cause
 from espo_luigi.driver.run.board import board
 from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
@@ -37,6 +38,8 @@ _LOG = re.compile(r"^(?:  |.*; )log: (.+)$", re.MULTILINE)
 # Luigi's account of an error that was raised in the driver.
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 _MOST_CHARACTERS = 4000
+# How many of the tasks that failed for one cause are named at the end of a run.
+_NAMED = 5
 # A task and those that it requires, by the task's id.
 Graph = dict[str, tuple[Task, Sequence[Task]]]
 
@@ -125,8 +128,11 @@ class Run:
         """Log how the run ended: what failed, why, and where the logs are; and how many tasks were stopped with it."""
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._jobs), len(self._failures))
-            for failure in self._failures.values():
-                logger.error("%s", textwrap.indent(failure, "  "))
+            for *others, failure in by_their_cause(self._failures.values()):
+                named = [text.partition(": ")[0].removesuffix(" failed") for text in others[:_NAMED]]
+                more = ", …" if len(others) > _NAMED else ""
+                alike = f"\n  {len(others)} more failed alike: {', '.join(named)}{more}" if others else ""
+                logger.error("%s%s", textwrap.indent(failure, "  "), alike)
         if self._stopped:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)

@@ -85,7 +85,27 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
     assert len(status_lines(state, lines=20)) <= 20
     whole = status_lines(state)
     assert sum(line.startswith("Rule") for line in whole) == 28
-    assert next(line for line in whole if "ValueError" in line).startswith("  Rule14")
+    assert [line for line in whole if "ValueError" in line] == ["  5 alike: Rule14 n=19: ValueError: a reason"]
+
+
+def test_tasks_that_failed_for_one_cause_share_a_line_whatever_their_jobs_and_logs() -> None:
+    said = [
+        f"Train pool=ONE piece={piece}: job {100 + number} (n1), attempt 1: out of memory: OUT_OF_MEMORY on n{number}; "
+        f"log: slurm_logs/Train/Train-{piece}-{100 + number}.out"
+        for number, piece in enumerate(["south", "middle", "north"])
+    ]
+    local = [f"Regrid piece={piece} failed: OSError: [Errno 28] No space left log: logs/{piece}" for piece in "ab"]
+    board = Board()
+    board.expect("All", "slurm", [(str(number), "Rule") for number in range(9)])
+    for number, reason in enumerate(["All: refused", *said[:2], *local, said[2]]):
+        board.end(str(number), False, 1.0, reason)
+    lines = status_of(board.snapshot(), time.time()).failed
+    assert [line.partition("; ")[0].partition(" log: ")[0] for line in lines] == [
+        "3 alike: Train pool=ONE piece=north: job 102 (n1), attempt 1: out of memory: OUT_OF_MEMORY on n2",
+        "2 alike: Regrid piece=b failed: OSError: [Errno 28] No space left",
+        "All: refused",
+    ]
+    assert list(status_of(board.snapshot(), time.time(), most_failures=1).failed)[1:] == ["and 3 before"]
 
 
 @pytest.fixture()

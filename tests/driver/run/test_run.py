@@ -175,6 +175,22 @@ def test_the_end_of_a_run_names_each_failure_once_and_forgets_one_that_was_made_
     assert told == ["1 of 2 tasks done, 1 failed:", "  User name=one: OSError: no such host"]
 
 
+def test_the_end_of_a_run_tells_a_cause_once_and_names_the_tasks_that_failed_alike(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run, users = Run(), [User(name=str(number)) for number in range(8)]
+    for user in users:
+        planned(run, user, user)
+        run.ended(user, False, 1.0, f"{user.label()} failed: OSError: no space\n  log: /logs/{user.name}")
+    run.report()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    named = ", ".join(user.label() for user in users[:5])
+    assert told == [
+        "0 of 8 tasks done, 8 failed:",
+        f"  User name=7 failed: OSError: no space\n    log: /logs/7\n  7 more failed alike: {named}, …",
+    ]
+
+
 CHECKS = "HealthChecks failed: HealthCheckError: The following health checks failed:\n  - pr is 2\n  - tas is 3"
 
 

@@ -77,8 +77,8 @@ def rules() -> str:
             "# Rules\n",
             "A rule is a class of `espo_luigi.tasks`. `espo rules` lists the rules with the folders of your run.\n",
             "A *parameter* identifies a task of the rule: a simulation (`sim_id`), a pool of simulations (`pool`,",
-            "today always a single simulation), a region (`piece`), a variable (`var`). An option in parentheses is a",
-            "second name on the command line. A *temporary* output is deleted once every task that needs it is",
+            "of a single one but in ESPO v2), a region or slice (`piece`), a variable (`var`). An option in parentheses",
+            "is a second name on the command line. A *temporary* output is deleted once every task that needs it is",
             "complete. A task is stale if a key that it *reads* has changed since; `{var}` is the task's own, and `*`",
             "stands for the names below a key. The outputs of the needed rules count, too. The *resources* are",
             "defaults; `[Train]` of luigi.cfg changes those of `Train`",
@@ -425,14 +425,41 @@ def yaml(value: object) -> object:
 # Commands
 
 
+# Pages that tell more than a command's help.
+_MORE = {
+    "cancel": "[stopping](../how-to/slurm.md#stopping)",
+    "catalog": "[make a catalogue](../how-to/catalogues.md)",
+    "clean": "[free disk](../how-to/disk.md)",
+    "detach": "[stopping](../how-to/slurm.md#stopping)",
+    "env": "[offline](../how-to/offline.md)",
+    "explain": "[explain a value](../how-to/explain.md)",
+    "export": "[export to NetCDF](../how-to/export.md)",
+    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "perfect-model": "[known futures](../how-to/perfect-model.md)",
+    "plan": "[the plan](commands.md#espo-plan)",
+    "profiles": "[another cluster](../how-to/new-cluster.md)",
+    "publish": "[hand products on](../how-to/publish.md)",
+    "report": "[the report](../how-to/report.md)",
+    "shell": "[interactive](../how-to/interactive.md)",
+    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "submit": "[interactive](../how-to/interactive.md)",
+    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+}
+
+
 def commands() -> str:
-    """The help of every command."""
+    """A table of the commands, and the help of each."""
+    listed = sorted(espo_command.commands.items())
+    rows = [(f"[`espo {name}`](#espo-{name})", one.get_short_help_str(200), _MORE.get(name, "")) for name, one in listed]
     parts = [
-        "# Options of `espo`\n",
-        "The output of `espo COMMAND --help`. [The espo command](commands.md) lists the commands, with exit codes.\n",
+        "# The `espo` command\n",
+        "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
+        "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
+        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
+        table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
-        for name, command in sorted(espo_command.commands.items()):
+        for name, command in listed:
             said = command.get_help(click.Context(command, info_name=name, parent=context))
             said = re.sub(r"\n  --help +Show this message and exit\.|\n\nOptions:(?=\n  --help)", "", said)
             parts.append(f"## espo {name}\n\n```text\n{said}\n```\n")

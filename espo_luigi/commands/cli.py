@@ -32,7 +32,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return the process's exit code (docs/reference/commands.md lists them)."""
+    """Run a subcommand; return the process's exit code (docs/reference/files.md lists them)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
         import logging

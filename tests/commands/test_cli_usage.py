@@ -14,7 +14,7 @@ from espo_luigi.commands import cli
 from espo_luigi.driver.settings.profile import packaged_profiles
 
 COMMANDS = cli.espo.commands
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def test_the_help_fits_a_screen_and_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,10 +36,9 @@ def test_the_help_of_a_command_has_an_example_that_is_accepted(name: str, capsys
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_documentation_has_each_command_with_a_link_to_its_options(name: str) -> None:
-    assert f"\n| [`espo {name}`](cli.md#espo-{name}) | " in DOCUMENTED
+def test_the_documentation_tells_what_each_command_prints_as_json(name: str) -> None:
     has_json = any("--json" in one.opts for one in COMMANDS[name].params)
-    assert has_json == (f"\n| `{name}` | `" in DOCUMENTED)
+    assert has_json == (f"\n| `{name}` | `" in (REFERENCE / "commands.md").read_text())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from espo_luigi.catalog.build import CatalogReport, make_catalog
 from espo_luigi.catalog.open import open_fixed, open_grid_mapping, open_match
 from espo_luigi.catalog.read import Asset, read_catalogue
-from espo_luigi.catalog.search import Catalog, Match
+from espo_luigi.catalog.search import Catalog, Match, warn_of_dropped
 
 __all__ = [
     "Asset",
@@ -21,4 +21,5 @@ __all__ = [
     "open_grid_mapping",
     "open_match",
     "read_catalogue",
+    "warn_of_dropped",
 ]

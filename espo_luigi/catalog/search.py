@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -102,6 +102,11 @@ class _Wanted:
         return not self.periods or overlaps(asset, self.periods)
 
 
+def warn_of_dropped(name: str, reason: str) -> None:
+    """Warn of a dataset that a search drops."""
+    logger.warning("%s is dropped from the search: %s.", name, reason)
+
+
 class Catalog:
     """The rows of one or several catalogues."""
 
@@ -137,6 +142,7 @@ class Catalog:
         match_hist_and_fut: bool = False,
         restrict_members: Mapping[str, int] | None = None,
         strict: bool = False,
+        tell_dropped: Callable[[str, str], None] = warn_of_dropped,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
 
@@ -170,6 +176,8 @@ class Catalog:
             ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
         strict : bool
             Raise an error, instead of dropping a dataset, where a wanted row has a cell that cannot be used.
+        tell_dropped : callable
+            Gets the id of each dataset that is dropped, and the reason; by default a warning.
 
         Returns
         -------
@@ -207,7 +215,7 @@ class Catalog:
         wanted = _Wanted(dict(variables_and_freqs), spans, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
-            logger.warning("%s is dropped from the search: %s.", name, objections)
+            tell_dropped(name, objections)
         suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
         # Only rows of members that are kept count.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
@@ -221,6 +229,8 @@ class Catalog:
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
+            for name, faults in spoiled.items():
+                tell_dropped(_called(name), _some(faults))
             _tell_what_is_left_out(faulty, spoiled)
         for name in left.keys() & dispatched.doubts.keys():
             logger.warning("%s: %s.", name, dispatched.doubts[name])
@@ -228,9 +238,7 @@ class Catalog:
 
 
 def _tell_what_is_left_out(faulty: Sequence[str], spoiled: Mapping[str, Sequence[str]]) -> None:
-    """Warn of each dataset that is dropped because of its rows, and of all rows that are left out."""
-    for name, faults in spoiled.items():
-        logger.warning("%s is dropped from the search: %s.", _called(name), _some(faults))
+    """Warn of all rows that are left out."""
     without = f"With them it drops {listed(map(_called, spoiled))}." if spoiled else "It wants none of them."
     message = "the search leaves out %s with a cell that cannot be used: %s. %s"
     logger.warning(message, _rows(len(faulty)), _some(faulty), without)

@@ -34,7 +34,7 @@ _COLUMNS = {
     "files": 9,
     "bytes": 10,
 }
-# The number of changed keys shown for a rule.
+# The number of changed keys shown for a rule, and of simulations that are left out.
 _SHOWN = 3
 # Of what goes on in a further line, to the right of the tasks' states.
 _INDENT = 11
@@ -139,6 +139,9 @@ def _summary(plan: Plan) -> Iterator[str]:
     stops_all = any(planned.state.why != plan.lacking for planned in plan.of(BLOCKED))
     consequence = "; luigi starts nothing before the problems are solved" if stops_all or plan.too_large else ""
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
+    if left_out := list(context().dropped):
+        named = f"{', '.join(left_out[:_SHOWN])}{_more(len(left_out), _SHOWN)}"
+        yield f"LEFT OUT: {len(left_out)} of the catalogue's simulations, as a warning above says of each: {named}"
     if plan.again:
         needed = "the stale ones, and those whose deleted stores they need"
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"
@@ -241,6 +244,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     took, paths = plan.timing(), context().config.paths
     return {
         "tasks": [_plain(planned, plan) for planned in plan.tasks.values()],
+        "left_out": context().dropped,
         "counts": {state: len(plan.of(state)) for state in (DONE, RUN, BLOCKED)},
         "made_again_with_rerun_stale": len(plan.again),
         "energy_joules_estimated": power().joules(sum(one.cost.core_hours for one in plan.of(RUN) if one.cost)),

@@ -15,7 +15,7 @@ import luigi
 import xarray as xr
 from luigi.parameter import ParameterVisibility
 
-from espo_luigi.catalog import Catalog, Match, open_fixed, open_match
+from espo_luigi.catalog import Catalog, Match, open_fixed, open_match, warn_of_dropped
 from espo_luigi.config import Extraction, Region, RunConfig, load
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.demo import ensure_demo
@@ -98,6 +98,8 @@ class RunContext:
         self.config = config
         # Fingerprints of configuration keys and raw files, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
+        # Simulations that the search drops, each with the reason.
+        self.dropped: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
@@ -105,8 +107,10 @@ class RunContext:
         """The simulations that the configuration's search finds, by id, but incomplete simulations."""
         found = self._search(self.config.extraction.simulation, None)
         problems = {sim_id: self._missing_days(match) for sim_id, match in found.items()}
-        for problem in filter(None, problems.values()):
-            logger.warning("dropped: %s", problem)
+        for sim_id, problem in problems.items():
+            if problem:
+                self.dropped[sim_id] = problem
+                logger.warning("dropped: %s", problem)
         whole = {sim_id: match for sim_id, match in found.items() if not problems[sim_id]}
         if not whole:
             raise CatalogError("no simulation has the whole period: " + "; ".join(filter(None, problems.values())))
@@ -277,7 +281,12 @@ class RunContext:
         criteria = search.arguments("data_catalogs")
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
-        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict)
+        tell = warn_of_dropped if extraction is self.config.extraction.reference else self._drop
+        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict, tell_dropped=tell)
+
+    def _drop(self, sim_id: str, reason: str) -> None:
+        self.dropped[sim_id] = reason
+        warn_of_dropped(sim_id, reason)
 
     def _missing_days(self, simulation: Match) -> str:
         """Return a sentence if a simulation lacks days at the period's ends; the search accepts 99 % of the period."""

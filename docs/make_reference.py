@@ -77,9 +77,10 @@ def rules() -> str:
             "# Rules\n",
             "A rule is a class of `espo_luigi.tasks`. `espo rules` lists the rules with the folders of your run.\n",
             "A *parameter* identifies a task of the rule: a simulation (`sim_id`), a pool of simulations (`pool`,",
-            "of a single one but in ESPO v2), a region or slice (`piece`), a variable (`var`). An option in parentheses",
-            "is a second name on the command line. A *temporary* output is deleted once every task that needs it is",
-            "complete. A task is stale if a key that it *reads* has changed since; `{var}` is the task's own, and `*`",
+            "of a single one but in ESPO v2), a region or slice (`piece`), a variable (`var`). An option in",
+            "parentheses is a second name on the command line. Paths are those of the workflow of 2024; in a folder",
+            "of ESPO v2, `espo rules RULE` shows its own. A *temporary* output is deleted once every task that needs it",
+            "is complete. A task is stale if a key that it *reads* has changed since; `{var}` is the task's own, and `*`",
             "stands for the names below a key. The outputs of the needed rules count, too. The *resources* are",
             "defaults; `[Train]` of luigi.cfg changes those of `Train`",
             "([a rule's section](settings.md#a-rules-own-section)).\n",
@@ -450,7 +451,9 @@ _MORE = {
 def commands() -> str:
     """A table of the commands, and the help of each."""
     listed = sorted(espo_command.commands.items())
-    rows = [(f"[`espo {name}`](#espo-{name})", one.get_short_help_str(200), _MORE.get(name, "")) for name, one in listed]
+    rows = [
+        (f"[`espo {name}`](#espo-{name})", one.get_short_help_str(200), _MORE.get(name, "")) for name, one in listed
+    ]
     parts = [
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",

@@ -229,16 +229,18 @@ class Catalog:
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
-            for name, faults in spoiled.items():
-                tell_dropped(_called(name), _some(faults))
-            _tell_what_is_left_out(faulty, spoiled)
+            _tell_what_is_left_out(faulty, spoiled, tell_dropped)
         for name in left.keys() & dispatched.doubts.keys():
             logger.warning("%s: %s.", name, dispatched.doubts[name])
         return left
 
 
-def _tell_what_is_left_out(faulty: Sequence[str], spoiled: Mapping[str, Sequence[str]]) -> None:
-    """Warn of all rows that are left out."""
+def _tell_what_is_left_out(
+    faulty: Sequence[str], spoiled: Mapping[str, Sequence[str]], tell_dropped: Callable[[str, str], None]
+) -> None:
+    """Tell each dataset that is dropped because of its rows, and warn of all rows that are left out."""
+    for name, faults in spoiled.items():
+        tell_dropped(_called(name), _some(faults))
     without = f"With them it drops {listed(map(_called, spoiled))}." if spoiled else "It wants none of them."
     message = "the search leaves out %s with a cell that cannot be used: %s. %s"
     logger.warning(message, _rows(len(faulty)), _some(faulty), without)

@@ -286,7 +286,8 @@ def _table_of_rules(known: Mapping[str, type]) -> str:
     width = views.line_width()
     rows = [("rule", "parameters", "what it makes")]
     rows += [(name, " ".join(wildcard_names(rule)), _does(rule).partition(": ")[2]) for name, rule in known.items()]
-    lines = [f"{name:<24}{parameters:<20}{makes}" for name, parameters, makes in rows]
+    names, taken = (max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:2])
+    lines = [f"{name:<{names}}{parameters:<{taken}}{makes}" for name, parameters, makes in rows]
     return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
 
 

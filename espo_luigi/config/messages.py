@@ -26,18 +26,21 @@ def explain(
     places: Mapping[KeyPath, str],
     what: str = "The configuration",
 ) -> str:
-    """Return one line for each problem that `error` holds; of a value and its copies by default, the value's."""
+    """Return one line for each problem that `error` holds; of a value and its copies by default, the value's.
+
+    Copies by an alias have the place of the value that they copy, and share its line.
+    """
     found = [dict(one) for one in error.errors(include_url=False)]
     own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
-    lines = dict.fromkeys(_line(one, model, written, places) for one in own or found)
-    return problems_in(what, lines)
-
-
-def _line(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> str:
-    at = _locate(model, one["loc"])
-    own = _own(at.path, written, places)
-    place = _place(own, places)
-    return f"`{'.'.join(own)}`{f' ({place})' if place else ''}: {_problem(one, at)}"
+    lines: dict[tuple[str, str, str], dict[str, None]] = {}
+    for one in own or found:
+        at = _locate(model, one["loc"])
+        path = _own(at.path, written, places)
+        same = (path[-1] if path else "", _place(path, places), _problem(one, at))
+        lines.setdefault(same, {})[f"`{'.'.join(path)}`"] = None
+    return problems_in(
+        what, [f"{', '.join(keys)}{f' ({place})' if place else ''}: {text}" for (_, place, text), keys in lines.items()]
+    )
 
 
 def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyPath:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,7 +142,8 @@ def named_task(words: Sequence[str]) -> SlurmTask:
 
 def _nearest_word(words: Sequence[str], tasks: Sequence[SlurmTask]) -> str:
     """Return the hint for the first word that fits no task."""
-    known = dict.fromkeys(word for task in tasks for word in words_of(task.wildcards))
+    whole = dict.fromkeys(word for task in tasks for word in words_of(task.wildcards))
+    known = dict.fromkeys(part for word in whole for part in (word, *re.split("[_-]", word)))
     wrong = next((word for word in words if not any(fits(task.wildcards, [word]) for task in tasks)), "")
     return nearest(wrong, known, hint=f" (no {wrong}; did you mean {{}}?)")
 

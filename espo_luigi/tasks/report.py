@@ -151,7 +151,7 @@ class YearlySums(SeriesTask):
 
 
 class NotCalibrated(DomainTask):
-    """Rule `not_calibrated`, new against ESPO-G: did adjusting bring a pool nearer to the reference, beyond noise."""
+    """Rule `not_calibrated`, new against ESPO-G: whether a pool is nearer to the reference now, beyond noise."""
 
     pool = PoolParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")

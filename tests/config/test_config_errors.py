@@ -327,3 +327,13 @@ def test_a_path_that_the_system_does_not_take_is_named_by_its_key(load_with: Any
 def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load([tmp_path])
+
+
+def test_a_mapping_and_its_copy_by_an_alias_share_a_line(load_with: Any) -> None:
+    said = message(
+        load_with,
+        "custom: {regions: {south: &box {latbnds: [45, 46]}, north: *box}}",
+    )
+    keys = [f"`custom.regions.{name}.latbnds`" for name in ("south", "north")]
+    assert "has a problem:\n" in said and said.count("did you mean lat_bnds?") == 1
+    assert all(key in said for key in keys)

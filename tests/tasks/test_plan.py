@@ -227,6 +227,25 @@ def test_a_wrong_source_of_the_reference_is_said_once_though_costs_need_it_too(
     assert "cells of 0.1 degrees are assumed, as the reference cannot be opened\n" in out
 
 
+def test_a_simulation_that_the_search_drops_is_named_below_the_table(
+    configured: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured()[0]
+
+    def change(content: dict) -> None:  # type: ignore[type-arg]
+        content["extraction"]["simulation"]["search_data_catalogs"]["exclusions"] = {"path": "^.*pr_.*360Day"}
+
+    edit(config, change)
+    assert cli.main(["plan"]) == 0
+    (dropped,) = context().dropped
+    assert "360Day" in dropped and NOLEAP in context().simulations
+    last = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    said = "LEFT OUT: 1 of the catalogue's simulations, as a warning above says of each: "
+    assert last[1] == f"{said}{dropped}"
+    assert cli.main(["plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == {dropped: "pr is missing (there are tasmax, tasmin)"}
+
+
 def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(complete_demo: Path) -> None:
     sim_id = next(iter(context().simulations))
     of_sim = planned(sims=sim_id)
@@ -477,6 +496,8 @@ def test_why_goes_down_to_the_root_past_what_only_waits(complete_demo: Path) -> 
         ParameterError, match=r"0 tasks are Move souht \(no souht; did you mean south\?\), expected one;"
     ):
         why.why(["Move", "souht"])
+    with pytest.raises(ParameterError, match=r" \(no NoLep; did you mean NoLeap\?\)"):
+        why.why(["Move", "south", "NoLep"])
     with pytest.raises(UnknownPathError, match=r"no task makes report\.html\n"):
         why.why(["report.html"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import textwrap
@@ -102,6 +103,7 @@ def _worst(found: Iterable[Basis]) -> Basis:
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
+    stale: dict[tuple[str, ...], list[str]] = {}
     for rule, tasks in _by_rule(plan).items():
         to_run = [planned.state.why for planned in tasks if planned.state.in_plan == RUN]
         for reason, count in Counter(why.partition(": ")[0] for why in to_run if why).items():
@@ -109,10 +111,11 @@ def _reasons(plan: Plan) -> Iterator[str]:
                 continue  # as expected
             example = next(why for why in to_run if why.startswith(reason)).removeprefix(reason).removeprefix(": ")
             yield f"{rule}: {count} {RUN}: {reason}{f' ({example.splitlines()[0]}{_more(count)})' if example else ''}"
-        keys = list(dict.fromkeys(key for planned in tasks for key in planned.state.changed))
-        if keys:
-            count = sum(bool(planned.state.changed) for planned in tasks)
-            yield f"{rule}: {count} stale: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
+        changes = [planned.state.changed for planned in tasks if planned.state.changed]
+        if keys := tuple(dict.fromkeys(itertools.chain(*changes))):
+            stale.setdefault(keys, []).append(f"{len(changes)} {rule}")
+    for keys, counts in stale.items():
+        yield f"stale: {', '.join(counts)}: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
     if any(planned.state.why.startswith(_MISSING) for planned in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
 

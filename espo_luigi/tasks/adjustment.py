@@ -168,7 +168,7 @@ def chunks_of_pools(dataset: xr.Dataset) -> dict[str, int]:
 
 
 class Swap(EspoTask):
-    """Rule `swap`: tasmax and tasmin of a pool, made consistent, and the range before."""
+    """Rule `swap`: ESPO v2: tasmax and tasmin of a pool, made consistent, and the range before."""
 
     pool, piece = PoolParameter(), PieceParameter()
     resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")

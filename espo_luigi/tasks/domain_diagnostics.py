@@ -66,7 +66,7 @@ class DiagTask(EspoTask):
 
 
 class DiagRef(DiagTask):
-    """Rule `diag_ref`: the properties of the reference over a domain, in its own calendar."""
+    """Rule `diag_ref`: ESPO v2: the properties of the reference over a domain, in its own calendar."""
 
     resources_default = Resources(n_workers=6, cpus_per_task=6, memory="90GB", time="10")
     uncut = ("in_fullregion",)
@@ -98,7 +98,7 @@ _FILE = "diagnostics/{ref_source}/{domain}/{diag_domain}/{sim_id}/{sim_id}_{doma
 
 
 class Diag(DiagTask):
-    """Rule `diag`: properties of a simulation and of its products over a domain, their measures, and the improvement.
+    """Rule `diag`: ESPO v2: properties of a simulation and its products over a domain, measures, and the improvement.
 
     The simulation is extracted anew and regridded to the domain's maps by all intermediate grids. It has no land mask,
     repairs or filling: it is not what was adjusted, as in ESPO v2.

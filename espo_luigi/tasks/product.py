@@ -181,7 +181,7 @@ def regional_only(task: EspoTask) -> list[str]:
 
 
 class ConcatClean(JoinTask):
-    """Rule `concat_clean`: a variable of a simulation over the whole domain, cleaned up, and its archive."""
+    """Rule `concat_clean`: ESPO v2: a variable of a simulation over the whole domain, cleaned up, and its archive."""
 
     var = PublishedParameter()
     in_slices = upstream(
@@ -208,7 +208,7 @@ class ConcatClean(JoinTask):
 
 
 class ConcatCleanPreswap(JoinTask):
-    """Rule `concat_clean_preswap`: tasmax - tasmin over the whole domain, before they were made consistent."""
+    """Rule `concat_clean_preswap`: ESPO v2: tasmax - tasmin over the whole domain, before they were made consistent."""
 
     in_slices = upstream(
         Swap, "out_dtrpreswap", pool=lambda task: partition.pool_of(task.context, task.sim_id), piece=every_piece

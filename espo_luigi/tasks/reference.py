@@ -62,7 +62,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
 
 
 class MakeRef(EspoTask):
-    """Rule `makeref`: maps of the whole reference, on its own grid, without the cells that its mask leaves out."""
+    """Rule `makeref`: ESPO v2: maps of the whole reference, on its own grid, without cells that its mask leaves out."""
 
     resources_default = Resources(n_workers=2, cpus_per_task=4, memory="90GB", time="45")
     values_in_outputs = 1.0

@@ -194,7 +194,7 @@ class FlagDetails(EspoTask):
 
 
 class Inversions(EspoTask):
-    """Rule `inversions`, new against ESPO-G: days of each cell with tasmax below tasmin, before and after `Swap`."""
+    """Rule `inversions`, new against ESPO-G: ESPO v2: days with tasmax below tasmin, before and after `Swap`."""
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")

@@ -112,10 +112,16 @@ def _check_products(config: RunConfig) -> None:
             f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(needed))}; `biasadjust.variables` "
             f"has {', '.join(sorted(adjusted))}. Adjust them, or choose another way: {', '.join(NEEDED_FOR)}."
         )
-    if config.subregions is None and how != "derived":
-        raise ConfigurationError(
-            f"`clean_up.temperatures: {how}` is a way of ESPO v2, which has a section `subregions`; expected derived."
-        )
+    if config.subregions is None:
+        given = {
+            "temperatures": how != "derived",
+            "bitround": config.clean_up.bitround,
+            "variables": config.clean_up.variables,
+        }
+        if keys := ", ".join(f"`clean_up.{key}`" for key, is_given in given.items() if is_given):
+            raise ConfigurationError(
+                f"{keys} would have no effect: only ESPO v2 does that, which has a section `subregions`. Leave it out."
+            )
     diagnosed = config.domain_diag
     variables = set(diagnosed.change_units_arg) if diagnosed else set()
     for name, one in diagnosed.properties["indicators"].items() if diagnosed else ():

@@ -187,3 +187,19 @@ def test_keys_that_only_v2_has_leave_no_trace_in_an_older_configuration() -> Non
 def test_sections_of_v2_without_subregions_are_refused(loaded: Any) -> None:
     with pytest.raises(ConfigurationError, match="section of ESPO v2, and there is no section `subregions`"):
         loaded(lambda content: content.pop("subregions"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("bitround: 12", r"`clean_up\.bitround` would have no effect: only ESPO v2"),
+        ("temperatures: dqm-dtr", r"`clean_up\.temperatures: dqm-dtr` takes the adjusted"),
+        ("variables: {pr: {round_var: {pr: 8}}}, bitround: 9", r"`clean_up\.bitround`, `clean_up\.variables` would have"),
+    ],
+)
+def test_treatments_of_products_that_only_v2_does_are_refused_without_its_section(
+    given: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "more.yml").write_text(f"clean_up: {{{given}}}\n")
+    with pytest.raises(ConfigurationError, match=said):
+        load([*(CONFIG / "demo" / name for name in ("config.yml", "paths.yml")), tmp_path / "more.yml"])

@@ -100,8 +100,8 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     for each, more in attributes.items():
         if each in made.variables:
             made[each].attrs.update(more)
-    told = {**_global(ds.attrs), **attributes.get("global", {})}
-    if CONTAINER in variables and told.get("Conventions") == CONVENTIONS:
+    told = {**_global(ds.attrs), "Conventions": CONVENTIONS, **attributes.get("global", {})}
+    if CONTAINER in variables and told["Conventions"] == CONVENTIONS:
         told["Conventions"] = f"{CONVENTIONS} {OF_QUANTIZATION}"
     return made.assign_attrs(told)
 
@@ -151,7 +151,13 @@ def cell_methods(text: str) -> str:
 
 def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """The product's attributes; a colon, which CF has in no name (section 2.3), becomes a line: cat:id is cat_id."""
-    return {str(key).replace(":", "_"): value for key, value in plain_attributes(attrs).items()}
+    kept = {key: value for key, value in attrs.items() if not is_project_of_cordex(key, value)}
+    return {str(key).replace(":", "_"): value for key, value in plain_attributes(kept).items()}
+
+
+def is_project_of_cordex(name: Any, value: Any) -> bool:
+    """Return whether an attribute says that data are CORDEX's, whose guidance forbids that to uncoordinated results."""
+    return name == "project_id" and str(value).strip().upper() == "CORDEX"
 
 
 def _filled(value: Any, fields: Mapping[Any, Any]) -> Any:

@@ -143,6 +143,22 @@ def test_a_deleted_file_is_written_again_alone(archives: dict[str, xr.Dataset], 
     assert task.complete() and first.stat() == kept and second.exists()
 
 
+def test_a_file_that_has_changed_since_its_checksum_is_written_again_with_a_deleted_one(
+    archives: dict[str, xr.Dataset], tmp_path: Path
+) -> None:
+    task = one(tmp_path / "netcdf")
+    task.work()
+    sums = task.out_checksums().path
+    first, second = files_of(sums)
+    before = sums.read_text()
+    with netCDF4.Dataset(first, "a") as file:
+        file["tasmax"][0, 5, 5] = 0
+    second.unlink()
+    task.work()
+    assert sums.read_text().splitlines()[:2] == before.splitlines()[:2]
+    subprocess.run(["sha256sum", "-c", "--strict", sums.name], cwd=sums.parent, check=True)
+
+
 def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_new_checksums(
     archives: dict[str, xr.Dataset], tmp_path: Path, own_settings: LuigiConfigParser
 ) -> None:

@@ -21,6 +21,8 @@ _WITHIN_DAYS = re.compile(r"time: (\w+) within days")
 _KELVINS = ("K", "degC", "C", "celsius", "kelvin", "Celsius")
 # Attributes of the encoding, or of coordinates that the file does not have.
 _NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_mapping", "ancillary_variables")
+# Of the product as a whole: of a file's one variable and few years they would be wrong.
+_OF_THE_PRODUCT = ("cat:variable", "cat:date_start", "cat:date_end", "cat:_data_format_")
 BOUNDS = "bnds"
 # The version that files keep to, and the version whose attributes say how bits were rounded.
 CONVENTIONS, OF_QUANTIZATION = "CF-1.11", "CF-1.12"
@@ -100,8 +102,8 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     for each, more in attributes.items():
         if each in made.variables:
             made[each].attrs.update(more)
-    told = {**_global(ds.attrs), **attributes.get("global", {})}
-    if CONTAINER in variables and told.get("Conventions") == CONVENTIONS:
+    told = {**_global(ds.attrs), "Conventions": CONVENTIONS, **attributes.get("global", {})}
+    if CONTAINER in variables and told["Conventions"] == CONVENTIONS:
         told["Conventions"] = f"{CONVENTIONS} {OF_QUANTIZATION}"
     return made.assign_attrs(told)
 
@@ -151,7 +153,17 @@ def cell_methods(text: str) -> str:
 
 def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """The product's attributes; a colon, which CF has in no name (section 2.3), becomes a line: cat:id is cat_id."""
-    return {str(key).replace(":", "_"): value for key, value in plain_attributes(attrs).items()}
+    kept = {
+        key: value
+        for key, value in attrs.items()
+        if key not in _OF_THE_PRODUCT and not is_project_of_cordex(key, value)
+    }
+    return {str(key).replace(":", "_"): value for key, value in plain_attributes(kept).items()}
+
+
+def is_project_of_cordex(name: Any, value: Any) -> bool:
+    """Return whether an attribute says that data are CORDEX's, whose guidance forbids that to uncoordinated results."""
+    return name == "project_id" and str(value).strip().upper() == "CORDEX"
 
 
 def _filled(value: Any, fields: Mapping[Any, Any]) -> Any:

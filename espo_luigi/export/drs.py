@@ -18,6 +18,7 @@ from espo_luigi.config.paths import check_wildcard
 from espo_luigi.config.schema import short_hash
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
+from espo_luigi.export.conventions import is_project_of_cordex
 from espo_luigi.export.netcdf import Layout
 
 FOLDER = Path(__file__).parent / "drs"
@@ -47,7 +48,6 @@ DATES = "dates"
 _MAY_BE_EMPTY = ("driving",)
 # A catalogue's ways to say that it has no value.
 _NO_VALUE = ("", "unknown", "none", "None", "nan")
-_NOT_OURS = "CORDEX"
 
 
 def _template(value: Any, allowed: Iterable[str]) -> str:
@@ -150,11 +150,6 @@ class Drs(Section):
                         fields_in(value)
                 except ValueError as error:
                     raise ValueError(f"attributes.{owner}.{name}: {error}") from error
-                if name == "project_id" and value == _NOT_OURS:
-                    raise ValueError(
-                        f"attributes.{owner}.project_id = {_NOT_OURS} is for results that CORDEX coordinates: its "
-                        "guidance forbids the name to others; expected another, such as CORDEX-Adjust"
-                    )
         return self
 
     @property
@@ -214,17 +209,33 @@ class Drs(Section):
         """Return the attributes to set, without those that lack a field's value.
 
         Attributes of `variable` keep the fields that are none of `FIELDS`: the product's own attributes stand for them.
+
+        Raises
+        ------
+        ParameterError
+            If `project_id` would be CORDEX.
         """
         known = _Known(fields)
-        return {
+        made = {
             owner: {name: _filled(value, known) for name, value in attrs.items() if not _lacks(value, fields)}
             for owner, attrs in self.attributes.items()
         }
+        if is_project_of_cordex("project_id", value := made.get("global", {}).get("project_id")):
+            raise ParameterError(
+                f"{self.path}: attributes.global.project_id = {value} is for results that CORDEX coordinates: its "
+                "guidance forbids the name to others; expected another, such as CORDEX-Adjust"
+            )
+        return made
 
     def missing(self, fields: Mapping[str, str], *given: Mapping[Any, Any]) -> list[str]:
         """Return the required global attributes that neither the DRS nor any of `given` has a value for."""
         set_here = self.attributes_for(fields).get("global", {})
-        found = {str(name) for attrs in given for name, value in attrs.items() if has_value(value)}
+        found = {
+            str(name)
+            for attrs in given
+            for name, value in attrs.items()
+            if has_value(value) and not is_project_of_cordex(name, value)
+        }
         return [name for name in self.required if name not in set_here.keys() | found]
 
 

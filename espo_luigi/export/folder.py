@@ -93,11 +93,11 @@ def files_of(checksums: Path) -> list[Path]:
 
 def export_files(
     ds: xr.Dataset, checksums: Path, days: Sequence[Stretch], layout: Layout, marker: store.Marker
-) -> tuple[int, int]:
-    """Write a product's files, then their checksums; return how many files were there before, and how many there are.
+) -> None:
+    """Write a product's files, then their checksums.
 
-    A file that an earlier attempt at the same export has written stays. Files that an export of former inputs or
-    settings has left go.
+    A file that an earlier attempt at the same export has written stays, unless former checksums say that it has changed
+    since. Files that an export of former inputs or settings has left go.
 
     Parameters
     ----------
@@ -119,8 +119,10 @@ def export_files(
     """
     stem = checksums.name.removesuffix(CHECKSUMS)
     paths = [checksums.with_name(f"{stem}_{one.dates}.nc") for one in days]
-    found = {path for path in paths if export_id_of(path) == marker.id}
+    sums = {path.name: sha256_of(path) for path in paths if export_id_of(path) == marker.id}
     if checksums.exists():
+        former_sums = read_checksums(checksums)
+        sums = {name: digest for name, digest in sums.items() if former_sums.get(name, digest) == digest}
         store.remove(checksums)
     # The stem of a different variable may begin with this one.
     dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")
@@ -128,14 +130,11 @@ def export_files(
     for former in sorted(there - set(paths)):
         if _is_former(former, str(ds.attrs[PRODUCT])):
             store.remove(former)
-    sums = {}
     for one, path in zip(days, paths, strict=True):
-        if path not in found:
-            whole = ds.isel(time=one.days).assign_attrs({EXPORT_ID: marker.id})
-            write_netcdf(whole, path, layout)
-        sums[path.name] = sha256_of(path)
-    write_checksums(sums, checksums, marker)
-    return len(found), len(paths)
+        if path.name not in sums:
+            write_netcdf(ds.isel(time=one.days).assign_attrs({EXPORT_ID: marker.id}), path, layout)
+            sums[path.name] = sha256_of(path)
+    write_checksums(dict(sorted(sums.items())), checksums, marker)
 
 
 def export_id_of(path: Path) -> str:

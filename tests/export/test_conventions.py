@@ -69,13 +69,25 @@ def test_attributes_to_set_win_and_may_name_the_variables_own() -> None:
     }
     made = described(a_product(), "tasmax", "tasmax", given)
     assert made["tasmax"].attrs["long_name"] == "Bias-Adjusted Maximum"
-    assert made.attrs == {"cat_id": "an id", "n": 4, "title": "T"}
+    assert made.attrs == {"cat_id": "an id", "n": 4, "title": "T", "Conventions": "CF-1.11"}
     assert made["lat"].attrs == {"standard_name": "latitude", "x": "y"}
 
 
+def test_conventions_and_project_are_not_those_of_the_raw_files() -> None:
+    raw = a_product().assign_attrs(Conventions="CF-1.4", project_id="CORDEX")
+    found = described(raw, "tasmax", "tasmax", {}).attrs
+    assert found["Conventions"] == "CF-1.11" and "project_id" not in found
+    assert described(raw, "tasmax", "tasmax", {"global": {"Conventions": "CF-1.13"}}).attrs["Conventions"] == "CF-1.13"
+
+
+def test_what_is_true_of_the_whole_product_only_is_not_said_of_a_file() -> None:
+    whole = {"cat:variable": "tasmax,pr", "cat:date_start": "1950-01-01", "cat:date_end": "2100-12-31"}
+    made = described(a_product().assign_attrs(whole | {"cat:_data_format_": "zarr"}), "tasmax", "tasmax", {})
+    assert made.attrs == {"cat_id": "an id", "n": 3, "Conventions": "CF-1.11"}
+
+
 def test_rounded_bits_are_told_by_the_container_of_cf_1_12() -> None:
-    given = {"global": {"Conventions": "CF-1.11"}}
-    made = described(round_bits(a_product(), 9, version="1"), "tasmax", "tasmax", given)
+    made = described(round_bits(a_product(), 9, version="1"), "tasmax", "tasmax", {})
     assert made.attrs["Conventions"] == "CF-1.11 CF-1.12"
     assert made["tasmax"].attrs["quantization_nsb"] == 9
     assert made[made["tasmax"].attrs["quantization"]].attrs["algorithm"] == "bitround"

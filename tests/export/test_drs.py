@@ -50,13 +50,19 @@ def test_cordex_adjust_is_no_project_of_cordex_and_renames_variables() -> None:
     given = drs.attributes_for(SIMULATION)["global"]
     assert given["project_id"] == "CORDEX-Adjust"
     assert [drs.name_of(name) for name in ("pr", "tasmax", "orog")] == ["prAdjust", "tasmaxAdjust", "orog"]
-    # A drive of the raw simulation's own attributes cannot bring the name back: the DRS's attributes win.
+    # The DRS's attributes win over the raw simulation's.
     assert drs.missing(SIMULATION, {"project_id": "CORDEX"}) == ["contact", "license"]
 
 
-def test_a_drs_that_sets_the_project_of_cordex_is_refused(own: Callable[..., str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"project_id = CORDEX is for results that CORDEX coordinates"):
-        load_drs(own(attributes="{global: {project_id: CORDEX}}"))
+@pytest.mark.parametrize("value", ["CORDEX", "cordex", "'{project}'"])
+def test_a_drs_that_sets_the_project_of_cordex_is_refused(own: Callable[..., str], value: str) -> None:
+    drs = load_drs(own(attributes=f"{{global: {{project_id: {value}}}}}"))
+    with pytest.raises(ParameterError, match=r"own\.yml: .*project_id = (?i:cordex) is for results that CORDEX coord"):
+        drs.missing({**SIMULATION, "project": "CORDEX"})
+
+
+def test_the_project_of_raw_cordex_data_is_not_the_products(own: Callable[..., str]) -> None:
+    assert load_drs(own(required="[project_id]")).missing(SIMULATION, {"project_id": "CORDEX"}) == ["project_id"]
 
 
 @pytest.mark.parametrize(

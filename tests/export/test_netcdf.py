@@ -25,7 +25,7 @@ def needs(program: str, package: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def source() -> xr.Dataset:
-    return described(product("noleap", bits=9), "tasmax", "tasmax", {"global": {"Conventions": "CF-1.11"}})
+    return described(product("noleap", bits=9), "tasmax", "tasmax", {})
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,15 @@ def test_ncdump_shows_what_cf_asks_for(file: Path) -> None:
     ):
         assert line in said
     assert said.count("_FillValue") == 1
+
+
+@needs("ncdump", "netcdf-bin")
+def test_ncdump_prints_the_same_values_and_the_same_land(source: xr.Dataset, file: Path) -> None:
+    words = ["ncdump", "-p", "9,17", "-v", "tasmax", str(file)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    printed = said.partition("data:")[2].partition("tasmax =")[2].partition(";")[0].split(",")
+    found = np.array([np.nan if word.strip() == "_" else float(word) for word in printed], "f4")
+    np.testing.assert_array_equal(found, source["tasmax"].values.ravel())
 
 
 @needs("cdo", "cdo")

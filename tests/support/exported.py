@@ -44,7 +44,10 @@ def product(calendar: str, bits: int | None = None) -> xr.Dataset:
 
 def make_archives(bits: int | None = None) -> dict[str, xr.Dataset]:
     """Publish the final archive of both simulations, and the tables with the ids of their raw files; by simulation."""
-    made = {sim_id: product(calendar, bits) for sim_id, calendar in CALENDARS.items()}
+    made = {
+        sim_id: product(calendar, bits).assign_attrs({"cat:id": sim_id, "cat:type": "simulation"})
+        for sim_id, calendar in CALENDARS.items()
+    }
     for sim_id, ds in made.items():
         task = tasks.ConcatenationFinal(sim_id=sim_id)
         write(task, ds, task.out_scenario().path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP, edit
 from exported import TRACKING_IDS, make_archives
 from luigi.configuration import LuigiConfigParser
+from zarr.storage import ZipStore
 
 from espo_luigi import build, store, tasks
 from espo_luigi.commands import cli
@@ -24,6 +26,7 @@ from espo_luigi.export import netcdf
 from espo_luigi.export.folder import files_of
 from espo_luigi.tasks.export import Export, every_export
 
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 NC = "ESPO-DEMO/Demo-NoLeap/ssp585/r1i1p1f1/day/tasmax"
 STEM = "tasmax_day_ESPO-demo_v1.0.0_CMIP6_ScenarioMIP_NAM_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1"
 
@@ -91,12 +94,14 @@ def test_every_product_and_every_drs_passes_the_compliance_checker(
     configured: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
     files = configured()
+    (text,) = re.findall(r"```yaml\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (tmp_path / "ours.yml").write_text(text)
     edit(files[0], lambda content: content["clean_up"]["xscen_clean_up"]["add_attrs"]["global"].update(WHO))
     make_archives(bits=10)
-    for drs in ("espo-g6", "cordex-adjust", "espo-v2"):
-        assert cli.main(["export", "--drs", drs, str(tmp_path / drs)]) == 0
+    for drs in ("espo-g6", "cordex-adjust", "espo-v2", str(tmp_path / "ours.yml")):
+        assert cli.main(["export", "--drs", drs, str(tmp_path / Path(drs).stem)]) == 0
     found = [sorted(one.parent.glob("*.nc"))[-1] for one in tmp_path.rglob("*.sha256")]
-    assert len(found) == 3 * 2 * 3
+    assert len(found) == 4 * 2 * 3
     assert problems_of(found) == ""
     with xr.open_dataset(next((tmp_path / "cordex-adjust").rglob("prAdjust*.nc"))) as ds:
         assert ds["prAdjust"].attrs["long_name"] == "Bias-Adjusted Daily mean of pr"
@@ -105,6 +110,34 @@ def test_every_product_and_every_drs_passes_the_compliance_checker(
 
 
 WHO = {"contact": "office@example.org", "license": "CC-BY-4.0"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("drs", ["espo-g6", "cordex-adjust"])
+def test_each_asset_of_the_stac_items_has_the_numbers_and_the_land_of_the_archive(
+    configured: Callable[..., list[Path]], tmp_path: Path, drs: str
+) -> None:
+    pystac = pytest.importorskip("pystac")
+    edit(configured()[0], lambda content: content["clean_up"]["xscen_clean_up"]["add_attrs"]["global"].update(WHO))
+    archives, out = make_archives(bits=10), tmp_path / "netcdf"
+    assert cli.main(["export", "--drs", drs, str(out)]) == 0
+    assert cli.main(["publish", "--stac", "--exported", str(out), "--kerchunk"]) == 0
+    collection = pystac.Collection.from_file(str(tmp_path / "final" / "stac" / "collection.json"))
+    for item in collection.get_items():
+        content = archives[item.properties["cat:id"]]
+        assets = {kind: [] for kind in ("application/zip", "application/netcdf", "application/vnd.zarr+kerchunk")}
+        for asset in item.assets.values():
+            assets[asset.media_type].append(asset.get_absolute_href())
+        # The last file is shorter: a reference of its own.
+        archive, files, references = assets.values()
+        opened = [xr.open_zarr(ZipStore(archive[0], mode="r")), xr.open_mfdataset(files)]
+        virtual = [xr.open_dataset(one, engine="kerchunk", chunks={}) for one in references]
+        opened.append(xr.concat(virtual, "time", data_vars="minimal", coords="minimal", compat="override"))
+        suffix = "Adjust" if drs == "cordex-adjust" else ""
+        for name in ("tasmax", "tasmin", "pr"):
+            for ds, named in zip(opened, (name, name + suffix, name + suffix), strict=True):
+                np.testing.assert_array_equal(ds[named].values, content[name].values)
+    assert len(list(collection.get_items())) == 2
 
 
 def test_a_killed_export_leaves_nothing_half_written_and_goes_on_after_the_last_whole_file(
@@ -141,6 +174,22 @@ def test_a_deleted_file_is_written_again_alone(archives: dict[str, xr.Dataset], 
     assert not task.complete()
     task.work()
     assert task.complete() and first.stat() == kept and second.exists()
+
+
+def test_a_file_that_has_changed_since_its_checksum_is_written_again_with_a_deleted_one(
+    archives: dict[str, xr.Dataset], tmp_path: Path
+) -> None:
+    task = one(tmp_path / "netcdf")
+    task.work()
+    sums = task.out_checksums().path
+    first, second = files_of(sums)
+    before = sums.read_text()
+    with netCDF4.Dataset(first, "a") as file:
+        file["tasmax"][0, 5, 5] = 0
+    second.unlink()
+    task.work()
+    assert sums.read_text().splitlines()[:2] == before.splitlines()[:2]
+    subprocess.run(["sha256sum", "-c", "--strict", sums.name], cwd=sums.parent, check=True)
 
 
 def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_new_checksums(

@@ -20,11 +20,10 @@ from espo_luigi.explain.cells import Cell, Made
 from espo_luigi.explain.sentences import plain
 from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
-from espo_luigi.explain.way import check_complete, made_of
+from espo_luigi.explain.way import check_complete, made_of, step_of_difference
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.context import RunContext, context
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
@@ -214,39 +213,13 @@ def _compared(run: RunContext, sample: Sample, made: Made, found: xr.DataArray, 
         difference = Difference(
             sample.sim_id,
             var,
-            step_of_difference(run, sample, made),
+            step_of_difference(run, made),
             sample.cell,
             day_of(found["time"].values[step]),
             float(one[step]),
             float(other[step]),
         )
     return _Compared(sample.sim_id, var, one.size, int(equal.sum()), float(apart.max()), difference)
-
-
-def step_of_difference(run: RunContext, sample: Sample, made: Made) -> str:
-    """Return the first step whose kept store differs from the cell that was made again, or else the part of the way."""
-    cell, pool = sample.cell, partition.pool_of(run, sample.sim_id)
-    kept = cells.stores_on_the_way(run, sample.sim_id, cell.piece)
-    for info in kept[:1]:
-        if not _has(info.path, cell, made.members[sample.sim_id]):
-            return f"regridding ({info.path.name})"
-    for var, training in made.training.items():
-        for port, ours in ((Train, training), (Adjust, made.adjusted[var])):
-            task = port(pool=pool, piece=cell.piece, var=var)
-            info = task.out_training() if port is Train else task.out_adjusted()
-            if store.is_complete(info.path) and not _has(info.path, cell, ours):
-                return f"{'training' if port is Train else 'adjustment'} ({info.path.name})"
-    return "after regridding" if kept else "product"
-
-
-def _has(path: Any, cell: Cell, ours: xr.Dataset) -> bool:
-    """Whether a store has these values in a cell, up to round-off."""
-    theirs = store.open_store(path).isel({stack.STACKED_DIM: [cell.place]})
-    return all(
-        np.allclose(data.transpose(*ours[name].dims).values, ours[name].values, TOLERANCE, 0, equal_nan=True)
-        for name, data in theirs.data_vars.items()
-        if name in ours
-    )
 
 
 def _rows(compared: Sequence[_Compared]) -> tuple[Row, ...]:

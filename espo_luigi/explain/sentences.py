@@ -267,5 +267,9 @@ def _exactness(way: Way) -> str:
     if all(final.identical for final in way.finals):
         return "The steps give the product's values exactly, bit for bit."
     differ = ", ".join(f"{name} {was} (here {now})" for name, (was, now) in way.other_versions.items())
-    reason = f"made with {differ}" if differ else "made on a different kind of processor, it seems"
-    return f"The steps give the product's values within a hundred-thousandth of each: the product was {reason}."
+    reason = (
+        "has the marker of these versions and this processor, but an earlier job may have had a different processor"
+    )
+    if differ:
+        reason = f"was made with {differ}"
+    return f"The steps give the values within a hundred-thousandth of each, not bit for bit: the product {reason}."

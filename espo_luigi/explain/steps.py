@@ -87,7 +87,7 @@ def _parts(grid: Any, values: np.ndarray, row: Any) -> tuple[Part, ...]:
 
 
 @dataclass(frozen=True)
-class _Calibration:
+class Calibration:
     """A cell's calibration in the training's calendar and units: the reference (time), the members (member, time).
 
     Attributes
@@ -107,8 +107,8 @@ class _Calibration:
     window: np.ndarray
 
 
-def _calibration(run: RunContext, made: Made, var: str, day: Day) -> _Calibration:
-    """Prepare a cell's calibration as the training does."""
+def calibrate(run: RunContext, made: Made, var: str, dayofyear: int) -> Calibration:
+    """Return a cell's calibration, prepared as for the training, with the window around a day of the year."""
     variable = run.config.biasadjust.variables[var]
     arguments, trained = variable.training_args.arguments(), TrainedObject.of(made.training[var])
     target, (first, last) = calendar.calendar_of(made.adjusted[var]), arguments["period"]
@@ -125,9 +125,9 @@ def _calibration(run: RunContext, made: Made, var: str, day: Day) -> _Calibratio
             "knows the steps of our kernels only."
         )
     plan = plan_windows(setup.time.dayofyear, setup.group.window)
-    window = mapping.places_in_window(plan, min(day.dayofyear, int(plan.dayofyear[-1])), len(setup.time))
+    window = mapping.places_in_window(plan, min(dayofyear, int(plan.dayofyear[-1])), len(setup.time))
     historical = np.stack([series(one).values for one in made.members.values()])
-    return _Calibration(reference.values, historical, *_prepared(reference.values, historical, setup), setup, window)
+    return Calibration(reference.values, historical, *_prepared(reference.values, historical, setup), setup, window)
 
 
 def why_xsdba(run: RunContext, made: Made, var: str) -> str:
@@ -204,7 +204,7 @@ def adjusted_of(run: RunContext, made: Made, var: str, day: Day, raw: tuple[casc
     ConfigurationError
         If xsdba adjusts the variable.
     """
-    calibration = _calibration(run, made, var, day)
+    calibration = calibrate(run, made, var, day.dayofyear)
     setup, member = calibration.setup, list(made.members).index(made.sim_id)
     variable = run.config.biasadjust.variables[var]
     simulation, step, axis = _simulation(made, var, variable, day)
@@ -311,7 +311,7 @@ def _value(made: Made, var: str, day: Day) -> np.ndarray:
     return data.isel(time=place_of(TimeAxis.of(data), day.date)).values
 
 
-def _noise(calibration: _Calibration, before: float, after: float) -> Noise | None:
+def _noise(calibration: Calibration, before: float, after: float) -> Noise | None:
     threshold, window = calibration.setup.jitter_under, calibration.window
     if threshold is None:
         return None
@@ -325,7 +325,7 @@ def _noise(calibration: _Calibration, before: float, after: float) -> Noise | No
     )
 
 
-def _dry_days(made: Made, var: str, calibration: _Calibration, day: Day) -> DryDays | None:
+def _dry_days(made: Made, var: str, calibration: Calibration, day: Day) -> DryDays | None:
     setup, window, training = calibration.setup, calibration.window, made.training[var]
     threshold = setup.adapt_freq if setup.adapt_freq is not None else setup.adapt_freq_thresh
     if threshold is None:
@@ -347,7 +347,7 @@ def _dry_days(made: Made, var: str, calibration: _Calibration, day: Day) -> DryD
     )
 
 
-def _sample(calibration: _Calibration, value: float) -> Sample:
+def _sample(calibration: Calibration, value: float) -> Sample:
     setup, window = calibration.setup, calibration.window
     reference, simulation = calibration.prepared_reference[window], calibration.prepared[:, window].ravel()
     return Sample(

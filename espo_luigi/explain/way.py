@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import cftime
 import numpy as np
@@ -13,16 +15,18 @@ from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.explain import cells
 from espo_luigi.explain.cells import Cell, Made
 from espo_luigi.explain.steps import adjusted_of, place_of
-from espo_luigi.explain.values import Day, Final, Way, within_tolerance
-from espo_luigi.science import calendar
+from espo_luigi.explain.values import TOLERANCE, Day, Final, Way, within_tolerance
+from espo_luigi.science import calendar, stack
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.finalize.gaps import DAYS_OF_A_GAP
 from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.base import package_versions
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.product import Move
 
 
 def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way:
@@ -47,7 +51,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     step = step_of(next(iter(products.values())), date)
     found = {one: cells.series_of(run, one, cell) for one in partition.members(run, partition.pool_of(run, sim_id))}
     members = {name: series for name, (series, _) in found.items()}
-    check_complete(members, cell)
+    check_complete({name: series[cells.needed(run, variables)] for name, series in members.items()}, cell)
     inputs = cells.Inputs(cells.references_of(run, [cell], members[sim_id]), members)
     pool = partition.pool_of(run, sim_id)
     made = cells.finish(run, sim_id, cells.adjust(run, pool, [cell], inputs, variables), 0, variables)
@@ -55,9 +59,11 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     weights = cells.regridding(run, sim_id, cell.piece, raw)
     day = _day(made, raw, step)
     on_the_day = raw.sel(time=day.simulation_date).isel(time=0).compute()
-    finals = tuple(_final(run, made, data, step, str(infos[name].path)) for name, data in products.items())
-    shown = [name for name in made.adjusted if any(name in final.made_of for final in finals)]
+    sources = {source for name in products for source in made_of(run, made, name, step)[0]}
+    shown = [name for name in made.adjusted if name in sources]
+    # In the order of the way, so that an error names the first step that differs.
     adjusted = {name: adjusted_of(run, made, name, day, (weights, on_the_day)) for name in shown}
+    finals = tuple(_final(run, made, data, step, str(infos[name].path)) for name, data in products.items())
     marker = store.read_marker(infos[variables[0]].path)
     return Way(sim_id, tuple(members), cell, day, found[sim_id][1], adjusted, finals, other_versions(marker))
 
@@ -164,11 +170,64 @@ def _final(run: RunContext, made: Made, product: xr.DataArray, step: int, path: 
         {name: str(clean.attrs[name]) for name in ("long_name", "cell_methods") if name in clean.attrs},
     )
     if not within_tolerance(day_value, value):
+        raw = cells.from_raw(run, made.sim_id, {made.cell.piece: [made.cell]})[made.cell.piece]
+        found = step_of_difference(run, replace(made, members={**made.members, made.sim_id: raw}))
         raise DataError(
-            f"product: {var} is {value!r} {final.units} in {path}, and {day_value!r} when it is made again from the "
+            f"{found}: {var} is {value!r} {final.units} in {path}, and {day_value!r} when it is made again from the "
             f"kept stores and raw files. {_blame(run, made.sim_id, var)}"
         )
     return final
+
+
+_STEPS = ("regridding", "training", "adjustment", "clean-up", "product")
+
+
+def step_of_difference(run: RunContext, made: Made) -> str:
+    """Return the first step whose kept store differs from the cell that was made again of raw files, or else the last.
+
+    Where stores before it were deleted, the steps from the first of these on are named: "training to clean-up".
+    """
+    agrees = -1
+    for step, info, own in _kept_stores(run, made):
+        if not _has(info.path, own, made.cell):
+            return f"{_span(agrees, step)} ({info.path.name})"
+        agrees = _STEPS.index(step)
+    return _span(agrees, "product")
+
+
+def _span(agrees: int, step: str) -> str:
+    first = _STEPS[agrees + 1] if agrees + 1 < _STEPS.index(step) else step
+    return step if first == step else f"{first} to {step}"
+
+
+def _kept_stores(run: RunContext, made: Made) -> Iterator[tuple[str, Any, xr.Dataset]]:
+    """The complete stores (`ZarrInfo`) on the way, their steps, and what was made again, in the order of the way."""
+    sim_id, piece, pool = made.sim_id, made.cell.piece, partition.pool_of(run, made.sim_id)
+    found: list[tuple[str, Any, xr.Dataset]] = [
+        ("regridding", info, made.members[sim_id]) for info in cells.stores_on_the_way(run, sim_id, piece)[:1]
+    ]
+    for var, own in made.training.items():
+        found.append(("training", Train(pool=pool, piece=piece, var=var).out_training(), own))
+    for var, own in made.adjusted.items():
+        found.append(("adjustment", Adjust(pool=pool, piece=piece, var=var).out_adjusted(), own))
+    if run.workflow.product == "ConcatenationFinal":
+        found.append(("clean-up", CleanUp(sim_id=sim_id, piece=piece).out_cleaned_up(), made.product))
+        found.append(("clean-up", Move(sim_id=sim_id, piece=piece).out_scenario(), made.product))
+    return (one for one in found if store.is_complete(one[1].path))
+
+
+def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
+    """Whether a store has these values in a cell, up to round-off."""
+    theirs = store.open_store(path)
+    if stack.STACKED_DIM in theirs.dims:
+        theirs = theirs.isel({stack.STACKED_DIM: [cell.place]})
+    else:
+        theirs = theirs.isel(dict(zip(stack.horizontal_dims(theirs), (cell.row, cell.column), strict=True)))
+    return all(
+        np.allclose(data.transpose(*own[name].dims).values, own[name].values, TOLERANCE, 0, equal_nan=True)
+        for name, data in theirs.data_vars.items()
+        if name in own
+    )
 
 
 def _blame(run: RunContext, sim_id: str, var: str) -> str:

@@ -100,9 +100,10 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
 
 
 def _energy(state: Mapping[str, Any]) -> Iterator[str]:
-    """A line about the energy of the jobs that have ended; sacct's measurements are in the report."""
+    """A line about the energy of the jobs that have ended; a run's end tells what the scheduler has measured."""
+    measured = state.get("measured", {"joules": 0.0, "core_hours": 0.0})
     if hours := sum(rule["core_hours"] for rule in state["rules"].values()):
-        yield f"energy: {in_words(power(), hours)}"
+        yield f"energy: {in_words(power(), max(hours - measured['core_hours'], 0.0), measured['joules'])}"
 
 
 def _lacking() -> list[str]:

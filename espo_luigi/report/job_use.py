@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from espo_luigi.jobs.bundles.model import array_of, shares_job
+from espo_luigi.jobs.accounts import Submissions
 from espo_luigi.jobs.lifecycle.policy import words_of
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import ResultWord
 from espo_luigi.jobs.resources import GIB, LEAST_WORKER_BYTES, MIB, headroom, parse_memory, parse_time
 from espo_luigi.jobs.schedulers.base import Phase, Usage
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.report.drawings import drawing, new_figure
 
 if TYPE_CHECKING:
@@ -247,34 +245,6 @@ def _legend_of_rules(figure: Figure, rules: Mapping[str, str], jobs: Sequence[Jo
     if not all(job.succeeded for job in jobs):
         handles.append(Patch(facecolor="white", edgecolor="black", hatch="xxxx", label="failed"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
-
-
-_LONGEST_ANSWER_SECONDS = 30.0
-
-# A job by its id and its name, as ids are used again.
-Submissions = Mapping[tuple[str, str], Record]
-
-
-def submissions(records: Iterable[Record]) -> Submissions:
-    """Return the record of each job that was one task's alone, of earlier attempts too."""
-    found: dict[tuple[str, str], Record] = {}
-    for record in records:
-        for past in record.history:
-            if past["job_id"] and not shares_job(past.get("bundle", "")):
-                found[past["job_id"], array_of(past.get("bundle") or past["name"])] = record
-        if record.job_id and not record.shares_job:
-            found[record.job_id, array_of(record.job_name)] = record
-    return found
-
-
-def read_accounts(engine: str, known: Submissions) -> list[Usage]:
-    """Return the scheduler's accounts of these jobs; empty if it keeps no accounts or does not answer."""
-    if engine not in SCHEDULERS or not known:
-        return []
-    commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))
-    ids, names = zip(*known, strict=True)
-    said = commands.usage(dict.fromkeys(ids), dict.fromkeys(names))
-    return [one for one in said or () if (one.job_id, one.name) in known and one.started and one.ended]
 
 
 def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]) -> list[Job]:

@@ -13,12 +13,13 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.display.status import cpu_time
 from espo_luigi.errors import StoreError
+from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.report import job_use, problem_sections, product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
-from espo_luigi.report.job_use import Job, accounted, by_rule, read_accounts, submissions
+from espo_luigi.report.job_use import Job, accounted, by_rule
 from espo_luigi.report.members import members_section
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records

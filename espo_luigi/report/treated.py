@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import xarray as xr
@@ -17,31 +18,42 @@ from espo_luigi.report.view import RunView, TreatedStores
 from espo_luigi.science import pooling, stack
 from espo_luigi.science.choices import TREATED, TREATMENTS
 
-_WORDS = {"jittered": "Jittered", "made_wet": "Made wet", "extrapolated": "Extrapolated", "limited": "Tail kept"}
+_CLIPPED = "clipped"
+_WORDS = {
+    "jittered": "Jittered",
+    "made_wet": "Made wet",
+    "extrapolated": "Extrapolated",
+    "limited": "Tail kept",
+    _CLIPPED: "Clipped",
+}
 _MEANING = (
     "Quantile mapping gives a day's value the factor of its quantile. These days got none, or hardly one of their own. "
     "Jittered: the value was under the threshold, and noise took its place. Made wet: a dry day became wet, as the "
     "reference has more wet days. Extrapolated: the value lay beyond the lowest or the highest quantile of the "
     "calibration, and got that quantile's factor; days without rain do not count. Tail kept: the value was above the "
-    "tail's limit, and stayed as it was. Shares are of all days of the adjusted period."
+    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond a bound of `clip_var`, and got that. "
+    "Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
 )
 
 
 @dataclass(frozen=True)
 class Treated:
-    """The share of a simulation's days (treatment, y, x), in percent, of a variable."""
+    """The shares of a simulation's days (y, x), in percent, of a variable, by treatment: those that were counted."""
 
     sim_id: str
     variable: str
-    shares: xr.DataArray
+    shares: Mapping[str, xr.DataArray]
 
-    def mean(self, treatment: str) -> float:
-        """Return the mean over the cells."""
-        return float(self.shares.sel(treatment=treatment).mean())
+    def mean(self, treatment: str) -> str:
+        """Return the mean over the cells as text, or "" if no days were counted."""
+        if treatment not in self.shares:
+            return ""
+        share = float(self.shares[treatment].mean())
+        return "0" if share == 0 else f"{share:.3g}"
 
-    def shown(self) -> list[str]:
+    def shown(self) -> dict[str, xr.DataArray]:
         """Return the treatments that any day got."""
-        return [one for one in TREATMENTS if float(self.shares.sel(treatment=one).max()) > 0]
+        return {name: share for name, share in self.shares.items() if float(share.max()) > 0}
 
 
 def treated_section(view: RunView) -> list[Section]:
@@ -60,48 +72,60 @@ def treated_section(view: RunView) -> list[Section]:
 
 
 def _treated(sim_id: str, stores: TreatedStores, reader: Reader) -> Iterator[Treated]:
-    """The shares of each variable whose pieces have all been counted."""
-    for variable, paths in stores.counts.items():
-        if not stores.product.exists() or not all(path.exists() for path in paths):
-            continue
-        pieces = [reader.dataset(path) for path in paths]
-        product = reader.lazy(stores.product)
-        if product is None or any(piece is None for piece in pieces):
-            continue
-        days = [100 * _of_member(piece, sim_id) / piece[TREATED].attrs["days"] for piece in pieces if piece is not None]
-        yield Treated(sim_id, variable, stack.on_grid(days, stack.grid_of(product)))
+    """The shares of each variable whose pieces have all been counted, or whose product was clipped."""
+    product = reader.lazy(stores.product) if stores.product.exists() else None
+    if product is None:
+        return
+    grid = stack.grid_of(product)
+    for variable in dict.fromkeys((*stores.counts, *stores.clipped)):
+        counted = _read(stores.counts.get(variable, ()), reader)
+        clipped = _read([stores.clipped[variable]] if variable in stores.clipped else [], reader)
+        shares: dict[str, xr.DataArray] = {}
+        if counted:
+            maps = _shares([pooling.member(piece, sim_id)[TREATED] for piece in counted], grid)
+            shares = {name: maps.sel(treatment=name, drop=True) for name in TREATMENTS}
+        if clipped:
+            shares[_CLIPPED] = _shares([one[variable] for one in clipped], grid)
+        if shares:
+            yield Treated(sim_id, variable, shares)
 
 
-def _of_member(piece: xr.Dataset, sim_id: str) -> xr.DataArray:
-    return pooling.member(piece, sim_id)[TREATED].astype("float32")
+def _read(paths: Sequence[Path], reader: Reader) -> list[xr.Dataset]:
+    """The stores, or none of them if one is missing or cannot be read."""
+    found = [reader.dataset(path) for path in paths] if all(path.exists() for path in paths) else []
+    whole = [one for one in found if one is not None]
+    return whole if len(whole) == len(paths) else []
+
+
+def _shares(days: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
+    """The shares, in percent, of days that were counted in the cells of pieces."""
+    return stack.on_grid([100 * one.astype("float32") / one.attrs["days"] for one in days], grid)
 
 
 def _treated_blocks(found: Sequence[Treated]) -> list[Any]:
     names = dict(zip(ids := list(dict.fromkeys(one.sim_id for one in found)), labels(ids), strict=True))
-    rows = [[names[one.sim_id], one.variable, *(_percent(one.mean(kind)) for kind in TREATMENTS)] for one in found]
+    kinds = [kind for kind in _WORDS if any(kind in one.shares for one in found)]
+    columns = ["Simulation", "Variable", *(_WORDS[kind] for kind in kinds)]
+    rows = [[names[one.sim_id], one.variable, *(one.mean(kind) for kind in kinds)] for one in found]
     with_any = [one for one in found if one.shown()]
-    shown = sorted(with_any, key=lambda one: -float(one.shares.sum()))[:MOST_MAPS]
+    shown = sorted(with_any, key=lambda one: -sum(float(share.sum()) for share in one.shares.values()))[:MOST_MAPS]
     left = len(with_any) - len(shown)
     return [
         Text(_MEANING),
-        Table(["Simulation", "Variable", *_WORDS.values()], rows, "Share of days [%], mean over the cells"),
+        Table(columns, rows, "Share of days [%], mean over the cells"),
         *([Text(f"Maps of the {MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
         *(
             Drawing(
                 f"treated+{one.sim_id}+{one.variable}",
                 f"{names[one.sim_id]}: {one.variable}, days that were not mapped between quantiles",
                 maps.share_maps,
-                [{_WORDS[kind]: one.shares.sel(treatment=kind, drop=True) for kind in one.shown()}],
+                [{_WORDS[kind]: share for kind, share in one.shown().items()}],
                 {"title": f"{one.variable} of {names[one.sim_id]}", "label": "Share of days [%]"},
             )
             for one in with_any
             if one in shown
         ),
     ]
-
-
-def _percent(share: float) -> str:
-    return "0" if share == 0 else f"{share:.3g}"
 
 
 def _repaired_blocks(repaired: Mapping[str, xr.Dataset]) -> list[Any]:

@@ -36,14 +36,16 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class TreatedStores:
-    """What was counted of a simulation: treated days by variable and piece, and days repaired; a product has the grid.
+    """What was counted of a simulation: days treated, by variable and piece, repaired, and clipped, by variable.
 
-    Each may be missing: an earlier version counted nothing, nor does xsdba, and few simulations need repairs.
+    Each may be missing: an earlier version counted nothing, nor does xsdba, and few simulations are repaired or
+    clipped. A product has the grid.
     """
 
     product: Path
     counts: Mapping[str, tuple[Path, ...]]
     repaired: Path
+    clipped: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
-_PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "zarr", "dask")
+_PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
 
 
 class WildcardParameter(luigi.Parameter):

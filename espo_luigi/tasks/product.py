@@ -144,17 +144,32 @@ class JoinTask(EspoTask):
         blocks = rows_of_chunks(files, grid if part is None else part)
         read = dict(config.custom.working_chunks) | {"time": blocks["time"]}
         cells = stack.join_slices([rechunk(one, read) for one in members])
+        treatment = finalize.Treatment(**config.treatment(self.name))
+        self._clipped_days = finalize.clipped_days(cells, treatment)
         made = finalize.clean_up_cells(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
             grid=grid,
             part=part,
             land=land,
-            treatment=finalize.Treatment(**config.treatment(self.name)),
+            treatment=treatment,
             chunks=blocks,
             days=files["time"],
         )
         bits = config.clean_up.bitround
         return made if bits is None else round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
+
+    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
+        """Publish, and keep the counts of clipped days for the report."""
+        super().write(dataset, path, marker)
+        if self._clipped_days:
+            store.write_store(self._clipped_days.load(), self.clipped_path, marker)
+        else:
+            store.remove(self.clipped_path)
+
+    @property
+    def clipped_path(self) -> Path:
+        """The store of the days on which each cell's value was clipped (cells); none is there without `clip_var`."""
+        return self.for_report(f"{self.sim_id}+{self.name}+clipped.zarr")
 
     def _member_attributes(self, attrs: Mapping[Any, Any]) -> dict[str, Any]:
         """Return attributes of a pool as those of the member."""

@@ -323,10 +323,10 @@ def run_view() -> RunView:
 def _treated(sim_id: str) -> TreatedStores:
     """Where the counts of a simulation's treated and repaired days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    if run.workflow.product == "ConcatenationFinal":
-        product = ConcatenationFinal(sim_id=sim_id)
-    else:
-        product = ConcatClean(sim_id=sim_id, var=next(iter(run.published)))
+    joined = {}
+    if run.workflow.product == "ConcatClean":
+        joined = {var: ConcatClean(sim_id=sim_id, var=var) for var in run.published}
+    product = next(iter(joined.values()), None) or ConcatenationFinal(sim_id=sim_id)
     return TreatedStores(
         product=product.out_final().path,
         counts={
@@ -334,6 +334,7 @@ def _treated(sim_id: str) -> TreatedStores:
             for name in run.config.biasadjust.variables
         },
         repaired=Extract(sim_id=sim_id).repaired_path,
+        clipped={var: task.clipped_path for var, task in joined.items()},
     )
 
 

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from report_examples import write_job, write_run
 
+from espo_luigi.jobs import accounts
+from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase, Usage
-from espo_luigi.report import job_use
-from espo_luigi.report.job_use import Job, accounted, read_accounts, submissions
+from espo_luigi.report.job_use import Job, accounted
 from espo_luigi.report.report_page import make_sections
 
 JOB = Job("Train", "host7", 1010.0, 1600.0, 900.0, True, 2, 4, 8 * GIB, 60, 3 * GIB, 1000.0, "12")
@@ -69,7 +70,7 @@ def test_without_a_scheduler_or_submissions_nothing_is_asked() -> None:
 
 def test_accounts_of_other_jobs_and_of_runs_that_have_not_ended_are_left_out(monkeypatch) -> None:
     said = [ACCOUNT, replace(ACCOUNT, name="somebody else's"), replace(ACCOUNT, ended=0.0)]
-    monkeypatch.setattr(job_use.Commands, "usage", lambda self, ids, names: said)
+    monkeypatch.setattr(accounts.Commands, "usage", lambda self, ids, names: said)
     assert read_accounts("slurm", submissions([RECORD])) == [ACCOUNT]
 
 
@@ -79,7 +80,7 @@ def test_the_page_says_whose_figures_they_are(tmp_path, monkeypatch) -> None:
     store = RecordStore(view.workdir / "scheduler")
     store.create_folders()
     store.save(RECORD)
-    monkeypatch.setattr(job_use.Commands, "usage", lambda self, ids, names: [ACCOUNT])
+    monkeypatch.setattr(accounts.Commands, "usage", lambda self, ids, names: [ACCOUNT])
     run = make_sections(view)[0][-1]
     words = " ".join(block.text for block in run.blocks if hasattr(block, "text"))
     assert "4 job(s) on 1 node(s)" in words

@@ -45,34 +45,48 @@ def view(tmp_path: Path) -> RunView:
         store.write_store(piece(cells, treated, pooled=True), path, MARKER)
     # The second piece of tasmax has not been counted.
     store.write_store(piece(slice(5), [0, 0, 8, 0], pooled=False), tasmax[0], MARKER)
+    none = tmp_path / "none.zarr"
+    clipped = tmp_path / "clipped.zarr"
+    store.write_store(piece(slice(11), [4] * 4, pooled=False)["treated"][:, 0].to_dataset(name="dtr"), clipped, MARKER)
     stores = {
-        sim_id: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, repaired if sim_id == SIMULATIONS[0] else tmp_path)
-        for sim_id in SIMULATIONS[:1]
-    } | {SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, tmp_path / "none.zarr")}
+        SIMULATIONS[0]: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, repaired, {"pr": none, "tasmax": none}),
+        SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, none, {"pr": none, "dtr": clipped}),
+    }
     return replace(found, treated=stores)
 
 
 def test_shares_are_of_all_days_and_of_the_cells_of_all_pieces(view: RunView) -> None:
     (section,) = treated_section(view)
     (table,) = (block for block in section.blocks if isinstance(block, Table))
-    assert list(table.columns) == ["Simulation", "Variable", "Jittered", "Made wet", "Extrapolated", "Tail kept"]
+    kinds = ["Jittered", "Made wet", "Extrapolated", "Tail kept", "Clipped"]
+    assert list(table.columns) == ["Simulation", "Variable", *kinds]
+    # No counts of tasmax are whole; of dtr nothing was counted but the clipped days.
     assert [list(row[1:]) for row in table.rows] == [
-        ["pr", "0", f"{10 * 5 / 11:.3g}", "2", f"{6 / 11:.3g}"],
-        ["pr", "0", "0", "0", "0"],
+        ["pr", "0", f"{10 * 5 / 11:.3g}", "2", f"{6 / 11:.3g}", ""],
+        ["pr", "0", "0", "0", "0", ""],
+        ["dtr", "", "", "", "", "1"],
     ]
+
+
+def test_a_run_that_clips_nothing_has_no_column_of_clipped_days(view: RunView) -> None:
+    (section,) = treated_section(replace(view, treated={SIMULATIONS[0]: view.treated[SIMULATIONS[0]]}))
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    assert "Clipped" not in table.columns
 
 
 def test_maps_have_the_treatments_that_occur_and_the_repaired_days(view: RunView) -> None:
     (section,) = treated_section(view)
     drawings = {block.name: block for block in section.blocks if isinstance(block, Drawing)}
-    assert set(drawings) == {f"treated+{SIMULATIONS[0]}+pr", f"repaired+{SIMULATIONS[0]}"}
+    clipped = f"treated+{SIMULATIONS[1]}+dtr"
+    assert set(drawings) == {f"treated+{SIMULATIONS[0]}+pr", f"repaired+{SIMULATIONS[0]}", clipped}
+    assert list(drawings[clipped].arguments[0]) == ["Clipped"]
     (fields,) = drawings[f"treated+{SIMULATIONS[0]}+pr"].arguments
     assert list(fields) == ["Made wet", "Extrapolated", "Tail kept"]
     expected = np.array([10.0] * 5 + [0.0] * 6)
     np.testing.assert_allclose(fields["Made wet"].values.ravel()[1:], expected)
     assert np.isnan(fields["Made wet"].values[0, 0])
     pictures = [picture for part in with_pictures([section], 0) for picture in part.pictures]
-    assert all(picture.png.startswith(b"\x89PNG") for picture in pictures) and len(pictures) == 2
+    assert all(picture.png.startswith(b"\x89PNG") for picture in pictures) and len(pictures) == 3
 
 
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:

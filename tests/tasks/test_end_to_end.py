@@ -34,7 +34,8 @@ from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.run.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
-from espo_luigi.explain import cells
+from espo_luigi.explain import cells, sentences, steps
+from espo_luigi.explain.way import step_of_difference, way_of
 from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
@@ -635,6 +636,81 @@ def test_explains_sample_is_that_of_the_kept_stores(here: Path, capsys: pytest.C
         np.testing.assert_allclose(sample[name], window.quantile(sample["levels"]), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("var", "kind"), [("tasmax", "+"), ("dtr", "*"), ("pr", "*")])
+def test_each_step_of_explain_is_xsdbas_and_xclims_on_the_same_cell(
+    here: Path, capsys: pytest.CaptureFixture[str], var: str, kind: str
+) -> None:
+    """What is random in the training, noise and new wet days, is taken from it; all else is from the kept stores."""
+    import xclim
+    import xsdba
+
+    day, run = 195, context()
+    assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "--json"]) == 0
+    way = json.loads(capsys.readouterr().out)
+    found = way["adjusted"][var]
+    cell = cells.find_cell(run, *map(float, LAND))
+    series = cells.series_of(run, NOLEAP, cell)[0]
+    reference = cells.references_of(run, [cell], series)
+    calibration = steps.calibrate(
+        run, cells.finish(run, NOLEAP, cells.adjust(run, NOLEAP, [cell], cells.Inputs(reference, {NOLEAP: series})), 0),
+        var, day,
+    )  # fmt: skip
+    simulation, observed = (ds[var].isel(loc=0).drop_vars("loc", errors="ignore") for ds in (series, reference))
+    years = slice("1991", "2020")
+    observed, historical = (one.sel(time=years) for one in (observed, simulation))
+    in_window = abs(observed.time.dt.dayofyear - day) <= 15
+
+    def share_of_dry(data: xr.DataArray) -> float:
+        dry = xclim.indices.dry_days(data.where(in_window), thresh="1 mm/d", freq="YS")
+        return float(dry.sum() / in_window.sum())
+
+    group = xsdba.Grouper("time.dayofyear", 31)
+    if var == "pr":
+        threshold = xclim.core.units.convert_units_to("1 mm/d", observed, context="hydro")
+        dry = found["dry_days"]
+        np.testing.assert_allclose(dry["threshold"], threshold, rtol=1e-6)
+        shares = share_of_dry(observed), share_of_dry(historical)
+        np.testing.assert_allclose((dry["reference_share"], dry["simulation_share"]), shares, rtol=1e-6)
+        adapted, top, surplus = xsdba.processing.adapt_freq(observed, historical, thresh="1 mm/d", group=group)
+        of_day = surplus.sel(dayofyear=day)
+        np.testing.assert_allclose((shares[1] - shares[0]) / shares[1], of_day, rtol=1e-6)
+        np.testing.assert_allclose(dry["top"], top.sel(dayofyear=day), rtol=1e-5)
+        # Which dry days become wet is random.
+        changed = int((adapted != historical).where(in_window).sum())
+        assert changed and abs(dry["made_wet"] - changed) < 0.2 * changed
+    trained_on = [observed.copy(data=calibration.prepared_reference), historical.copy(data=calibration.prepared[0])]
+    for name, data, mine in zip(("reference", "simulation"), trained_on, (observed, historical), strict=True):
+        window = data.where(in_window, drop=True)
+        sample = found["sample"]
+        assert sample[f"{name}_size"] == window.size
+        np.testing.assert_allclose(sample[name], window.quantile(sample["levels"]), rtol=1e-6)
+        # Noise is below its threshold, and a wet day stays as it was.
+        wet = mine > (1.0 / 86400 if var == "pr" else 1e-4)
+        np.testing.assert_array_equal(data.values[wet], mine.values[wet])
+    trained = xsdba.DetrendedQuantileMapping.train(*trained_on, group=group, nquantiles=50, kind=kind)
+    detrend = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=0.2, niter=1, d=0, weights="tricube")
+    scaling = trained.ds.scaling.transpose("dayofyear")
+    of_days = scaling.sel(dayofyear=simulation.time.dt.dayofyear).values
+    scaled = simulation.copy(data=simulation.values * of_days if kind == "*" else simulation.values + of_days)
+    trend = detrend.fit(scaled).ds.trend.sel(time="2035-07-14").item()
+    adjusted = trained.adjust(simulation, detrend=detrend, interp="nearest", extrapolation="constant")
+    steps_of_day, at = found["correction"], {"time": "2035-07-14"}
+    point = trained.ds.sel(dayofyear=steps_of_day["day_of_factor"]).sel(
+        quantiles=steps_of_day["level"], method="nearest"
+    )
+    expected = {
+        "value": simulation.sel(at).item(),
+        "scaling": scaling.sel(dayofyear=day).item(),
+        "scaled": scaled.sel(at).item(),
+        "trend": trend,
+        "quantile": point.hist_q.item(),
+        "factor": point.af.item(),
+        "result": adjusted.sel(at).item(),
+    }
+    np.testing.assert_allclose([steps_of_day[name] for name in expected], list(expected.values()), rtol=5e-6)
+
+
 def test_explain_tells_the_way_in_sentences_and_draws_it(
     here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -645,6 +721,31 @@ def test_explain_tells_the_way_in_sentences_and_draws_it(
         assert said in text
     assert "The steps give the product's values exactly, bit for bit." in text
     assert figure.read_text().startswith("<?xml")
+
+
+def test_a_product_made_elsewhere_is_close_and_explain_tells_what_differs(here: Path) -> None:
+    found = way_of(NOLEAP, *map(float, LAND), "1999-07-14", "pr")
+    near = tuple(replace(final, value=final.value * (1 + 1e-6)) for final in found.finals)
+    for other, words in (
+        ({"numba": ("0.1", "0.2")}, "the product was made with numba 0.1 (here 0.2)."),
+        ({}, "an earlier job may have had a different processor."),
+    ):
+        text = " ".join(sentences.render(replace(found, finals=near, other_versions=other)).split())
+        assert "within a hundred-thousandth of each, not bit for bit: " in text
+        assert text.endswith(words)
+
+
+def test_the_first_step_that_differs_is_named_and_those_whose_stores_are_deleted(here: Path) -> None:
+    run = context()
+    cell = cells.find_cell(run, *map(float, LAND))
+    series = cells.series_of(run, NOLEAP, cell)[0]
+    inputs = cells.Inputs(cells.references_of(run, [cell], series), {NOLEAP: series})
+    made = cells.finish(run, NOLEAP, cells.adjust(run, NOLEAP, [cell], inputs), 0)
+    assert step_of_difference(run, made) == "product"
+    other = replace(made, members={NOLEAP: made.members[NOLEAP] + 1})
+    assert step_of_difference(run, other) == f"regridding (day+{NOLEAP}+middle+regchunked.zarr.zip)"
+    other = replace(made, product=made.product + 1)
+    assert step_of_difference(run, other) == f"training to clean-up (day+{NOLEAP}+middle+{PERIOD}.zarr.zip)"
 
 
 @pytest.mark.parametrize(
@@ -685,7 +786,7 @@ def test_a_sample_names_the_step_the_cell_and_the_day_of_a_difference(
     assert cli.main(["explain", "--sample", "1", "--seed", "1"]) == 1
     said = capsys.readouterr().out
     assert re.search(
-        rf"DIFFERENT after regridding: tasmax of ({NOLEAP}|{DAY360}) at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
+        rf"DIFFERENT product: tasmax of ({NOLEAP}|{DAY360}) at 4\d\S* °N -6\S* °E on \d{{4}}-\d\d-\d\d", said
     )
     assert "tasmin" not in said.split("DIFFERENT", 1)[1]
     assert cli.main(["explain", NOLEAP, *LAND, "2035-07-14", "tasmax"]) == 1

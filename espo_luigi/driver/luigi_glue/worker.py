@@ -29,12 +29,15 @@ from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.run.scratch import scratch_limit
 from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
-from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
@@ -234,12 +237,21 @@ class EspoWorker(luigi.worker.Worker):
                 board().end("scratch", False, 0.0, no_room)
                 succeeded = False
                 logger.error("%s", no_room)
+            self._note_energy()
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
             places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
+
+    def _note_energy(self) -> None:
+        """Note in `run.json` what the scheduler has measured of the jobs' energy."""
+        state = board().state
+        if state.engine in SCHEDULERS and state.rules:
+            with suppress(EspoError, OSError):
+                accounts = read_accounts(state.engine, submissions(RecordStore(state_dir()).all()))
+                state.measured = measured_since(state.started, accounts)
 
     def tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""

@@ -21,6 +21,7 @@ from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summa
 from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.files import age_of
+from espo_luigi.jobs.accounts import Measured
 from espo_luigi.jobs.lifecycle.records import read_json, write_atomically
 from espo_luigi.jobs.order import Standing
 from espo_luigi.jobs.state import JobState
@@ -85,6 +86,8 @@ class RunState:
     failures: dict[str, str] = field(default_factory=dict)
     # The stale tasks at its end (`stale.told_of`).
     stale: dict[str, Any] = field(default_factory=dict)
+    # What the scheduler has measured of its jobs' energy, at its end.
+    measured: Measured = field(default_factory=Measured)
 
 
 class Board:

@@ -137,7 +137,7 @@ def clean_up_cells(
         inside = land.reset_coords(drop=True)
         maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
     complete = _with_gaps(require_data(maps, land, allowed=allowed, days=days), allowed)
-    rounded = complete.assign({name: complete[name].round(n) for name, n in treatment.round_var.items()})
+    rounded = _rounded(complete, treatment)
     clipped = rounded.assign(
         {name: rounded[name].clip(*bounds, keep_attrs=True) for name, bounds in treatment.clip_var.items()}
     )
@@ -149,6 +149,24 @@ def clean_up_cells(
     named = {str(name).replace("cat:", f"{prefix}:", 1) if str(name).startswith("cat:") else name: value
              for name, value in described.attrs.items()}  # fmt: skip
     return _with_attrs(described, named)
+
+
+def _rounded(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
+    return ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items()})
+
+
+def clipped_days(cells: xr.Dataset, treatment: Treatment) -> xr.Dataset:
+    """Count the days on which each cell's value (time, loc) is beyond the bounds of `clip_var`; lazy, (loc).
+
+    The attribute `days` of each count is the number of all days.
+    """
+    rounded = _rounded(cells, treatment)
+    beyond = {
+        name: (rounded[name].clip(*bounds) != rounded[name]) & rounded[name].notnull()
+        for name, bounds in treatment.clip_var.items()
+    }
+    attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": cells.sizes["time"]}
+    return xr.Dataset({name: days.sum("time").assign_attrs(attrs) for name, days in beyond.items()})
 
 
 def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:

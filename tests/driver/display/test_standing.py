@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import luigi
@@ -21,8 +22,10 @@ from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, cpu_time, seconds_left
+from espo_luigi.driver.luigi_glue import worker
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.jobs.order import Standing, write_json
+from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm.parse import in_words
 from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import standing as report
@@ -140,6 +143,30 @@ def test_the_clock_of_the_drivers_host_decides_neither_whether_it_is_at_work_nor
     run_json.write_text(json.dumps(state | {"ended": True, "outcome": "done"}))
     os.utime(run_json, (now - 300,) * 2)
     assert report.render(report.read())[0] == "no driver: the last run ended 5 min ago: done"
+
+
+def test_the_energy_that_a_scheduler_has_measured_is_told_and_the_rest_is_an_estimate(
+    tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.time() + 60
+    # 3.6 MJ of 1.5 core-hours; the second job was not measured, and the third is of an earlier run.
+    account = Usage("1", "r.Echo.1", Phase.COMPLETED, started=began, ended=began + 2700, cpus=2, energy_joules=3.6e6)
+    said = [account, replace(account, energy_joules=0.0), replace(account, started=began - 9e3)]
+    monkeypatch.setattr(worker, "SCHEDULERS", {"local": None})
+    monkeypatch.setattr(worker, "read_accounts", lambda engine, known: said)
+    run(toy_tasks.Echo(n=1, text="same", folder=str(tmp_path)))
+    run_json = own_workdir / "run.json"
+    state = json.loads(run_json.read_text())
+    assert state["measured"] == {"joules": 3.6e6, "core_hours": 1.5}
+    for core_hours, words in (
+        (1.4, "1 kWh (measured by the scheduler)"),
+        (101.5, "about 2.2 kWh (1 kWh measured by the scheduler, the rest an estimate: 12 W a CPU)"),
+    ):
+        state["rules"]["Echo"]["core_hours"] = core_hours
+        run_json.write_text(json.dumps(state))
+        assert report.render(report.read())[1] == f"energy: {words}"
+    run_json.write_text(json.dumps({name: value for name, value in state.items() if name != "measured"}))
+    assert report.render(report.read())[1] == "energy: about 1.2 kWh (estimate: 12 W a CPU)"
 
 
 @pytest.mark.parametrize("ahead", [240.0, -240.0])

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.scenario import clean_up, concatenate
+from espo_luigi.science.finalize.scenario import Treatment, clean_up, clipped_days, concatenate
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NY, NX = 2, 3
@@ -235,3 +235,15 @@ def test_regions_with_other_days_or_longitudes_are_an_error():
         concatenate([south, middle.isel(time=[0])], domain="NAM")
     with pytest.raises(DataError, match="Region 2 has another lon axis"):
         concatenate([south, middle.assign_coords(lon=middle.lon + 0.1)], domain="NAM")
+
+
+def test_days_are_counted_as_clipped_where_the_rounded_value_is_beyond_a_bound():
+    nan = np.nan
+    values = np.array([[-1e-9, -0.2, 0.0, 5.0, nan], [100.0, 100.04, 100.2, 300.0, nan], [nan] * 5]).T
+    cells = xr.Dataset({"hurs": (("time", "loc"), values), "pr": (("time", "loc"), values)})
+    counted = clipped_days(cells.chunk(loc=1), Treatment({"hurs": 1}, {"hurs": (0.0, 100.0)}))
+    assert list(counted) == ["hurs"] and counted["hurs"].dims == ("loc",)
+    np.testing.assert_array_equal(counted["hurs"], [1, 2, 0])
+    assert counted["hurs"].attrs["days"] == 5
+    np.testing.assert_array_equal(clipped_days(cells, Treatment({}, {"pr": (0.0, None)}))["pr"], [2, 0, 0])
+    assert not clipped_days(cells, Treatment())

@@ -61,6 +61,16 @@ def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_th
     assert train["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in train
 
 
+def test_it_is_planned_with_its_page_and_nothing_is_written(
+    configured: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured()
+    assert main(["perfect-model", "--plan"]) == 0
+    rows = {words[0]: words[1:3] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert rows["PerfectPair"] == ["-", "6"] and rows["PerfectModel"] == ["-", "1"] and "Train" not in rows
+    assert not (tmp_path / "final").exists() and not (tmp_path / "run").exists()
+
+
 def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
     configured(perfect_model={"simulations": ["Demo-NoLeap"]})
     assert main(["perfect-model"]) == 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands.cli import main
@@ -72,6 +73,21 @@ def test_it_is_planned_with_its_page_and_nothing_is_written(
     rows = {words[0]: words[1:3] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
     assert rows["PerfectPair"] == ["-", "6"] and rows["PerfectModel"] == ["-", "1"] and "Train" not in rows
     assert not (tmp_path / "final").exists() and not (tmp_path / "run").exists()
+
+
+def test_espo_why_and_espo_script_know_its_tasks(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
+    configured()
+    one, other = context().simulations
+    get_config().set("espo", "engine", "slurm")
+    assert main(["why", "PerfectModel"]) == 0
+    answer = capsys.readouterr().out
+    assert "a run of All would not make it" in answer and "/perfect-model+all.html` makes it" in answer
+    assert main(["why", "PerfectPair", "south"]) == 1
+    assert f"2 tasks are PerfectPair south, expected one; such as:\n  PerfectPair truth={one} sim_id={other}" in (
+        capsys.readouterr().err
+    )
+    assert main(["script", "PerfectPair", "--truth", one, "--sim-id", other, "--piece", "south"]) == 0
+    assert "#SBATCH --mem=102400M\n" in capsys.readouterr().out
 
 
 # Fifty years of a single region.

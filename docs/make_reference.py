@@ -69,8 +69,8 @@ def rules() -> str:
     found = in_order(make.rules())
     edges = [(needed, rule.__name__) for rule in found for needed in needs(rule)]
     ends = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
-    last = [name for name in ends if name != "Export"]  # which no run of All makes
-    edges += [(name, rule.__name__) for rule in found if needs_all(rule) for name in last]
+    edges += [(name, "Report") for name in ends if name not in ("Export", "PerfectPair")]  # which no run of All makes
+    edges.append(("PerfectPair", "PerfectModel"))
     graph = "\n".join(f"  {needed} --> {rule}" for needed, rule in edges)
     return "\n".join(
         [

@@ -235,7 +235,7 @@ def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, w
         get_config().set("espo", "rerun", rerun)
     task = every_export(folder, drs, sim_id)
     if plan:
-        return views.show_plan(task)
+        return views.show_plan(task.deps())
     summary = build([task], workers=workers)
     say(summary.text, file=sys.stderr)
     return 0 if summary.succeeded else 1
@@ -243,13 +243,21 @@ def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, w
 
 @espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
 @click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
+@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
+@click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
-def perfect_model(truths: tuple[str, ...], workers: int) -> int:
+def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, workers: int) -> int:
     """Test the adjustment on a future that is known."""
+    from luigi.configuration import get_config
+
     from espo_luigi.api import build
     from espo_luigi.tasks.perfect_model import tasks_for
 
+    if rerun:
+        get_config().set("espo", "rerun", rerun)
     tasks = tasks_for(truths)
+    if plan:
+        return views.show_plan(tasks)
     summary = build(tasks, workers=workers)
     say(summary.text, file=sys.stderr)
     for task in tasks if summary.succeeded else ():

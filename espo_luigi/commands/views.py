@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,14 +33,14 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(json.dumps(value, indent=indent, default=str))
 
 
-def show_plan(root: Any) -> int:
-    """Print what a run of a task would do, and return the exit code."""
+def show_plan(ends: Sequence[Any]) -> int:
+    """Print what a run of tasks and of those that they need would do, and return the exit code."""
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.plan import plan_of
     from espo_luigi.overview.standing import BLOCKED
     from espo_luigi.tasks.all import Selection
 
-    found = plan_of((), Selection(), root)
+    found = plan_of((), Selection(), ends)
     say(plan_text.render_plan(found, width=line_width()))
     return 1 if found.of(BLOCKED) or found.too_large else 0
 

@@ -99,8 +99,8 @@ class Plan:
         return gone if temporary else sum(planned.cost.size_bytes for planned in run if planned.cost is not None) - gone
 
 
-def plan_of(rules: Sequence[str], selection: Selection, root: Task | None = None) -> Plan:
-    """Plan a run of `All`, or until some of its rules, narrowed by a selection; or a run of `root`.
+def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = ()) -> Plan:
+    """Plan a run of `All`, or until some of its rules, narrowed by a selection; or a run of `roots`.
 
     Raises
     ------
@@ -110,14 +110,14 @@ def plan_of(rules: Sequence[str], selection: Selection, root: Task | None = None
         If a rule, a simulation or a region is not part of the run, or no task is left.
     """
     with unchanging_settings():
-        return _plan_of(rules, selection, root)
+        return _plan_of(rules, selection, roots)
 
 
-def _plan_of(rules: Sequence[str], selection: Selection, root: Task | None) -> Plan:
+def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) -> Plan:
     check_names()
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")
-    everything = list(All().everything() if root is None else root.deps())
+    everything = list(roots or All().everything())
     wanted = [replace(selection, until=rule) for rule in rules] or [selection]
     ends: dict[str, Task] = {}
     for part in wanted:
@@ -139,7 +139,7 @@ def _plan_of(rules: Sequence[str], selection: Selection, root: Task | None) -> P
         if task_id in pending:
             problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
             _decide(planned, tasks, problem, experience, available)
-    deletes = not (selection or rules or root or settings().keep_temporary)
+    deletes = not (selection or rules or roots or settings().keep_temporary)
     scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].state.in_plan == RUN})
     return Plan(
         tasks,

@@ -40,6 +40,7 @@ from espo_luigi.overview.standing import (
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.perfect_model import ALL, PerfectModel
 
 _LINES_OF_LOG = 12
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
@@ -126,7 +127,8 @@ def named_task(words: Sequence[str]) -> SlurmTask:
         path = Path(words[0])
         return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path))
     family, *rest = [word for word in words if not word.startswith("--")]
-    everything = [task for task in walk([All()]) if isinstance(task, SlurmTask)]
+    root = PerfectModel(truth=ALL) if family in ("PerfectModel", "PerfectPair") else All()
+    everything = [task for task in walk([root]) if isinstance(task, SlurmTask)]
     tasks = [task for task in everything if task.task_family == family]
     if not tasks:
         rules = sorted({task.task_family for task in everything})

@@ -18,14 +18,15 @@ from espo_luigi.report.page import Section, Table, Text, render_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# After Okabe and Ito (2008); the marks differ, too.
+# After Okabe and Ito (2008); marks and places differ, too.
 STYLES: dict[str, tuple[str, str]] = {
     "raw": ("#D55E00", "v"),
     "adjusted": ("#0072B2", "o"),
     "Scaling": ("#000000", "x"),
-    "QDM": ("#009E73", "s"),
-    "EQM": ("#CC79A7", "D"),
+    "QDM": ("#56B4E9", "s"),
+    "EQM": ("#E69F00", "D"),
 }
+NOISE_COLOUR = "#888888"
 TITLES = {"mean": "Mean", "q05": "5 % quantile", "q95": "95 % quantile", "q99": "99 % quantile", "wet_days": "Wet days"}
 ASPECTS = {"level": "Error of the level", "change": "Error of the change"}
 NOISE_LEVEL = 0.95
@@ -163,8 +164,9 @@ def _drawing(found: xr.Dataset, name: str, period: str, title: str) -> Drawing:
     kind = "control" if title.startswith("Control") else "pairs"
     one = found.sel(variable=name, period=period)
     caption = (
-        f"{name}, {period}: a point is a pair, a bar their median. Below the grey line an error is within noise: the "
-        "median over the truths of the error that 95 % of two realisations stay below."
+        f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the legend's "
+        "order. Below the grey line an error is within noise: the median over the truths of the error that 95 % of two "
+        "realisations stay below."
     )
     unit = str(found["units"].sel(variable=name).item())
     return Drawing(f"perfect-{kind}-{name}-{period}", caption, errors_figure, (one, unit))
@@ -193,7 +195,7 @@ def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
     step = 0.8 / len(methods)
     for at, season in enumerate(seasons):
         limit = float(np.median(noise.sel(season=season)))
-        panel.plot([at - 0.45, at + 0.45], [limit, limit], color="#888888", linewidth=1.5, zorder=1)
+        panel.plot([at - 0.45, at + 0.45], [limit, limit], color=NOISE_COLOUR, linewidth=1.5, zorder=1)
         for number, method in enumerate(methods):
             place, values = at - 0.4 + (number + 0.5) * step, errors.sel(season=season, adjustment=method).values
             colour, mark = STYLES[method]

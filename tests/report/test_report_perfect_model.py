@@ -1,5 +1,6 @@
 """The page of known futures weighs pieces by their cells, ranks methods, and keeps pairs of one model apart."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,23 @@ def test_a_figure_shows_each_pair_in_its_panel_with_its_unit(tmp_path: Path) -> 
     labels = [panel.get_ylabel() for panel in figure.axes]
     assert labels[0] == "Error of the level [mm d⁻¹]" and labels[7] == "Error of the change [1]"
     assert {float(one.get_offsets()[0, 1]) for one in figure.axes[0].collections} == {3, 0.5, 2}
+
+
+def seen_by_deuteranopes(colour: str) -> np.ndarray:
+    """CIELAB of a colour as people without green cones see it (Machado et al. 2009, doi:10.1109/TVCG.2009.113)."""
+    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    seen = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]) @ linear
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ np.clip(seen, 0, 1) / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_colour_blind_people_can_tell_the_methods_and_the_noise_apart() -> None:
+    colours = {name: colour for name, (colour, _) in perfect_model.STYLES.items()} | {
+        "noise": perfect_model.NOISE_COLOUR
+    }
+    for (one, its), (other, others) in itertools.combinations(colours.items(), 2):
+        apart = np.linalg.norm(seen_by_deuteranopes(its) - seen_by_deuteranopes(others))
+        assert apart > 15, (one, other, apart)
+    assert len({mark for _, mark in perfect_model.STYLES.values()}) == len(perfect_model.STYLES)

@@ -1,16 +1,20 @@
 """Simulations of one experiment are paired; what cannot be compared is refused before anything is submitted."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xarray as xr
 from luigi.cmdline_parser import CmdlineParser
+from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands.cli import main
 from espo_luigi.driver.run.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.report.job_results import job_results
 from espo_luigi.tasks import perfect_model
 from espo_luigi.tasks.context import context
 
@@ -59,6 +63,86 @@ def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_th
     assert adjust["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]
     train, _ = plan.methods["Scaling"]
     assert train["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in train
+
+
+def test_it_is_planned_with_its_page_and_nothing_is_written(
+    configured: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configured()
+    assert main(["perfect-model", "--plan"]) == 0
+    rows = {words[0]: words[1:3] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert rows["PerfectPair"] == ["-", "6"] and rows["PerfectModel"] == ["-", "1"] and "Train" not in rows
+    assert not (tmp_path / "final").exists() and not (tmp_path / "run").exists()
+
+
+def test_espo_why_and_espo_script_know_its_tasks(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
+    configured()
+    one, other = context().simulations
+    get_config().set("espo", "engine", "slurm")
+    assert main(["why", "PerfectModel"]) == 0
+    answer = capsys.readouterr().out
+    assert "a run of All would not make it" in answer and "/perfect-model+all.html` makes it" in answer
+    assert main(["why", "PerfectPair", "south"]) == 1
+    assert f"2 tasks are PerfectPair south, expected one; such as:\n  PerfectPair truth={one} sim_id={other}" in (
+        capsys.readouterr().err
+    )
+    assert main(["script", "PerfectPair", "--truth", one, "--sim-id", other, "--piece", "south"]) == 0
+    assert "#SBATCH --mem=102400M\n" in capsys.readouterr().out
+
+
+# Fifty years of a single region.
+SHORT = {
+    "custom__sim_period": ["1991", "2040"],
+    "health_checks__start_date": "1991-01-01",
+    "health_checks__end_date": "2040-12-30",
+    "custom__regions": {"south": {"name": "south", "method": "bbox", "lon_bnds": [-67, -64.5], "lat_bnds": [45, 48]}},
+    **{
+        f"off_DASH_diag__steps__{step}__domain": dict.fromkeys(("Highland", "Lowland"), "south")
+        for step in ("ref", "sim")
+    },
+    "perfect_model": {"cells": 2, "periods": [[2021, 2040]]},
+}
+
+
+def regridded(seed: int, calendar: str, warmer: float) -> xr.Dataset:
+    """Daily series of 1991-2040 of three cells, as `Rechunk` publishes them."""
+    draws = np.random.default_rng(seed)
+    time = xr.date_range("1991-01-01", "2040-12-30", calendar=calendar, use_cftime=True)
+    shape, season = (3, time.size), 10 * np.sin(2 * np.pi * np.arange(time.size) / (time.size / 50))
+    made = {
+        "tasmax": (285 + warmer + season + draws.normal(0, 3, shape), "K"),
+        "dtr": (draws.gamma(4, 2, shape), "K"),
+        "pr": (np.maximum(draws.gamma(0.5, 8, shape) - 1, 0) / 86400, "kg m-2 s-1"),
+    }
+    data = {name: (("loc", "time"), values.astype("float32"), {"units": unit}) for name, (values, unit) in made.items()}
+    return xr.Dataset(data, {"time": time, "lat": ("loc", [45.0, 45, 46]), "lon": ("loc", [-66.0, -65, -65])})
+
+
+def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
+    configured: Configure, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configured(**SHORT)
+    one, other = context().simulations
+    for sim_id, calendar, warmer in ((one, "noleap", 0.0), (other, "360_day", 4.0)):
+        task = tasks.Rechunk(sim_id=sim_id, piece="south")
+        store.write_store(regridded(len(calendar), calendar, warmer), task.out_regchunked().path, task.marker())
+    assert main(["perfect-model"]) == 0
+    page = Path(capfd.readouterr().out.split()[-1])
+    assert page == tmp_path / "final" / "report" / "perfect-model+all.html"
+    assert "Pairs of different models: tasmax" in page.read_text() and "could not be drawn" not in page.read_text()
+    done = list(job_results(tmp_path / "run"))
+    assert Counter(result["family"] for result in done) == {"PerfectPair": 2, "PerfectModel": 1}
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    errors = store.open_store(pair.out_errors().path).sel(variable="tasmax", property="mean", period="2021-2040")
+    assert errors["adjustment"].values.tolist() == ["raw", "adjusted", "Scaling"] and errors.sizes["cell"] == 2
+    np.testing.assert_allclose(errors["level"].sel(adjustment="raw"), 4, atol=0.6)
+    np.testing.assert_allclose(errors["level"].sel(adjustment=["adjusted", "Scaling"]), 0, atol=0.6)
+
+    store.remove(pair.out_errors().path)
+    assert main(["perfect-model"]) == 0
+    before = {result["started"] for result in done}
+    again = [result["family"] for result in job_results(tmp_path / "run") if result["started"] not in before]
+    assert sorted(again) == ["PerfectModel", "PerfectPair"]
 
 
 def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,11 +124,23 @@ def _wet_days(series: Series) -> Sums:
     return [100 * series.by_year(wet * 1.0), series.by_year((wet | dry) * 1.0)]
 
 
-def _spell(kind: int, series: Series) -> Sums:
-    """The days of a year in spells of wet (0) or dry (1) days, and the spells that begin in it."""
-    inside = _wet(series)[kind]
-    begins = inside & ~np.vstack([np.zeros((1, inside.shape[1]), bool), inside[:-1]])
-    return [series.by_year(inside * 1.0), series.by_year(begins * 1.0)]
+def _spell(op: str, series: Series) -> Sums:
+    """The days of the spells that begin in a year, and how many those are."""
+    from xclim.indices.generic import spell_length_statistics
+
+    keep_compiled_run_lengths()
+    with quiet():
+        found = spell_length_statistics(
+            series.daily["pr"],
+            threshold=f"{WET_DAY} mm/day",
+            window=1,
+            win_reducer="max",
+            op=op,
+            spell_reducer=["sum", "count"],
+            freq="YS",
+            resample_before_rl=False,
+        )
+    return [np.nan_to_num(one.transpose("time", "cell").values) for one in found]
 
 
 def _transition(before: int, series: Series) -> Sums:
@@ -259,8 +271,8 @@ def _marginal() -> Iterator[Aspect]:
 
 def _temporal() -> Iterator[Aspect]:
     """Spells, transitions, persistence, and variability between years."""
-    for kind, words in enumerate(("wet", "dry")):
-        yield Aspect(f"{words}_spell", f"Mean length of {words} spells", "d", ("pr",), partial(_spell, kind), ratio)
+    for kind, (words, op) in enumerate({"wet": ">=", "dry": "<"}.items()):
+        yield Aspect(f"{words}_spell", f"Mean length of {words} spells", "d", ("pr",), partial(_spell, op), ratio)
         yield Aspect(
             f"longest_{words}_spell",
             f"Longest {words} spell of a year, mean",

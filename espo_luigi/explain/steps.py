@@ -25,10 +25,9 @@ from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import JITTER_OF_DTR
 from espo_luigi.tasks.context import RunContext
 
-# What `Adjust` gives for dtr, beside the configuration.
-_JITTER_OF_DTR = "1e-4 K"
 _SMALLEST_WEIGHT = 1e-9
 _LEVELS = tuple(float(one) for one in np.linspace(0, 1, 41))
 
@@ -256,7 +255,7 @@ def _with_noise(simulation: np.ndarray, var: str, setup: TrainingSetup) -> np.nd
     """The simulation that is adjusted: a diurnal range has noise below a threshold, as `Adjust` has it."""
     if var != "dtr":
         return simulation
-    threshold, names = threshold_in(_JITTER_OF_DTR, setup.units), _names_of_draws(setup, "+adjust")
+    threshold, names = threshold_in(JITTER_OF_DTR["thresh"], setup.units), _names_of_draws(setup, "+adjust")
     how: dict[str, Any] = {"role": "simulation", "cells": np.array([setup.first_cell])}
     members = zip(simulation[:, np.newaxis], names, strict=True)
     return np.concatenate([seeds.jitter_under(one, threshold, seed=name, **how) for one, name in members])

@@ -28,7 +28,6 @@ OWNER_NAME = "espo-export.json"
 CHECKSUMS = ".sha256"
 # Global attributes: the archive, from the folder of the products, and the attempts that may go on from a file.
 PRODUCT, EXPORT_ID, INPUT_IDS = "espo_luigi_product", "espo_luigi_export", "input_tracking_id"
-_READ_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,5 @@ def _attributes(path: Path) -> Mapping[str, str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
     with disk_errors(path, "read"), path.open("rb", buffering=0) as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

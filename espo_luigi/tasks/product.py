@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
@@ -221,14 +221,19 @@ class ConcatCleanPreswap(JoinTask):
     name = "dtrpreswap"
 
 
-def scenario_of_all_variables() -> Any:
-    """Declare an input: a simulation's final archive, or those of all its variables."""
-    return upstream(
-        (ConcatenationFinal, ConcatClean),
-        "out_final",
-        which=lambda task: task.context.workflow.product,
-        var=lambda task: list(task.context.published),
-    )
+def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:
+    """Declare an input: a simulation's final archive, or those of its variables."""
+    rules = (ConcatenationFinal, ConcatClean)
+    return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
+
+
+def final_archive(run: RunContext, sim_id: str, var: str) -> ZarrInfo:
+    """Return the final archive that has a variable of a simulation."""
+    has_all = run.workflow.product == "ConcatenationFinal"
+    found: ZarrInfo = (
+        ConcatenationFinal(sim_id=sim_id) if has_all else ConcatClean(sim_id=sim_id, var=var)
+    ).out_final()
+    return found
 
 
 class HealthChecks(EspoTask):
@@ -236,7 +241,7 @@ class HealthChecks(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
-    in_final = scenario_of_all_variables()
+    in_final = final_archives(lambda task: task.context.published)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
     reads = (partition.NAMES_KEY, "health_checks")

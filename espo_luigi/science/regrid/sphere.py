@@ -84,22 +84,14 @@ class Extrapolation:
     num_points: int = 8
 
 
-def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | None) -> sparse.csr_matrix:
-    """Matrix (target points, source points) of ESMF's bilinear weights.
-
-    Targets outside all source cells are extrapolated, or, without an extrapolation, are given a NaN weight, so that
-    they and all that is made from them become NaN.
-    """
-    return weights_and_outside(source, target, extrapolation)[0]
-
-
 def weights_and_outside(
     source: Grid, target: Grid, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None = None
 ) -> tuple[sparse.csr_matrix, NDArray[np.bool_]]:
-    """Return `weight_matrix`, and which targets lie outside all source cells.
+    """Return the matrix (target points, source points) of ESMF's bilinear weights, and which targets lie outside.
 
-    Only source points where `used` (None: all) take part. As in ESMF, all four corners of a cell must be used for the
-    cell to hold a target.
+    Targets outside all source cells are extrapolated, or, without an extrapolation, are given a NaN weight, so that
+    they and all that is made from them become NaN. Only source points where `used` (None: all) take part. As in ESMF,
+    all four corners of a cell must be used for the cell to hold a target.
     """
     points = target.unit_vectors()
     inside, corners, weights = bilinear_weights(source, target.coordinates(), points)

@@ -49,7 +49,7 @@ def _regridded(weights: cascade.Weights, day: xr.DataArray, place: int, value: f
     rows: list[Any] = [weights.matrix[[place]]]
     # From the last grid back: the weight of each of its cells in the value.
     for step in reversed(list(weights.steps.values())[1:]):
-        rows.insert(1, (rows[1] if len(rows) > 1 else _unit(step.shape[0], place)) @ step)
+        rows.insert(1, rows[1] @ step if len(rows) > 1 else step[[place]])
     stages = tuple(
         Stage(name, _parts(grid, values, row)) for (name, grid, values), row in zip(fields, rows, strict=False)
     )
@@ -67,12 +67,6 @@ def _repairs_of(series: xr.Dataset, var: str) -> tuple[str, ...]:
     """The repairs of a variable's raw series."""
     listed = str(series.attrs.get(REPAIRS, "")).split("; ")
     return tuple(one for one in listed if one.startswith(f"{var} "))
-
-
-def _unit(size: int, place: int) -> Any:
-    from scipy import sparse
-
-    return sparse.csr_matrix(([1.0], ([0], [place])), shape=(1, size))
 
 
 def _parts(grid: Any, values: np.ndarray, row: Any) -> tuple[Part, ...]:

@@ -125,7 +125,7 @@ def export_files(
     dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")
     there = {path for path in checksums.parent.glob("*.nc") if dated.fullmatch(path.name)}
     for former in sorted(there - set(paths)):
-        if _is_former(former, str(ds.attrs[PRODUCT])):
+        if _attributes(former).get(PRODUCT) == ds.attrs[PRODUCT]:
             store.remove(former)
     sums = {}
     for one, path in zip(days, paths, strict=True):
@@ -152,10 +152,6 @@ def export_id_of(path: Path) -> str:
     raise StoreError(
         f"{path} is there, and no export of espo_luigi made it: move it away, or export into another folder"
     )
-
-
-def _is_former(path: Path, product: str) -> bool:
-    return _attributes(path).get(PRODUCT) == product
 
 
 def _attributes(path: Path) -> Mapping[str, str]:

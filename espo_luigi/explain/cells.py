@@ -24,7 +24,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import ConcatClean, Move, cut_to_domain, final_archive
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move, cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
@@ -271,10 +271,10 @@ def references_of(run: RunContext, cells: Sequence[Cell], simulation: xr.Dataset
 
 def published(run: RunContext, sim_id: str) -> dict[str, Any]:
     """Return the final store (`ZarrInfo`) of each variable of a simulation's product."""
-    names = list(run.published)
     if run.workflow.product == "ConcatenationFinal":
-        names = ["tasmax", "tasmin", *(name for name in names if name not in ("tasmax", "tasmin", "dtr"))]
-    return {name: final_archive(run, sim_id, name) for name in names}
+        info = ConcatenationFinal(sim_id=sim_id).out_final()
+        return dict.fromkeys(("tasmax", "tasmin", *(v for v in run.published if v not in ("tasmax", "dtr"))), info)
+    return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
 
 
 def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:

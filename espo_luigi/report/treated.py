@@ -68,9 +68,12 @@ def _treated(sim_id: str, stores: TreatedStores, reader: Reader) -> Iterator[Tre
         product = reader.lazy(stores.product)
         if product is None or any(piece is None for piece in pieces):
             continue
-        counts = [pooling.member(piece, sim_id)[TREATED] for piece in pieces if piece is not None]
-        shares = [100 * days.astype("float32") / days.attrs["days"] for days in counts]
-        yield Treated(sim_id, variable, stack.on_grid(shares, stack.grid_of(product)))
+        days = [100 * _of_member(piece, sim_id) / piece[TREATED].attrs["days"] for piece in pieces if piece is not None]
+        yield Treated(sim_id, variable, stack.on_grid(days, stack.grid_of(product)))
+
+
+def _of_member(piece: xr.Dataset, sim_id: str) -> xr.DataArray:
+    return pooling.member(piece, sim_id)[TREATED].astype("float32")
 
 
 def _treated_blocks(found: Sequence[Treated]) -> list[Any]:

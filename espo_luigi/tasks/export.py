@@ -32,7 +32,7 @@ from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParame
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import OutputPort
-from espo_luigi.tasks.product import final_archive, final_archives
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
 # The DRS of each workflow's own products.
@@ -213,7 +213,7 @@ class Names:
         config = self.run.config
         given = [config.attributes.get("global", {}), config.treatment(var).get("add_attrs", {}).get("global", {})]
         missing = self.drs.missing(fields, *given)
-        if missing and store.is_complete(archive := final_archive(self.run, sim_id, var).path):
+        if missing and store.is_complete(archive := _archive(self.run, sim_id, var)):
             missing = self.drs.missing(fields, *given, store.open_store(archive, check=False).attrs)
         return missing
 
@@ -222,6 +222,12 @@ def variables_of(run: RunContext) -> list[str]:
     """Return the variables of the final archives: of 2024's, the range is left out once tasmin is made of it."""
     made_of_it = run.workflow.product == "ConcatenationFinal" and "tasmin" not in run.config.biasadjust.variables
     return [var for var in run.published if var != "dtr" or not made_of_it]
+
+
+def _archive(run: RunContext, sim_id: str, var: str) -> Path:
+    by_variable = run.workflow.product == "ConcatClean"
+    task = ConcatClean(sim_id=sim_id, var=var) if by_variable else ConcatenationFinal(sim_id=sim_id)
+    return Path(task.out_final().path)
 
 
 def names_of(run: RunContext, drs: Drs) -> Names:

@@ -25,7 +25,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
@@ -225,15 +225,6 @@ def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:
     """Declare an input: a simulation's final archive, or those of its variables."""
     rules = (ConcatenationFinal, ConcatClean)
     return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
-
-
-def final_archive(run: RunContext, sim_id: str, var: str) -> ZarrInfo:
-    """Return the final archive that has a variable of a simulation."""
-    has_all = run.workflow.product == "ConcatenationFinal"
-    found: ZarrInfo = (
-        ConcatenationFinal(sim_id=sim_id) if has_all else ConcatClean(sim_id=sim_id, var=var)
-    ).out_final()
-    return found
 
 
 class HealthChecks(EspoTask):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cftime
 import numpy as np
 import xarray as xr
 
@@ -34,9 +33,7 @@ _LEVELS = tuple(float(one) for one in np.linspace(0, 1, 41))
 
 def place_of(axis: TimeAxis, date: str) -> int | None:
     """The time step of a day of the axis's calendar, or None."""
-    year, month, of_month = map(int, date.split("-"))
-    wanted = xr.CFTimeIndex([cftime.datetime(year, month, of_month, calendar=axis.calendar)])
-    found = np.flatnonzero(np.floor(axis.days) == TimeAxis.of_index(axis.calendar, wanted).days[0])
+    found = np.flatnonzero(np.floor(axis.days) == axis.number(date))
     return int(found[0]) if found.size else None
 
 

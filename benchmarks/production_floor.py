@@ -140,7 +140,7 @@ def example_weights(source: xr.Dataset, cells: xr.Dataset) -> Any:
         Stage(Grid(np.arange(9.15, 84, 0.5), np.arange(179.29, 351, 0.5), "rectilinear"), how),
         Stage(Grid(cells["lat"].values, cells["lon"].values, "points"), how),
     ]
-    weights = cascade(Grid(source["lat"].values, source["lon"].values, "rectilinear"), stages)
+    weights = cascade(Grid(source["lat"].values, source["lon"].values, "rectilinear"), stages)[0]
     return weights[:, np.unique(weights.indices)].tocsr()
 
 

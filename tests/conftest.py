@@ -24,6 +24,7 @@ from espo_luigi.jobs.resources import Resources
 LONG = (
     "tasks/test_demo_on_clusters.py",
     "tasks/test_end_to_end.py",
+    "tasks/test_espo_v2_runs.py",
     "driver/test_slurm_engine.py",
     "jobs/lifecycle/test_slurm_misbehaves.py",
     "driver/test_people_on_slurm.py",
@@ -34,6 +35,7 @@ LONG = (
     "science/adjust/test_biasadjust_golden.py",
     "jobs/lifecycle/test_real_sge.py",
     "commands/test_environment.py",
+    "tasks/test_export.py",
     "science/adjust/test_biasadjust.py",
     "jobs/lifecycle/test_real_slurm_drivers.py",
     "catalog/test_catalog_examine.py",
@@ -48,6 +50,7 @@ LONG = (
     "commands/test_interactive.py",
     "driver/luigi_glue/test_browser.py",
     "science/adjust/test_preparation.py",
+    "science/diagnose/test_uncalibrated.py",
     "driver/test_preemption.py",
     "tasks/test_rules_resumed.py",
     "driver/test_allocation.py",

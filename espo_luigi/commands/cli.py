@@ -14,7 +14,7 @@ from configparser import DuplicateSectionError
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -23,10 +23,18 @@ from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
 from espo_luigi.files import drop_foreign_backend
 
+if TYPE_CHECKING:
+    from luigi import Task
+
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
+_workers_option = click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+_rerun_option = click.option(
+    "--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default."
+)
+_plan_option = click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
 _print_json = views.print_json
 say = views.say
 
@@ -187,19 +195,25 @@ def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
         say(f"  not read: {path}: {reason}")
 
 
+def _built(tasks: Sequence[Task], workers: int) -> int:
+    """Run tasks, with all that they need; return the exit code."""
+    from espo_luigi.api import build
+
+    summary = build(tasks, workers=workers)
+    say(summary.text, file=sys.stderr)
+    return 0 if summary.succeeded else 1
+
+
 @espo.command(epilog="Example: espo make espo-demo/final/reference/Demo-Land+south+noleap.zarr")
 @click.argument("path", type=_PATH)
-@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+@_workers_option
 def make(path: Path, workers: int) -> int:
     """Run the task that makes a path, and all that it needs."""
-    from espo_luigi.api import build
     from espo_luigi.tasks.make import task_for
 
     task = task_for(path)
     say(task.label(), file=sys.stderr)
-    summary = build([task], workers=workers)
-    say(summary.text, file=sys.stderr)
-    return 0 if summary.succeeded else 1
+    return _built([task], workers)
 
 
 def _names_of_drs(_context: object, _parameter: object, begun: str) -> list[str]:
@@ -218,9 +232,9 @@ def _names_of_drs(_context: object, _parameter: object, begun: str) -> list[str]
     help="How files are named, described and cut; by default as the run's workflow does.",
 )
 @click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
-@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
-@click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+@_rerun_option
+@_plan_option
+@_workers_option
 def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, workers: int) -> int:
     """Write the products as NetCDF files, below FOLDER.
 
@@ -228,29 +242,23 @@ def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, w
     """
     from luigi.configuration import get_config
 
-    from espo_luigi.api import build
     from espo_luigi.tasks.export import every_export
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
     task = every_export(folder, drs, sim_id)
-    if plan:
-        return views.show_plan(task.deps())
-    summary = build([task], workers=workers)
-    say(summary.text, file=sys.stderr)
-    return 0 if summary.succeeded else 1
+    return views.show_plan(task.deps()) if plan else _built([task], workers)
 
 
 @espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
 @click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
-@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
-@click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
+@_rerun_option
+@_plan_option
+@_workers_option
 def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, workers: int) -> int:
     """Test the adjustment on a future that is known."""
     from luigi.configuration import get_config
 
-    from espo_luigi.api import build
     from espo_luigi.tasks.perfect_model import tasks_for
 
     if rerun:
@@ -258,11 +266,10 @@ def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, worker
     tasks = tasks_for(truths)
     if plan:
         return views.show_plan(tasks)
-    summary = build(tasks, workers=workers)
-    say(summary.text, file=sys.stderr)
-    for task in tasks if summary.succeeded else ():
-        say(str(task.out_page().path))
-    return 0 if summary.succeeded else 1
+    failed = _built(tasks, workers)
+    for task in () if failed else tasks:
+        say(task.out_page().path)
+    return failed
 
 
 @espo.command(epilog="Example: espo rules Train")

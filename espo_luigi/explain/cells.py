@@ -30,7 +30,6 @@ from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 Task = TypeVar("Task", bound=EspoTask)
 _EARTH_KM = 6371.0
-_ONE_CELL = {stack.ORIGINAL_SHAPE: "1x1"}
 
 
 @dataclass(frozen=True)
@@ -281,15 +280,14 @@ def published(run: RunContext, sim_id: str) -> dict[str, Any]:
 def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:
     """Return a cell of a product, lazily; raises `ParameterError` if a regional simulation does not cover it."""
     grid = next(land.grid for land in lands(run) if land.piece == cell.piece)
-    at = {dim: grid[dim].values[place] for dim, place in zip(stack.horizontal_dims(grid), _places(cell), strict=True)}
+    at = {
+        dim: grid[dim].values[place]
+        for dim, place in zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True)
+    }
     inside = _outlined(run, sim_id) if run.is_regional(sim_id) else None
     if inside is not None and not (all(at[dim] in inside[dim] for dim in at) and bool(inside.sel(at))):
         raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
     return product.isel({dim: int(np.flatnonzero(product[dim].values == value)[0]) for dim, value in at.items()})
-
-
-def _places(cell: Cell) -> tuple[int, int]:
-    return cell.row, cell.column
 
 
 @functools.lru_cache(maxsize=4)
@@ -351,14 +349,11 @@ def _from(task: Task, before: np.ndarray) -> Task:
 def _with_one_cell(ds: xr.Dataset) -> xr.Dataset:
     """The dataset of a cell whose coordinates say that it is stacked of a grid of one cell."""
     stacked = {name: one for name, one in ds.coords.items() if stack.STACKED_DIM in one.dims}
-    return ds.assign_coords({name: one.variable.copy(deep=False) for name, one in stacked.items()}).pipe(_mark)
-
-
-def _mark(ds: xr.Dataset) -> xr.Dataset:
-    for one in ds.coords.values():
+    own = ds.assign_coords({name: one.variable.copy(deep=False) for name, one in stacked.items()})
+    for one in own.coords.values():
         if stack.ORIGINAL_SHAPE in one.attrs:
-            one.attrs |= _ONE_CELL
-    return ds
+            one.attrs[stack.ORIGINAL_SHAPE] = "1x1"
+    return own
 
 
 def _calendar_of(piece: str, name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cftime
 import numpy as np
 import xarray as xr
 
@@ -25,19 +24,16 @@ from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.tasks import partition
+from espo_luigi.tasks.adjustment import JITTER_OF_DTR
 from espo_luigi.tasks.context import RunContext
 
-# What `Adjust` gives for dtr, beside the configuration.
-_JITTER_OF_DTR = "1e-4 K"
 _SMALLEST_WEIGHT = 1e-9
 _LEVELS = tuple(float(one) for one in np.linspace(0, 1, 41))
 
 
 def place_of(axis: TimeAxis, date: str) -> int | None:
     """The time step of a day of the axis's calendar, or None."""
-    year, month, of_month = map(int, date.split("-"))
-    wanted = xr.CFTimeIndex([cftime.datetime(year, month, of_month, calendar=axis.calendar)])
-    found = np.flatnonzero(np.floor(axis.days) == TimeAxis.of_index(axis.calendar, wanted).days[0])
+    found = np.flatnonzero(np.floor(axis.days) == axis.number(date))
     return int(found[0]) if found.size else None
 
 
@@ -50,7 +46,7 @@ def _regridded(weights: cascade.Weights, day: xr.DataArray, place: int, value: f
     rows: list[Any] = [weights.matrix[[place]]]
     # From the last grid back: the weight of each of its cells in the value.
     for step in reversed(list(weights.steps.values())[1:]):
-        rows.insert(1, (rows[1] if len(rows) > 1 else _unit(step.shape[0], place)) @ step)
+        rows.insert(1, rows[1] @ step if len(rows) > 1 else step[[place]])
     stages = tuple(
         Stage(name, _parts(grid, values, row)) for (name, grid, values), row in zip(fields, rows, strict=False)
     )
@@ -68,12 +64,6 @@ def _repairs_of(series: xr.Dataset, var: str) -> tuple[str, ...]:
     """The repairs of a variable's raw series."""
     listed = str(series.attrs.get(REPAIRS, "")).split("; ")
     return tuple(one for one in listed if one.startswith(f"{var} "))
-
-
-def _unit(size: int, place: int) -> Any:
-    from scipy import sparse
-
-    return sparse.csr_matrix(([1.0], ([0], [place])), shape=(1, size))
 
 
 def _parts(grid: Any, values: np.ndarray, row: Any) -> tuple[Part, ...]:
@@ -256,7 +246,7 @@ def _with_noise(simulation: np.ndarray, var: str, setup: TrainingSetup) -> np.nd
     """The simulation that is adjusted: a diurnal range has noise below a threshold, as `Adjust` has it."""
     if var != "dtr":
         return simulation
-    threshold, names = threshold_in(_JITTER_OF_DTR, setup.units), _names_of_draws(setup, "+adjust")
+    threshold, names = threshold_in(JITTER_OF_DTR["thresh"], setup.units), _names_of_draws(setup, "+adjust")
     how: dict[str, Any] = {"role": "simulation", "cells": np.array([setup.first_cell])}
     members = zip(simulation[:, np.newaxis], names, strict=True)
     return np.concatenate([seeds.jitter_under(one, threshold, seed=name, **how) for one, name in members])

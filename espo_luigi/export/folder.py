@@ -28,7 +28,6 @@ OWNER_NAME = "espo-export.json"
 CHECKSUMS = ".sha256"
 # Global attributes: the archive, from the folder of the products, and the attempts that may go on from a file.
 PRODUCT, EXPORT_ID, INPUT_IDS = "espo_luigi_product", "espo_luigi_export", "input_tracking_id"
-_READ_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def export_files(
     dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")
     there = {path for path in checksums.parent.glob("*.nc") if dated.fullmatch(path.name)}
     for former in sorted(there - set(paths)):
-        if _is_former(former, str(ds.attrs[PRODUCT])):
+        if _attributes(former).get(PRODUCT) == ds.attrs[PRODUCT]:
             store.remove(former)
     for one, path in zip(days, paths, strict=True):
         if path.name not in sums:
@@ -154,10 +153,6 @@ def export_id_of(path: Path) -> str:
     )
 
 
-def _is_former(path: Path, product: str) -> bool:
-    return _attributes(path).get(PRODUCT) == product
-
-
 def _attributes(path: Path) -> Mapping[str, str]:
     try:
         with netCDF4.Dataset(path) as file:
@@ -168,8 +163,5 @@ def _attributes(path: Path) -> Mapping[str, str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
     with disk_errors(path, "read"), path.open("rb", buffering=0) as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

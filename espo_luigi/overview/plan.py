@@ -65,8 +65,8 @@ class Plan:
     """All tasks of a run, by id, each after its needs; `again` are complete tasks that depend on a change.
 
     If it `deletes`, temporary stores go as soon as nothing needs them. `scratch` is the account of a run with
-    `[espo] scratch_limit`, `too_large` why such a run is refused. `lacking` is the problem of
-    tasks that a run leaves out. `lacks_reference` says why costs assume cells of 0.1 degrees.
+    `[espo] scratch_limit`. `lacking` is the problem of tasks that a run leaves out. `lacks_reference` says why costs
+    assume cells of 0.1 degrees.
     """
 
     tasks: dict[str, Planned]
@@ -76,7 +76,11 @@ class Plan:
     lacking: str
     lacks_reference: str
     scratch: Scratch | None = None
-    too_large: str = ""
+
+    @property
+    def too_large(self) -> str:
+        """Why a run with this limit of scratch space is refused; "" if it is not."""
+        return self.scratch.too_large() if self.scratch is not None else ""
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
@@ -141,16 +145,7 @@ def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) 
             _decide(planned, tasks, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
     scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].state.in_plan == RUN})
-    return Plan(
-        tasks,
-        set(stale.again),
-        deletes,
-        available,
-        selection.lacking,
-        experience.lacks_reference,
-        scratch,
-        scratch.too_large() if scratch is not None else "",
-    )
+    return Plan(tasks, set(stale.again), deletes, available, selection.lacking, experience.lacks_reference, scratch)
 
 
 def _scratch(graph: Graph, pending: set[str]) -> Scratch | None:

@@ -72,7 +72,8 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
 def row_of(product: Product) -> Row:
     """Return the row of a product; empty if it has no dataset, or is gone by now."""
     try:
-        row = _described(product.path)
+        with ends_of(product.path) as ds:
+            row = describe_product(ds)
     # A store that is deleted or replaced meanwhile may raise nearly anything.
     except Exception as error:
         if product.path.exists():
@@ -97,11 +98,6 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
         last = ds.sizes.get("time", 0) - 1
         ends = ds.isel(time=sorted({0, min(1, last), last})) if last >= 0 else ds
         yield xr.decode_cf(ends, decode_timedelta=False)
-
-
-def _described(path: Path) -> Row:
-    with ends_of(path) as ds:
-        return describe_product(ds)
 
 
 def _is_gone(path: Path, folder: Path) -> bool:

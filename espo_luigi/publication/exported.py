@@ -87,7 +87,7 @@ def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
     sums = [(number, line) for number, line in lines if not line.startswith("#")]
     if not sums:
         raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
-    markers = [_marker(line) for _, line in lines if line.startswith(TABLE_MARK)]
+    markers = [Marker.from_json(line.removeprefix(TABLE_MARK)) for _, line in lines if line.startswith(TABLE_MARK)]
     inputs = {Path(path).name: id for marker in markers for path, id in marker.inputs.items()}
     products = set()
     for number, line in sums:
@@ -105,10 +105,6 @@ def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
         yield replace(file, made_from=inputs.get(Path(file.product).name, ""))
     if len(products) > 1:
         raise StoreError(f"{table} has files of several products, {', '.join(sorted(products))}; expected those of one")
-
-
-def _marker(line: str) -> Marker:
-    return Marker.from_json(line.removeprefix(TABLE_MARK))
 
 
 def _described(path: Path, sha256: str, table: Path) -> ExportedFile:

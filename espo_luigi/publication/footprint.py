@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.regrid.sphere import cell_corners, unit_vectors
 
 # Outlines of rotated grids are thinned: each of the four sides keeps this many points.
 _POINTS_PER_SIDE = 25
@@ -127,11 +128,8 @@ def _of_box(lat: np.ndarray, lon: np.ndarray) -> Footprint:
 
 def _outline(lat: np.ndarray, lon: np.ndarray) -> list[np.ndarray]:
     """The corners of the outer cells as points in space, by side, around the map once."""
-    phi, theta = np.deg2rad(lat), np.deg2rad(lon)
-    # In space, neither the poles nor a meridian are special. Each corner is in the middle of four centres.
-    centres = np.stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])
-    padded = np.pad(centres, ((0, 0), (1, 1), (1, 1)), mode="reflect", reflect_type="odd")
-    corners = padded[:, 1:, 1:] + padded[:, 1:, :-1] + padded[:, :-1, 1:] + padded[:, :-1, :-1]
+    # In space, neither the poles nor a meridian are special.
+    corners = np.moveaxis(cell_corners(unit_vectors(lat, lon)), -1, 0)
     return [corners[:, 0, :-1], corners[:, :-1, -1], corners[:, -1, :0:-1], corners[:, :0:-1, 0]]
 
 

@@ -48,19 +48,16 @@ def in_published_order(table: xr.DataArray) -> xr.DataArray:
 
 
 @drawing
-def improvement_matrix(improved: xr.DataArray, *, title: str = "", published: bool = True) -> Figure:
+def improvement_matrix(improved: xr.DataArray, *, title: str = "") -> Figure:
     """Draw the share of improved cells, (realization, properties), beside the published values of ESPO-G6-R2."""
     table = improved.transpose("realization", "properties")
-    rows, values = [str(name) for name in table["realization"].values], np.asarray(table.values, float)
+    rows = [PUBLISHED_ROW, *(str(name) for name in table["realization"].values)]
     properties = [str(name) for name in table["properties"].values]
-    if published:
-        rows = [PUBLISHED_ROW, *rows]
-        known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
-        values = np.vstack([known, values])
+    known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
+    values = np.vstack([known, np.asarray(table.values, float)])
     figure = _table(rows, properties, values, colours="cividis", text="{:.2f}", label="Share of\nimproved cells [1]")
     axes = figure.axes[0]
-    if published:
-        axes.axhline(0.5, color="white", linewidth=3)
+    axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(title)
     return figure
 

@@ -16,6 +16,7 @@ import xarray as xr
 
 from espo_luigi.report.drawings import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
 from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.regrid.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
 if TYPE_CHECKING:
@@ -264,20 +265,14 @@ def _in_coordinates_of(field: xr.DataArray, y: str, x: str) -> np.ndarray | None
         return _pieces().copy()
     if not {"lat", "lon"} <= set(field.coords):
         return None
-    geographic = _on_sphere(*(field[name].transpose(y, x).values for name in ("lon", "lat"))).reshape(-1, 3)
-    own = _on_sphere(*np.meshgrid(field[x].values, field[y].values)).reshape(-1, 3)
+    geographic = unit_vectors(*(field[name].transpose(y, x).values for name in ("lat", "lon"))).reshape(-1, 3)
+    own = unit_vectors(*np.meshgrid(field[y].values, field[x].values, indexing="ij")).reshape(-1, 3)
     turn = _rotation(geographic, own)
     if np.abs(geographic @ turn - own).max() > _SAME_PLACE:
         return None
-    vectors = _on_sphere(*np.moveaxis(_pieces(), -1, 0)) @ turn
+    vectors = unit_vectors(*np.moveaxis(_pieces()[..., ::-1], -1, 0)) @ turn
     longitudes = np.arctan2(vectors[..., 1], vectors[..., 0])
     return np.rad2deg(np.stack([longitudes, np.arcsin(vectors[..., 2].clip(-1, 1))], axis=-1))
-
-
-def _on_sphere(longitudes: np.ndarray, latitudes: np.ndarray) -> np.ndarray:
-    """Unit vectors, along a new last axis, of degrees."""
-    along, up = np.deg2rad(longitudes), np.deg2rad(latitudes)
-    return np.stack([np.cos(up) * np.cos(along), np.cos(up) * np.sin(along), np.sin(up)], axis=-1)
 
 
 def _rotation(these: np.ndarray, those: np.ndarray) -> np.ndarray:

@@ -187,6 +187,15 @@ class TimeAxis:
             days = cftime.date2num(index.values, _EPOCH, calendar)
         return cls(calendar, np.asarray(days, dtype=np.float64))
 
+    def number(self, day: str) -> int:
+        """Return the number of a day, YYYY-MM-DD; raises `DataError` if the calendar has no such day."""
+        try:
+            year, month, of_month = (int(part) for part in day.split("-"))
+            date = cftime.datetime(year, month, of_month, calendar=self.calendar)
+        except ValueError:
+            raise DataError(f"{day!r} is no day of the {self.calendar} calendar; expected YYYY-MM-DD.") from None
+        return int(self.of_index(self.calendar, xr.CFTimeIndex([date])).days[0])
+
     @property
     def index(self) -> pd.Index:
         """The dates: a DatetimeIndex for the standard calendar, else a CFTimeIndex."""

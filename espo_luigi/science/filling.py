@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import cftime
 import dask.array
 import numpy as np
 import xarray as xr
@@ -69,7 +68,7 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     missing = np.setdiff1d(whole, present)
     if not missing.size:
         return ds
-    unexpected = np.setdiff1d(missing, [_number(day, axis.calendar) for day in days])
+    unexpected = np.setdiff1d(missing, [axis.number(day) for day in days])
     if unexpected.size:
         raise DataError(
             f"the series lacks {unexpected.size} days, the first is {_listed(unexpected[:1], axis.calendar)}; expected "
@@ -90,7 +89,7 @@ def without_inserted_days(ds: xr.Dataset) -> xr.Dataset:
     if inserted == [""]:
         return ds
     axis = TimeAxis.of(ds)
-    left_out = np.isin(np.floor(axis.days), [_number(day, axis.calendar) for day in inserted])
+    left_out = np.isin(np.floor(axis.days), [axis.number(day) for day in inserted])
     kept = ds.isel(time=np.flatnonzero(~left_out)).copy(deep=False)
     del kept.attrs[INSERTED_DAYS]
     return kept
@@ -101,16 +100,6 @@ def _check_order(days: np.ndarray, ds: xr.Dataset) -> None:
     if wrong.size:
         before, after = (day_of(ds["time"].values[place]) for place in (wrong[0], wrong[0] + 1))
         raise DataError(f"{before} is followed by {after}; expected days in order, each once. Correct the data.")
-
-
-def _number(day: str, calendar: str) -> int:
-    """The days since 1850 of YYYY-MM-DD."""
-    try:
-        year, month, of_month = (int(part) for part in day.split("-"))
-        date = cftime.datetime(year, month, of_month, calendar=calendar)
-    except ValueError:
-        raise DataError(f"{day!r} is no day of the {calendar} calendar; expected YYYY-MM-DD.") from None
-    return int(TimeAxis.of_index(calendar, xr.CFTimeIndex([date])).days[0])
 
 
 def _listed(days: np.ndarray, calendar: str) -> str:

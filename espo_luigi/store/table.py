@@ -42,11 +42,7 @@ def read_table(path: Path) -> list[Row]:
     StoreError
         If the file is missing or cannot be read.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read the table {path} ({error}); {REMAKE}") from error
-    return list(csv.DictReader(line for line in lines if not line.startswith(TABLE_MARK)))
+    return list(csv.DictReader(_lines(path, "table")))
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
@@ -84,12 +80,17 @@ def read_checksums(path: Path) -> dict[str, str]:
     StoreError
         If the file is missing or cannot be read.
     """
+    pairs = (line.split("  ", 1) for line in _lines(path, "checksums") if not line.startswith("#"))
+    return {name: digest for digest, name in pairs}
+
+
+def _lines(path: Path, what: str) -> list[str]:
+    """The lines of a file, but the marker's."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read the checksums {path} ({error}); {REMAKE}") from error
-    pairs = (line.split("  ", 1) for line in lines if not line.startswith("#"))
-    return {name: digest for digest, name in pairs}
+        raise StoreError(f"cannot read the {what} {path} ({error}); {REMAKE}") from error
+    return [line for line in lines if not line.startswith(TABLE_MARK)]
 
 
 def _in_one_line(marker: Marker) -> str:

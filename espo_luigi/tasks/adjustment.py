@@ -30,6 +30,8 @@ BLOCK_BYTES = 128 * 1024**2
 BLOCK_IN_TIME_BYTES = 64 * 1024**2
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project")
+# Below this, a simulated diurnal range becomes noise, as in the reference workflow.
+JITTER_OF_DTR = {"thresh": "1e-4 K"}
 # The settings of a variable's adjustment that the attributes of the product may name.
 NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 
@@ -69,7 +71,7 @@ class Train(EspoTask):
         common = calendar.minimum_calendar(calendar.calendar_of(historical), config.custom.maximal_calendar)
         reference = day360 if common == "360_day" else noleap
         variable = config.biasadjust.variables[self.var]
-        seed, first_cell = self.draws
+        seed, first_cell = draws(self)
         return biasadjust.train(
             reference[self.var],
             historical[self.var],
@@ -83,11 +85,6 @@ class Train(EspoTask):
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the dimension of the cells: compressed along it, quantiles become small."""
         return {"bits_along": _cells(dataset)}
-
-    @property
-    def draws(self) -> tuple[str, int | np.ndarray]:
-        """The seed of random draws, and the first cell's place, to which each cell's is added."""
-        return draws(self)
 
 
 class Adjust(EspoTask):
@@ -107,7 +104,7 @@ class Adjust(EspoTask):
     )
 
     def compute(self, training: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
-        """Adjust; a diurnal range under 1e-4 K is first replaced by noise below that, as in the reference workflow."""
+        """Adjust; values of a diurnal range below `JITTER_OF_DTR` first become noise."""
         config = self.context.config
         variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
         seed, first_cell = draws(self)
@@ -115,7 +112,7 @@ class Adjust(EspoTask):
             simulation[self.var],
             training,
             **variable.adjusting_args.arguments(*MAKERS),
-            jitter_under={"thresh": "1e-4 K"} if self.var == "dtr" else None,
+            jitter_under=JITTER_OF_DTR if self.var == "dtr" else None,
             maximal_calendar=config.custom.maximal_calendar,
             seed=f"{seed}+adjust",
             first_cell=first_cell,
@@ -129,7 +126,7 @@ class Adjust(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
-        return {"chunks": chunks_of_pools(dataset), "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+        return layout_of_pools(dataset)
 
     def publish(self, outputs: Mapping[str, xr.Dataset]) -> None:
         """Publish, and keep the counts of treated days for the report: `out_adjusted` will be deleted."""
@@ -161,10 +158,10 @@ def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
     return seed, first + task.cells_before
 
 
-def chunks_of_pools(dataset: xr.Dataset) -> dict[str, int]:
-    """Return chunks of four years and one member."""
-    members = {REALIZATION: 1} if REALIZATION in dataset.dims else {}
-    return {"time": four_years(dataset), **members}
+def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
+    """Return files of blocks, in chunks of four years and one member."""
+    chunks = {"time": four_years(dataset)} | ({REALIZATION: 1} if REALIZATION in dataset.dims else {})
+    return {"chunks": chunks, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
 class Swap(EspoTask):
@@ -195,7 +192,7 @@ class Swap(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""
-        return {"chunks": chunks_of_pools(dataset), "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
+        return layout_of_pools(dataset)
 
 
 class CleanUp(EspoTask):

@@ -141,7 +141,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     only_links: ClassVar[bool] = False
     # Whether outputs of later tasks are made of this task's output; else they only wait for it.
     is_material: ClassVar[bool] = True
-    # Whether the task is about the whole run: a part of a run includes it only if its rule is named.
+    # Whether the task is about the whole run: a part of a run includes it only if its rule is named, and it is complete
+    # only if it shows the present inputs.
     is_about_all: ClassVar[bool] = False
     # How many cells of its piece `compute` is not given that lie before a cell: `espo explain` gives single cells.
     cells_before: Any = 0
@@ -254,6 +255,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if not markers or not staleness.made_together(markers):
             return False
         path, marker = next((path, marker) for path, marker in markers.items() if marker is not None)
+        if self.is_about_all and dict(marker.inputs) != self.input_ids():
+            return False
         if settings().rerun == "stale":
             return not staleness.changes(self.context, marker, self.input_infos())
         if changed := staleness.changed_settings(self.context, marker):

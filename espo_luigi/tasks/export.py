@@ -31,8 +31,8 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.inputs import InputCheck
-from espo_luigi.tasks.ports import OutputPort, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.ports import OutputPort
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
 # The DRS of each workflow's own products.
@@ -72,12 +72,7 @@ class Export(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="4GB", time="1000")
     uses_dask = False
     values_in_outputs = 0.5  # deflated
-    in_final = upstream(
-        (ConcatenationFinal, ConcatClean),
-        "out_final",
-        which=lambda task: task.context.workflow.product,
-        var=lambda task: task.var,
-    )
+    in_final = final_archives(lambda task: task.var)
     out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
     reads = (
         "biasadjust.variables",

@@ -93,10 +93,7 @@ class Slices:
 
     def names(self, run: Any) -> list[str]:
         """Return as many names as it takes for the land cells of the reference."""
-        return self._names(run.land_cells)
-
-    def _names(self, cells: int) -> list[str]:
-        return [f"sr-{number}" for number in range(-(-cells // self.size))]
+        return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
 
     def box(self, name: str) -> Region:
         """Return the whole domain, without a buffer."""

@@ -18,7 +18,7 @@ from espo_luigi.science.choices import each_period
 from espo_luigi.science.diagnose import perfect_model
 from espo_luigi.science.diagnose.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import MAKERS
+from espo_luigi.tasks.adjustment import JITTER_OF_DTR, MAKERS
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
@@ -73,7 +73,7 @@ class PerfectPair(EspoTask):
             "engine": variable.engine,
         }
         train |= shared | {"seed": seed}
-        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": {"thresh": "1e-4 K"} if name == "dtr" else None}
+        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": JITTER_OF_DTR if name == "dtr" else None}
         others = {SCALING: "Scaling"} | {one: METHODS_BY_NAME[one] for one in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
@@ -216,11 +216,6 @@ class PerfectModel(EspoTask):
             for truth, sim_id in pairs(run, self.truth)
             for piece in partition.pieces(run)
         ]
-
-    def complete(self) -> bool:
-        """Return True if the page exists and shows the present pairs."""
-        marker = self.out_page().target.marker()
-        return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return the stores that the page shows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -236,14 +236,10 @@ class ConcatCleanPreswap(JoinTask):
     name = "dtrpreswap"
 
 
-def scenario_of_all_variables() -> Any:
-    """Declare an input: a simulation's final archive, or those of all its variables."""
-    return upstream(
-        (ConcatenationFinal, ConcatClean),
-        "out_final",
-        which=lambda task: task.context.workflow.product,
-        var=lambda task: list(task.context.published),
-    )
+def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:
+    """Declare an input: a simulation's final archive, or those of its variables."""
+    rules = (ConcatenationFinal, ConcatClean)
+    return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
 
 
 class HealthChecks(EspoTask):
@@ -251,7 +247,7 @@ class HealthChecks(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
-    in_final = scenario_of_all_variables()
+    in_final = final_archives(lambda task: task.context.published)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
     reads = (partition.NAMES_KEY, "health_checks")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +18,8 @@ from espo_luigi.publication.alone import alone
 from espo_luigi.publication.assets import StacOptions
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
 from espo_luigi.publication.crate import METADATA_NAME, About, crate
-from espo_luigi.publication.exported import ExportedFile, find_exported, unfinished
-from espo_luigi.publication.products import Product, find_products
+from espo_luigi.publication.exported import find_exported, unfinished
+from espo_luigi.publication.products import find_products
 from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
 from espo_luigi.publication.stac import StacCatalogue, write_stac
@@ -154,8 +154,10 @@ def publish(
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
     # What the user gives is read before anything is written.
-    related = _related(products, relations) if relations else None
-    exported = _exported(products, final, stac.exported) if stac and stac.exported else {}
+    table = relations.doi_table if relations else None
+    related = relations_of(products, read_dois(table, raw_datasets(products)) if table else {}) if relations else None
+    markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
+    exported = find_exported(stac.exported, markers) if stac and stac.exported else {}
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations.file, "write"):
@@ -175,16 +177,6 @@ def publish(
         related,
         relations.file if relations else None,
     )
-
-
-def _exported(products: Sequence[Product], final: Path, folder: Path) -> dict[str, list[ExportedFile]]:
-    markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
-    return find_exported(folder, markers)
-
-
-def _related(products: Sequence[Product], options: RelationsOptions) -> Relations:
-    dois = read_dois(options.doi_table, raw_datasets(products)) if options.doi_table else {}
-    return relations_of(products, dois)
 
 
 def default_folder() -> Path:

@@ -31,7 +31,14 @@ from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, ConcatenationFinal, HealthChecks, Move
+from espo_luigi.tasks.product import (
+    ConcatClean,
+    ConcatCleanPreswap,
+    ConcatenationFinal,
+    HealthChecks,
+    Move,
+    final_archives,
+)
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
@@ -65,12 +72,6 @@ def _summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
     return upstream(rules, port, which=rule, **fixed)
 
 
-def _final(variables: Any) -> Any:
-    """Declare the final archives of some variables as an input."""
-    rules = (ConcatenationFinal, ConcatClean)
-    return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
-
-
 def _pieces_of_raw(task: Any) -> Any:
     """The piece that hosts the domain, or all of them where none does."""
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
@@ -84,7 +85,7 @@ class SeriesTask(DomainTask):
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = _final(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
+    in_final = final_archives(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
     reads = (
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
@@ -171,7 +172,7 @@ class FlagDetails(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_final = _final(lambda task: list(task.context.published))
+    in_final = final_archives(lambda task: task.context.published)
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
     reads = ("health_checks.flags",)
@@ -228,11 +229,6 @@ class Report(EspoTask):
     @functools.cached_property
     def _shown(self) -> list[luigi.Task]:
         return [*products(), *summary_tasks()]
-
-    def complete(self) -> bool:
-        """Return True if the page exists and shows the present products."""
-        marker = self.out_page().target.marker()
-        return marker is not None and super().complete() and dict(marker.inputs) == self.input_ids()
 
     def work(self) -> None:
         """Write the page."""

@@ -249,7 +249,9 @@ class TestWithCDO:
         return done.stdout
 
     def test_it_reads_every_file(self, raw: Path) -> None:
-        for path in raw.rglob("*.nc"):
+        paths = list(raw.rglob("*.nc"))
+        assert len(paths) == 44
+        for path in paths:
             said = self.cdo("sinfon", path)
             assert path.name.split("_")[0] in said
             assert ("mapping : rotated_latitude_longitude" in said) == ("GSL-33" in path.name or "Rotated" in path.name)

@@ -276,10 +276,9 @@ def test_the_links_go_on_working_in_a_copy_of_the_folder_of_products(
 ) -> None:
     shutil.copytree(final, tmp_path / "copy")
     copied = items(replace(written, collection=tmp_path / "copy" / "stac" / "collection.json"))
-    for one in copied.values():
-        for asset in one.assets.values():
-            path = Path(asset.get_absolute_href())
-            assert path.is_relative_to(tmp_path) and path.exists()
+    paths = [Path(asset.get_absolute_href()) for one in copied.values() for asset in one.assets.values()]
+    assert paths
+    assert all(path.is_relative_to(tmp_path) and path.exists() for path in paths)
 
 
 def test_folders_behind_links_get_the_same_catalogue_and_stay_links(final: Path, tmp_path: Path) -> None:

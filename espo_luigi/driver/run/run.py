@@ -273,7 +273,13 @@ class Run:
             self._delete_temporary(done_with)
 
     def _delete_temporary(self, tasks: Sequence[Task]) -> None:
-        _delete_temporary(tasks)
+        # Outside of the lock: deleting a large store takes a while, and tasks end meanwhile.
+        for task in tasks:
+            if isinstance(task, SlurmTask):
+                try:
+                    task.delete_temporary()
+                except (EspoError, OSError) as error:
+                    logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
         self._look_at_scratch(tasks)
 
     def _give_up_after(self, task_id: str) -> None:
@@ -319,16 +325,6 @@ def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
 
 def _named(task: Task) -> str:
     return task.label() if isinstance(task, SlurmTask) else str(task)
-
-
-def _delete_temporary(tasks: Iterable[Task]) -> None:
-    # Outside of the lock: deleting a large store takes a while, and tasks end meanwhile.
-    for task in tasks:
-        if isinstance(task, SlurmTask):
-            try:
-                task.delete_temporary()
-            except (EspoError, OSError) as error:
-                logger.warning("%s: what nobody needs any more could not be deleted: %s", task.label(), error)
 
 
 def _whole_reason(label: str, reason: str) -> str:

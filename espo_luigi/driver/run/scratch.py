@@ -166,18 +166,15 @@ class Scratch:
             sizes = {name: use.on_disk for name, use in self._uses.items() if use.on_disk}
             largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
             lie = ", ".join(f"{render_size(sizes[name])} of {name or 'tasks of no group'}" for name in largest)
-            first = next(iter(self._waiting))
+            waiting = list(self._waiting)
+            wait = f"{', '.join(waiting[:_SHOWN])}{_more(len(waiting))}"
             return (
                 f"no room: [espo] scratch_limit = {settings().scratch_limit}, of which temporary stores take "
-                f"{render_size(sum(sizes.values()))} ({lie}{_more(len(sizes))}). {_listed(list(self._waiting))} "
-                f"cannot start; {first} has {render_size(self._uses[first].to_write)} to write. Raise the limit, or "
-                "solve what failed, if anything did: the same command goes on from these stores. `espo clean` deletes "
-                "those that nothing needs. With keep_temporary = true, or in a part of All, a run deletes none"
+                f"{render_size(sum(sizes.values()))} ({lie}{_more(len(sizes))}). {wait} cannot start; {waiting[0]} has "
+                f"{render_size(self._uses[waiting[0]].to_write)} to write. Raise the limit, or solve what failed, if "
+                "anything did: the same command goes on from these stores. `espo clean` deletes those that nothing "
+                "needs. With keep_temporary = true, or in a part of All, a run deletes none"
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:_SHOWN])}{_more(len(names))}"
 
 
 def _more(count: int) -> str:

@@ -7,7 +7,6 @@ example on a node that stopped answering. Or the driver gives the job up and clo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,14 +37,13 @@ class Claim:
             )
 
 
-def own_claim(environ: Mapping[str, str] | None = None) -> Claim | None:
+def own_claim() -> Claim | None:
     """Return the claim of this process's job, or None for a job of the local engine."""
-    environ = os.environ if environ is None else environ
-    scheduler = schedulers.around(environ)
-    if scheduler is None or CLAIM_VARIABLE not in environ:
+    scheduler = schedulers.around(os.environ)
+    if scheduler is None or CLAIM_VARIABLE not in os.environ:
         return None
-    start = environ.get(START_VARIABLE, FIRST_START)
-    return Claim(Path(environ[CLAIM_VARIABLE]), str(scheduler.job_id(environ)), start)
+    start = os.environ.get(START_VARIABLE, FIRST_START)
+    return Claim(Path(os.environ[CLAIM_VARIABLE]), str(scheduler.job_id(os.environ)), start)
 
 
 def check_claim() -> None:

@@ -65,7 +65,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level
     return with_level(out, scen_measures.attrs, to_level)
 
 
-def heatmap(measured: Mapping[str, xr.Dataset], *, to_level: str = "diag-heatmap") -> xr.Dataset:
+def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     """Compare datasets by the mean distance of their properties from the reference, rescaled per property.
 
     value = mean over cells of |m| (|m - 1| for a ratio), each property rescaled to (v - min) / (max - min) over the
@@ -96,7 +96,7 @@ def heatmap(measured: Mapping[str, xr.Dataset], *, to_level: str = "diag-heatmap
     common = {
         key: value for key, value in first.attrs.items() if all(d.attrs.get(key) == value for d in measured.values())
     }
-    return with_level(out, common, to_level)
+    return with_level(out, common, "diag-heatmap")
 
 
 def _span(coord: xr.DataArray) -> str:

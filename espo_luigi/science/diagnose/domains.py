@@ -120,7 +120,6 @@ def properties_in_units(
     units: Mapping[str, str],
     definitions: Mapping[str, Any],
     period: Sequence[str],
-    to_level: str = "diag-properties",
 ) -> xr.Dataset:
     """Return the properties of daily maps after their conversion to `units`; computed, a map each.
 
@@ -130,7 +129,7 @@ def properties_in_units(
         The variables in any units that convert, precipitation as flux or depth.
     units
         The unit of each variable; others are not used.
-    definitions, period, to_level
+    definitions, period
         As of `properties`.
 
     Raises
@@ -139,5 +138,5 @@ def properties_in_units(
         If units do not convert, or as `properties`.
     """
     series = part[[name for name in units if name in part]].sel(time=slice(*period))
-    found = properties(in_units(in_blocks(series), units), definitions=definitions, period=period, to_level=to_level)
-    return found.compute()
+    converted = in_units(in_blocks(series), units)
+    return properties(converted, definitions=definitions, period=period, to_level="diag-properties").compute()

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import cftime
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.calendar import TimeAxis, calendar_of
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import day_of
 
@@ -64,9 +63,7 @@ class RawSeries:
 
     def number(self, day: str) -> int:
         """Return the number of a day, given as YYYY-MM-DD."""
-        calendar = calendar_of(self.data)
-        index = xr.CFTimeIndex([cftime.datetime.strptime(day, "%Y-%m-%d", calendar=calendar)])
-        return int(TimeAxis.of_index(calendar, index).days[0])
+        return TimeAxis.of(self.data[:1]).number(day)
 
     def missing(self, count: int, first: int, last: int, gaps: int = 1) -> str:
         """Return how many days are missing, in so many gaps, and the first and the last of them."""

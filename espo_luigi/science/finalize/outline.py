@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.regrid.sphere import cell_corners, unit_vectors
 from espo_luigi.science.scopes import cross_edges
 from espo_luigi.science.stack import horizontal_dims
 
@@ -56,7 +57,9 @@ def outline(lat: xr.DataArray, lon: xr.DataArray, cells: xr.DataArray | None = N
     along_rows = np.stack([number[:, :-1][rows], number[:, 1:][rows]], axis=1)
     along_columns = np.stack([number[:-1][columns], number[1:][columns]], axis=1)
     used, edges = np.unique(np.concatenate([along_rows, along_columns]), return_inverse=True)
-    x, y, z = _corners(_unit_vectors(lat.values, lon.transpose(*dims).values)).reshape(-1, 3)[used].T
+    centres = unit_vectors(lat.values.astype(np.float64), lon.transpose(*dims).values.astype(np.float64))
+    corners = cell_corners(centres).reshape(-1, 3)[used]
+    x, y, z = (corners / np.linalg.norm(corners, axis=-1, keepdims=True)).T
     return xr.Dataset(
         {
             "lat": ("corner", np.rad2deg(np.arcsin(z)), {"units": "degrees_north"}),
@@ -82,7 +85,7 @@ def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataA
         If the outline reaches further than 80 degrees from its middle.
     """
     lat, lon = xr.broadcast(lat, lon)
-    corners = _unit_vectors(border["lat"].values, border["lon"].values)
+    corners = unit_vectors(border["lat"].values, border["lon"].values)
     middle = corners.sum(axis=0)
     middle /= np.linalg.norm(middle)
     radius = np.rad2deg(np.arccos(np.clip(corners @ middle, -1, 1).min()))
@@ -91,7 +94,7 @@ def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataA
             f"the domain reaches {radius:.0f} degrees from its middle; expected {_LARGEST_RADIUS_DEGREES} at most. Cut "
             "regional domains only."
         )
-    points = _unit_vectors(lat.values.ravel(), lon.values.ravel())
+    points = unit_vectors(*(one.values.ravel().astype(np.float64) for one in (lat, lon)))
     found = np.zeros(len(points), bool)
     near = np.flatnonzero(points @ middle > 0)
     found[near] = _within(_on_plane(points[near], middle), _on_plane(corners, middle)[border["edges"].values])
@@ -121,21 +124,6 @@ def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
 
 def _extent(coordinate: xr.DataArray) -> str:
     return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
-
-
-def _unit_vectors(lat: np.ndarray, lon: np.ndarray) -> Floats:
-    north, east = np.deg2rad(np.asarray(lat, np.float64)), np.deg2rad(np.asarray(lon, np.float64))
-    return np.stack([np.cos(north) * np.cos(east), np.cos(north) * np.sin(east), np.sin(north)], axis=-1)
-
-
-def _corners(centres: Floats) -> Floats:
-    """The corners (y + 1, x + 1, 3) of cells with these centres (y, x, 3)."""
-    for axis in (0, 1):
-        ends = [2 * centres.take(at, axis) - centres.take(inner, axis) for at, inner in ((0, 1), (-1, -2))]
-        first, last = (np.expand_dims(end, axis) for end in ends)
-        centres = np.concatenate([first, centres, last], axis)
-    corners = centres[1:, 1:] + centres[1:, :-1] + centres[:-1, 1:] + centres[:-1, :-1]
-    return corners / np.linalg.norm(corners, axis=-1, keepdims=True)
 
 
 def _on_plane(vectors: Floats, middle: Floats) -> Floats:

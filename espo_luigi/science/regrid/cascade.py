@@ -210,7 +210,7 @@ def weigh(
             used.size,
         )
         used = None
-    matrix, extrapolated, steps = _cascade(source.grid, list(stages.values()), used)
+    matrix, extrapolated, steps = cascade(source.grid, list(stages.values()), used)
     named = {name: stage.grid for name, stage in stages.items()}
     return Weights(source, destination, matrix, dict(zip(stages, steps, strict=True)), named, extrapolated)
 
@@ -293,20 +293,13 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     )
 
 
-def cascade(source: Grid, stages: Sequence[Stage]) -> sparse.csr_matrix:
-    """Matrix (points of the last stage, points of the source) that does all stages at once.
-
-    Weights are never negative, and zeros are kept as tiny numbers. So the product has an entry wherever a path leads
-    through the stages, and a NaN spreads exactly as in separate stages.
-    """
-    return _cascade(source, stages)[0]
-
-
-def _cascade(
+def cascade(
     source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
 ) -> tuple[sparse.csr_matrix, np.ndarray, list[sparse.csr_matrix]]:
     """Return the matrix of all stages, the last stage's points that depend on extrapolated values, and each matrix.
 
+    Weights are never negative, and zeros are kept as tiny numbers. So the product (points of the last stage, points of
+    the source) has an entry wherever a path leads through the stages, and a NaN spreads exactly as in separate stages.
     Only the source's points where `used` (None: all) take part.
     """
     matrix: sparse.csr_matrix | None = None

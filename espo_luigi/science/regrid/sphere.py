@@ -30,6 +30,22 @@ _NEWTON_STEPS = 20
 _NEAREST_CELLS = 4
 
 
+def unit_vectors(lat: Floats, lon: Floats) -> Floats:
+    """Return the Cartesian coordinates of points in degrees, along a new last axis."""
+    up, along = np.deg2rad(lat), np.deg2rad(lon)
+    return np.stack([np.cos(up) * np.cos(along), np.cos(up) * np.sin(along), np.sin(up)], axis=-1)
+
+
+def cell_corners(centres: Floats) -> Floats:
+    """Return the corners (y + 1, x + 1, 3) of cells with these centres (y, x, 3); their lengths mean nothing.
+
+    A corner lies in the middle of four centres; beyond the outermost, centres are extrapolated.
+    """
+    padded = np.pad(centres, ((1, 1), (1, 1), (0, 0)), mode="reflect", reflect_type="odd")
+    found: Floats = padded[1:, 1:] + padded[1:, :-1] + padded[:-1, 1:] + padded[:-1, :-1]
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Points on the sphere, in degrees.
@@ -61,8 +77,7 @@ class Grid:
 
     def unit_vectors(self) -> Floats:
         """Cartesian coordinates of every point, (size, 3)."""
-        lat, lon = (np.deg2rad(values).ravel() for values in self.coordinates())
-        return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
+        return unit_vectors(*self.coordinates()).reshape(-1, 3)
 
     def largest_steps(self) -> tuple[float, float]:
         """Largest steps between neighbours in latitude and longitude, in degrees; it has 2 points each way.
@@ -84,22 +99,14 @@ class Extrapolation:
     num_points: int = 8
 
 
-def weight_matrix(source: Grid, target: Grid, extrapolation: Extrapolation | None) -> sparse.csr_matrix:
-    """Matrix (target points, source points) of ESMF's bilinear weights.
-
-    Targets outside all source cells are extrapolated, or, without an extrapolation, are given a NaN weight, so that
-    they and all that is made from them become NaN.
-    """
-    return weights_and_outside(source, target, extrapolation)[0]
-
-
 def weights_and_outside(
     source: Grid, target: Grid, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None = None
 ) -> tuple[sparse.csr_matrix, NDArray[np.bool_]]:
-    """Return `weight_matrix`, and which targets lie outside all source cells.
+    """Return the matrix (target points, source points) of ESMF's bilinear weights, and which targets lie outside.
 
-    Only source points where `used` (None: all) take part. As in ESMF, all four corners of a cell must be used for the
-    cell to hold a target.
+    Targets outside all source cells are extrapolated, or, without an extrapolation, are given a NaN weight, so that
+    they and all that is made from them become NaN. Only source points where `used` (None: all) take part. As in ESMF,
+    all four corners of a cell must be used for the cell to hold a target.
     """
     points = target.unit_vectors()
     inside, corners, weights = bilinear_weights(source, target.coordinates(), points)

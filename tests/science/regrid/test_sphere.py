@@ -10,7 +10,7 @@ from espo_luigi.science.regrid.sphere import (
     Grid,
     bilinear_weights,
     inverse_distance_weights,
-    weight_matrix,
+    weights_and_outside,
 )
 
 INVERSE_DISTANCE = Extrapolation()
@@ -83,7 +83,7 @@ def test_the_weighted_corners_point_exactly_at_the_target(name: str) -> None:
 @pytest.mark.parametrize("name", GRIDS)
 def test_weights_are_a_partition_of_one(name: str, extrapolation: Extrapolation) -> None:
     source, lat, lon = GRIDS[name]
-    matrix = weight_matrix(source, points_in(lat, lon), extrapolation)
+    matrix = weights_and_outside(source, points_in(lat, lon), extrapolation)[0]
     assert (matrix.data > 0).all()
     np.testing.assert_allclose(np.asarray(matrix.sum(axis=1)).ravel(), 1, rtol=1e-12)
 
@@ -91,7 +91,7 @@ def test_weights_are_a_partition_of_one(name: str, extrapolation: Extrapolation)
 def test_a_grid_point_takes_its_own_value_and_stores_the_other_corners_of_its_cell() -> None:
     source, *_ = GRIDS["model"]
     lat, lon = source.coordinates()
-    matrix = weight_matrix(source, Grid(lat.ravel(), lon.ravel(), "points"), None)
+    matrix = weights_and_outside(source, Grid(lat.ravel(), lon.ravel(), "points"), None)[0]
     np.testing.assert_allclose(matrix.toarray(), np.eye(source.size), atol=1e-7)
     # ESMF stores all four weights of a cell, zeros too: NaNs spread from the other corners.
     assert (np.diff(matrix.indptr) == 4).all()
@@ -100,7 +100,7 @@ def test_a_grid_point_takes_its_own_value_and_stores_the_other_corners_of_its_ce
 def test_without_extrapolation_only_targets_outside_have_a_nan_weight() -> None:
     source, *_ = GRIDS["model"]
     target = Grid(np.array([50.0, 33.0, 50.0]), np.array([-60.0, -60.0, 60.0]), "points")
-    sums = np.asarray(weight_matrix(source, target, None).sum(axis=1)).ravel()
+    sums = np.asarray(weights_and_outside(source, target, None)[0].sum(axis=1)).ravel()
     np.testing.assert_array_equal(np.isnan(sums), [False, True, True])
 
 
@@ -120,8 +120,8 @@ def test_inverse_distance_uses_all_points_if_there_are_fewer_than_eight() -> Non
 def test_a_curvilinear_grid_that_is_in_truth_rectilinear_gives_the_same_matrix() -> None:
     source, lat, lon = GRIDS["model"]
     target = points_in(lat, lon)
-    expected = weight_matrix(source, target, INVERSE_DISTANCE)
-    found = weight_matrix(Grid(*source.coordinates(), "curvilinear"), target, INVERSE_DISTANCE)
+    expected = weights_and_outside(source, target, INVERSE_DISTANCE)[0]
+    found = weights_and_outside(Grid(*source.coordinates(), "curvilinear"), target, INVERSE_DISTANCE)[0]
     np.testing.assert_allclose(found.toarray(), expected.toarray(), atol=1e-12)
 
 

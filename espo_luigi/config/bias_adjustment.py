@@ -254,7 +254,9 @@ class AdjustingArgs(Section):
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
     align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    bias_adjust_reference: Unused = None
+    bias_adjust_reference: str | None = Absent(
+        "attribute of the scenarios; of ESPO v2, the reference's source by default"
+    )
     to_level: Ignored = None
     moving_yearly_window: Refused = None
 

@@ -146,7 +146,7 @@ class RunConfig(Section):
 
     @property
     def input_limits(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Boxes of raw data, and the data flags that limit values there, by variable; the first is for all data."""
+        """Parts of raw data, and the data flags that limit values there, by variable; the first is for all data."""
         inputs = self.health_checks.inputs
         if inputs is None:
             return [({}, self.flags)]

@@ -25,7 +25,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
@@ -160,7 +160,8 @@ class JoinTask(EspoTask):
         """Return attributes of a pool as those of the member."""
         columns = self.context.simulation(self.sim_id).columns
         of_the_member = {f"cat:{name}": columns[name] for name in ("member", "driving_member") if columns.get(name)}
-        return {**attrs, **of_the_member, "cat:id": self.sim_id}
+        reference = {"cat:bias_adjust_reference": self.context.config.reference_source}
+        return {**reference, **attrs, **of_the_member, "cat:id": self.sim_id}
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -219,6 +220,14 @@ class ConcatCleanPreswap(JoinTask):
     out_final = packed("preswap/dtrpreswap_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
     reads = tuple(key for key in JoinTask.reads if "{var}" not in key)
     name = "dtrpreswap"
+
+
+def archives(run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
+    """Return the final archive of each variable of a simulation's product; the archive of 2024 has no dtr."""
+    if run.workflow.product == "ConcatenationFinal":
+        variables = ["tasmax", "tasmin", *(var for var in run.published if var not in ("tasmax", "tasmin", "dtr"))]
+        return dict.fromkeys(variables, ConcatenationFinal(sim_id=sim_id).out_final())
+    return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
 
 
 def scenario_of_all_variables() -> Any:

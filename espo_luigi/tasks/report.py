@@ -31,7 +31,14 @@ from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_
 from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, ConcatenationFinal, HealthChecks, Move
+from espo_luigi.tasks.product import (
+    ConcatClean,
+    ConcatCleanPreswap,
+    ConcatenationFinal,
+    HealthChecks,
+    Move,
+    archives,
+)
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
@@ -323,12 +330,8 @@ def run_view() -> RunView:
 def _treated(sim_id: str) -> TreatedStores:
     """Where the counts of a simulation's treated and repaired days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    if run.workflow.product == "ConcatenationFinal":
-        product = ConcatenationFinal(sim_id=sim_id)
-    else:
-        product = ConcatClean(sim_id=sim_id, var=next(iter(run.published)))
     return TreatedStores(
-        product=product.out_final().path,
+        product=next(iter(archives(run, sim_id).values())).path,
         counts={
             name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
             for name in run.config.biasadjust.variables

@@ -247,13 +247,21 @@ class HealthChecks(EspoTask):
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
     in_final = scenario_of_all_variables()
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
     reads = (partition.NAMES_KEY, "health_checks")
 
-    def compute(self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(
+        self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]
+    ) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
         product = finalize.together(final) if isinstance(final, list) else final
-        cells = gaps.join_land([grid["land"] for grid in grids], product)
+        lands = [grid["land"] for grid in grids]
+        if extracted:
+            grid = grids[0].drop_vars("land")
+            _, cells = cut_to_domain(grid, gaps.join_land(lands, grid), extracted[0])
+        else:
+            cells = gaps.join_land(lands, product)
         allowed = gaps.allowed_gaps(product.attrs, cells)
         checks = self.context.config.health_checks.arguments("inputs")
         return health.health_checks(product, **checks, land=cells, allowed_gaps=allowed)

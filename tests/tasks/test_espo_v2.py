@@ -150,6 +150,30 @@ def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_toge
     ]
 
 
+@pytest.mark.parametrize(
+    ("how", "without", "takes"),
+    [
+        ("swap", "", ["tasmax", "tasmin"]),
+        ("derived", "tasmin", ["tasmax", "dtr"]),
+        ("dqm-dtr", "", ["tasmax", "tasmin", "dtr"]),
+    ],
+)
+def test_one_key_says_how_temperatures_are_made_consistent(
+    v2: Any, tmp_path: Path, how: str, without: str, takes: list[str]
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    content["clean_up"]["temperatures"] = how
+    content["biasadjust"]["variables"].pop(without, None)
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    swap = tasks.Swap(pool=POOL, piece="sr-0")
+    assert [bound.task.var for bound in swap.in_adjusted] == takes
+    made = {task.var: task for task in products() if isinstance(task, tasks.ConcatClean) and task.sim_id == ENSEMBLE[0]}
+    assert set(made) == {"tasmax", "tasmin", "dtr", "pr"}
+    assert made["tasmin"].in_slices[0].task == swap and made["dtr"].in_slices[0].task.task_family == "Adjust"
+
+
 def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_members(v2: Any) -> None:
     v2()
     domain = next(iter(context().domains))

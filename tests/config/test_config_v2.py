@@ -179,6 +179,10 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("chunks", "workingXY", "Y", to=0), "`chunks.workingXY.Y`"),
         (_set("QC", "lat_bnds", to=[63, 35]), "`QC.lat_bnds`"),
         (_set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": -1}), "`clean_up.xscen_clean_up.pr.round_var"),
+        (
+            _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["*"]),
+            r"except\.pr`.*'\*' is nei",
+        ),
         (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
         (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
         (_set("subregions", "n", to=0), "`subregions.n`"),

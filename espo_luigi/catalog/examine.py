@@ -20,6 +20,7 @@ from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.extract.input_values import Limits, value_problems
+from espo_luigi.science.scopes import cells_in, cut_to
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
 BLOCK_BYTES = 64 * 1024**2
@@ -52,8 +53,8 @@ def examine_match(
     match : Match
         A result of `Catalog.search`.
     period, regions
-        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`. Only
-        this part is read.
+        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`, or a single
+        scope of polygons (`science.scopes.cells_in`). Only this part is read.
     limits
         The possible values of each variable, in canonical units.
     mask_variable
@@ -185,18 +186,22 @@ def _last_day(raw: RawSeries) -> int:
 def _cut(
     series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
-    """Cut all files to the boxes; return nothing if a box does not fit their grid."""
+    """Cut all files to the boxes or polygons; return nothing if these do not fit their grid."""
     first = next((raw for files in series.values() for raw in files), None)
     if first is None:
         return {}
+    boxes = [region for region in regions if "shape" not in region]
     try:
-        cut = {
-            name: [RawSeries(raw.file, subset_boxes(raw.data.to_dataset(), regions)[name]) for raw in files]
-            for name, files in series.items()
-        }
+        inside = [cells_in(first.data.to_dataset(), one["name"], one) for one in regions if one not in boxes]
+
+        def part(raw: RawSeries) -> xr.Dataset:
+            ds = raw.data.to_dataset()
+            return cut_to(ds, inside[0])[0] if inside else subset_boxes(ds, boxes)
+
+        cut = {name: [RawSeries(raw.file, part(raw)[name]) for raw in files] for name, files in series.items()}
     except DataError as error:
         problems.append(Problem("grids", str(error), first.file))
         return {}
-    beyond = (beyond_the_grid(first.data.to_dataset(), region) for region in regions)
+    beyond = (beyond_the_grid(first.data.to_dataset(), region) for region in boxes)
     problems += [Problem("extrapolation", text, first.file) for text in beyond if text]
     return cut

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationError,
@@ -254,7 +256,9 @@ class AdjustingArgs(Section):
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
     align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    bias_adjust_reference: Unused = None
+    bias_adjust_reference: str | None = Absent(
+        "attribute of the scenarios; of ESPO v2, the reference's source by default"
+    )
     to_level: Ignored = None
     moving_yearly_window: Refused = None
 
@@ -307,6 +311,15 @@ class XscenCleanUp(Section):
     common_attrs_only: Unused = None
 
 
+def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in value:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"expected names or regular expressions, and {pattern!r} is neither ({error})") from error
+    return value
+
+
 class VariableCleanUp(Section):
     """The treatment of a variable's product in ESPO v2, in this order."""
 
@@ -316,8 +329,9 @@ class VariableCleanUp(Section):
     clip_var: Named[tuple[Number | None, Number | None]] = Field(
         default={}, description="the lowest and the highest value, by variable, in its unit"
     )
-    remove_all_attrs_except: Named[Names] = Field(
-        default={}, description="attributes that stay, by variable; `global` for the dataset's"
+    remove_all_attrs_except: Named[Annotated[Names, AfterValidator(_as_patterns)]] = Field(
+        default={},
+        description="attributes that stay (names or regular expressions), by variable; `global` for the dataset's",
     )
     add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
         default={}, description="attributes by variable; `global` for the dataset's"

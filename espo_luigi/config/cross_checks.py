@@ -63,8 +63,7 @@ def _check_pieces(config: RunConfig) -> None:
         raise ConfigurationError(
             f"`custom.regions` cuts the land into boxes, `subregions` (of ESPO v2) into slices: {both} given. Give one."
         )
-    members = config.extraction.simulation.search_data_catalogs.restrict_members
-    if config.subregions is None or (members and members.ordered == 1):
+    if config.subregions is None or config.extraction.simulation.search_data_catalogs.most_members == 1:
         return
     for name, variable in config.biasadjust.variables.items():
         group = variable.training_args.group

@@ -55,7 +55,8 @@ def translated(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Written]:
         _check_no_other(content)
         return content, {}
     parts = (_custom, _extraction, _regrid, _clean_up, _diagnostics, _health_checks)
-    made, written, unused = dict(content), dict[KeyPath, KeyPath](), list[str]()
+    made, written = dict(content), dict[KeyPath, KeyPath]()
+    unused = [section for section in ("io", "tdd") if content.get(section)]
     for part in parts:
         found, moved, without_effect = part(content)
         made |= found
@@ -115,6 +116,9 @@ def _custom(content: Mapping[str, Any]) -> Translation:
             for name in _NAMES.get(given_name, ())
         }
     unused = [f"chunks.{name}" for name in _mapping(content, "chunks") if name in ("pre-regrid", "diag")]
+    # Each member is a chunk, and a product's chunks have four years.
+    fixed = [("workingloc", "realization"), ("final", "time")]
+    unused += [f"chunks.{name}.{key}" for name, key in fixed if _at(content, "chunks", name, key) is not None]
     return {"custom": {**derived, "regions": {}, **given}}, moved, unused
 
 
@@ -155,6 +159,9 @@ def _clean_up(content: Mapping[str, Any]) -> Translation:
     for key in _mapping(section, "save"):
         unused.append(f"clean_up.save.{key} (no script of v2 reads it; `clean_up.bitround` rounds)")
     section.pop("save", None)
+    for name, one in _mapping(section, "xscen_clean_up").items():
+        if _at(one, "maybe_unstack_dict"):
+            unused.append(f"clean_up.xscen_clean_up.{name}.maybe_unstack_dict (products are always maps)")
     treated = section.pop("xscen_clean_up", None)
     if treated is not None:
         section = {"variables": treated, **section}
@@ -197,9 +204,8 @@ def _health_checks(content: Mapping[str, Any]) -> Translation:
         inputs["flags"] = sets["NAM"].get("flags")
         moved["health_checks", "inputs"] = ("health_checks", "NAM")
     unused = [f"health_checks.{name}.{key}" for name, key in _of_inputs(sets)]
-    if "QC" in sets and "shape" in extent:
-        unused.append("health_checks.QC (raw files are looked at in boxes only, and `QC` is a polygon)")
-    elif "QC" in sets:
+    unused += [f"QC.{key}" for key in _mapping(content, "QC") if key not in extent]
+    if "QC" in sets:
         inputs["scopes"] = {"QC": {**extent, "flags": sets["QC"].get("flags")}}
         moved["health_checks", "inputs", "scopes", "QC"] = ("health_checks", "QC")
         moved |= {("health_checks", "inputs", "scopes", "QC", key): ("QC", key) for key in extent}

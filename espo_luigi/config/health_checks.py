@@ -279,11 +279,8 @@ class Limits(Section):
     flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
 
 
-class ScopedLimits(Limits):
-    """Limits of the values in a box."""
-
-    lon_bnds: Longitudes = Field(description="the western and the eastern bound, degrees east")
-    lat_bnds: Latitudes = Field(description="the southern and the northern bound, degrees north")
+class ScopedLimits(Limits, Extent):
+    """Limits of the values in a part of the domain."""
 
 
 class InputLimits(Limits):

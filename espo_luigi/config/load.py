@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,15 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     except ValidationError as error:
         explained = explain(error, RunConfig, written, places)
         raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
-    return checked(config)
+    try:
+        return checked(config)
+    except ConfigurationError as error:
+        raise ConfigurationError(_as_given(str(error), written)) from error
+
+
+def _as_given(text: str, written: Written) -> str:
+    """Return a message with keys as the user has written them."""
+    return re.sub(r"(?<=`)[\w.-]+(?=`)", lambda key: ".".join(as_written(tuple(key[0].split(".")), written)), text)
 
 
 def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[KeyPath, str]]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from espo_luigi.config.fields import Absent, Free, Ignored, Section
 from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.perfect_model import PerfectModelSection
 from espo_luigi.config.regions import Custom, Paths, Subregions
-from espo_luigi.config.searching import ExtractionSection, Regrid
+from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.science.choices import each_period
 
 
@@ -146,7 +147,7 @@ class RunConfig(Section):
 
     @property
     def input_limits(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Boxes of raw data, and the data flags that limit values there, by variable; the first is for all data."""
+        """Parts of raw data, and the data flags that limit values there, by variable; the first is for all data."""
         inputs = self.health_checks.inputs
         if inputs is None:
             return [({}, self.flags)]
@@ -183,13 +184,14 @@ class RunConfig(Section):
 def value_at(value: Any, key: str) -> Any:
     """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
 
-    The key of a list's element is the element: `True` if it is there. `*` stands for the names of all that is there,
-    in their order.
+    The key of a list's element is the element: `True` if it is there; of a list of rows by simulation, the rows that
+    concern the simulation are returned. `*` stands for the names of all that is there, in their order.
     """
     if not key:
         return value
     if isinstance(value, tuple | list):
-        return True if key in value else None
+        rows = [one for one in value if isinstance(one, RepairRow) and fnmatchcase(key, one.id)]
+        return rows or (True if key in value else None)
     members = _members(value)
     if key == "*":
         return list(members)

@@ -61,6 +61,12 @@ class SearchDataCatalogs(Section):
     restrict_resolution: Refused = None
     restrict_warming_level: Refused = None
 
+    @property
+    def most_members(self) -> int | None:
+        """How many members of a model and experiment are kept; None if all are."""
+        kept = self.restrict_members.arguments() if self.restrict_members else {}
+        return kept.get("ordered")
+
 
 class ExtractDataset(Section):
     """How datasets are opened."""

@@ -25,6 +25,7 @@ from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
+from espo_luigi.tasks.product import archives
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -135,7 +136,7 @@ def audit(number: int, seed: int) -> Audit:
 
 
 def _is_published(run: RunContext, sim_id: str) -> bool:
-    return all(store.is_complete(info.path) for info in cells.published(run, sim_id).values())
+    return all(store.is_complete(info.path) for info in archives(run, sim_id).values())
 
 
 def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
@@ -181,7 +182,7 @@ def _remade(
 @functools.lru_cache(maxsize=2)
 def _products(run: RunContext, sim_id: str) -> dict[str, xr.Dataset]:
     """The opened product of each variable: opening an archive takes longer than comparing a cell."""
-    paths = {var: info.path for var, info in cells.published(run, sim_id).items()}
+    paths = {var: info.path for var, info in archives(run, sim_id).items()}
     opened = {path: cells.open_product(path) for path in set(paths.values())}
     return {var: opened[path] for var, path in paths.items()}
 

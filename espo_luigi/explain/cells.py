@@ -24,7 +24,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move, cut_to_domain
+from espo_luigi.tasks.product import ConcatClean, Move, cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
@@ -267,14 +267,6 @@ def references_of(run: RunContext, cells: Sequence[Cell], simulation: xr.Dataset
     common = calendar.minimum_calendar(calendar.calendar_of(simulation), run.config.custom.maximal_calendar)
     path = _calendar_of(cells[0].piece, "360_day" if common == "360_day" else "noleap")
     return store.open_store(path).isel({stack.STACKED_DIM: [cell.place for cell in cells]}).load()
-
-
-def published(run: RunContext, sim_id: str) -> dict[str, Any]:
-    """Return the final store (`ZarrInfo`) of each variable of a simulation's product."""
-    if run.workflow.product == "ConcatenationFinal":
-        info = ConcatenationFinal(sim_id=sim_id).out_final()
-        return dict.fromkeys(("tasmax", "tasmin", *(v for v in run.published if v not in ("tasmax", "dtr"))), info)
-    return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
 
 
 def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:

@@ -26,7 +26,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
 from espo_luigi.tasks.base import package_versions
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.product import Move
+from espo_luigi.tasks.product import Move, archives
 
 
 def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way:
@@ -44,7 +44,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     run = context()
     sim_id, variables = _known(run, sim_id, var)
     cell = cells.find_cell(run, lat, lon)
-    infos = cells.published(run, sim_id)
+    infos = archives(run, sim_id)
     products = {
         name: cells.in_product(cells.open_product(infos[name].path), run, sim_id, cell)[name] for name in variables
     }
@@ -73,7 +73,7 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, list[str]]:
     whole = run.full_id(sim_id)
     if whole not in run.simulations:
         raise ParameterError(not_one_of("sim_id", sim_id, list(run.simulations), takes_parts=True))
-    known = list(cells.published(run, whole))
+    known = list(archives(run, whole))
     if var and var not in known:
         raise ParameterError(not_one_of("var", var, known))
     return whole, [var] if var else known
@@ -232,7 +232,7 @@ def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
 
 def _blame(run: RunContext, sim_id: str, var: str) -> str:
     """What changed since a product was made, as `espo plan --rerun stale` finds it."""
-    changed = cells.published(run, sim_id)[var].task.stale()
+    changed = archives(run, sim_id)[var].task.stale()
     if changed:
         return f"Changed since: {', '.join(changed)}. Run again with `[espo] rerun = stale`."
     return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."

@@ -29,7 +29,7 @@ from espo_luigi.tasks.simulation import Rechunk, four_years
 BLOCK_BYTES = 128 * 1024**2
 BLOCK_IN_TIME_BYTES = 64 * 1024**2
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
-MAKERS = ("bias_adjust_institution", "bias_adjust_project")
+MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_reference")
 # Below this, a simulated diurnal range becomes noise, as in the reference workflow.
 JITTER_OF_DTR = {"thresh": "1e-4 K"}
 # The settings of a variable's adjustment that the attributes of the product may name.

@@ -32,7 +32,7 @@ from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParame
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import OutputPort
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, final_archives
+from espo_luigi.tasks.product import archives, final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
 # The DRS of each workflow's own products.
@@ -95,7 +95,7 @@ class Export(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if any export lacks a name or an attribute, or the folder belongs to another run."""
         super().check()
-        if self.var not in (known := variables_of(self.context)):
+        if self.var not in (known := list(archives(self.context, self.sim_id))):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
         self.names.check()
         if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
@@ -157,7 +157,7 @@ class Exports(luigi.WrapperTask):
         for part in parts:
             parameter.check("sim_id", run.full_id(part), self.get_task_family())
         wanted = [run.full_id(part) for part in parts] or list(run.simulations)
-        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in variables_of(run)]
+        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in archives(run, sim_id)]
         return [Export(sim_id=sim_id, var=var, drs=self.drs, folder=self.folder) for sim_id, var in every]
 
     def requires(self) -> list[luigi.Task]:
@@ -205,29 +205,15 @@ class Names:
         for (sim_id, var), fields in self.fields.items():
             for name in self._missing(sim_id, var, fields):
                 missing[name].append(f"{var} of {sim_id}")
-        v2 = self.run.workflow.product == "ConcatClean"
-        setting = f"clean_up.xscen_clean_up.{'VARIABLE.' if v2 else ''}add_attrs.global"
-        return lacking(self.drs, missing, setting) if missing else ""
+        return lacking(self.drs, missing, self.run.workflow.attributes) if missing else ""
 
     def _missing(self, sim_id: str, var: str, fields: Mapping[str, str]) -> list[str]:
         config = self.run.config
         given = [config.attributes.get("global", {}), config.treatment(var).get("add_attrs", {}).get("global", {})]
         missing = self.drs.missing(fields, *given)
-        if missing and store.is_complete(archive := _archive(self.run, sim_id, var)):
+        if missing and store.is_complete(archive := archives(self.run, sim_id)[var].path):
             missing = self.drs.missing(fields, *given, store.open_store(archive, check=False).attrs)
         return missing
-
-
-def variables_of(run: RunContext) -> list[str]:
-    """Return the variables of the final archives: of 2024's, the range is left out once tasmin is made of it."""
-    made_of_it = run.workflow.product == "ConcatenationFinal" and "tasmin" not in run.config.biasadjust.variables
-    return [var for var in run.published if var != "dtr" or not made_of_it]
-
-
-def _archive(run: RunContext, sim_id: str, var: str) -> Path:
-    by_variable = run.workflow.product == "ConcatClean"
-    task = ConcatClean(sim_id=sim_id, var=var) if by_variable else ConcatenationFinal(sim_id=sim_id)
-    return Path(task.out_final().path)
 
 
 def names_of(run: RunContext, drs: Drs) -> Names:
@@ -238,7 +224,7 @@ def names_of(run: RunContext, drs: Drs) -> Names:
 @functools.lru_cache(maxsize=8)
 def _names_of(run: RunContext, drs: str, _hash: str) -> Names:
     found = load_drs(drs)
-    every = [(sim_id, var) for sim_id in run.simulations for var in variables_of(run)]
+    every = [(sim_id, var) for sim_id in run.simulations for var in archives(run, sim_id)]
     return Names(run, found, {(sim_id, var): fields_of(run, found, sim_id, var) for sim_id, var in every})
 
 

@@ -1,7 +1,8 @@
 """How a production is divided: its simulations into pools, its land cells into pieces; and where its outputs lie.
 
 The members of a pool are adjusted together; each piece is made on its own. Rules name both and ask here for the rest.
-The two workflows differ here and in the tasks that `publish.products` asks for, and nowhere else.
+The workflows differ here, in `product.archives` and in the tasks that `publish.products` asks for. No rule asks which
+workflow it serves.
 """
 
 from __future__ import annotations
@@ -152,11 +153,14 @@ class Workflow:
     most_members: int
     # Whether a simulation covers only a part of the domain, to which its products are cut.
     is_regional: Callable[[Any, str], bool]
-    # The rule that makes the final archives.
+    # The rule that makes the final archives, and the key of the attributes that they are given.
     product: str
+    attributes: str
     names: Mapping[str, str] = field(default_factory=dict)
 
 
+# The members of a pool of v2, where the configuration does not say how many are kept.
+_MOST_MEMBERS = 5
 _V2_PATH = (
     "{final}/staging/simulation/biasadjusted/ESPO_v20_{ref_source}/{mip_era}/{activity}/{domain}/{institution}/"
     "{source}/{driving}{experiment}/{member}/day/{var}/"
@@ -180,21 +184,22 @@ def _espo_2024(config: RunConfig) -> Workflow:
         most_members=1,
         is_regional=lambda run, sim_id: False,
         product="ConcatenationFinal",
+        attributes="clean_up.xscen_clean_up.add_attrs.global",
     )
 
 
 def _espo_v2(config: RunConfig) -> Workflow:
     """Pools by model and experiment, slices, and the names of v2."""
     assert config.subregions is not None
-    members = config.extraction.simulation.search_data_catalogs.restrict_members
     return Workflow(
         name="espo-v2",
         pieces=Slices(config.subregions.n, config.custom.amno_region.model_copy(update={"tile_buffer": 0.0})),
         pool_of=lambda run, sim_id: _by_model_and_experiment(run.simulation(sim_id)),
         members=lambda run, pool: run.pools.get(pool, ()),
-        most_members=members.ordered if members else 5,
+        most_members=config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS,
         is_regional=lambda run, sim_id: _is_driven(run.simulation(sim_id)),
         product="ConcatClean",
+        attributes="clean_up.xscen_clean_up.VARIABLE.add_attrs.global",
         names=_V2_NAMES,
     )
 

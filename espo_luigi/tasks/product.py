@@ -25,7 +25,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
@@ -175,7 +175,8 @@ class JoinTask(EspoTask):
         """Return attributes of a pool as those of the member."""
         columns = self.context.simulation(self.sim_id).columns
         of_the_member = {f"cat:{name}": columns[name] for name in ("member", "driving_member") if columns.get(name)}
-        return {**attrs, **of_the_member, "cat:id": self.sim_id}
+        reference = {"cat:bias_adjust_reference": self.context.config.reference_source}
+        return {**reference, **attrs, **of_the_member, "cat:id": self.sim_id}
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -242,6 +243,14 @@ def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:
     return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
 
 
+def archives(run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
+    """Return the final archive of each variable of a simulation's product; the archive of 2024 has no dtr."""
+    if run.workflow.product == "ConcatenationFinal":
+        variables = ["tasmax", "tasmin", *(var for var in run.published if var not in ("tasmax", "tasmin", "dtr"))]
+        return dict.fromkeys(variables, ConcatenationFinal(sim_id=sim_id).out_final())
+    return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
+
+
 class HealthChecks(EspoTask):
     """Rule `health_checks`: the errors and suspicious values in the whole domain's scenario."""
 
@@ -249,13 +258,21 @@ class HealthChecks(EspoTask):
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
     in_final = final_archives(lambda task: task.context.published)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")
     reads = (partition.NAMES_KEY, "health_checks")
 
-    def compute(self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+    def compute(
+        self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]
+    ) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
         product = finalize.together(final) if isinstance(final, list) else final
-        cells = gaps.join_land([grid["land"] for grid in grids], product)
+        lands = [grid["land"] for grid in grids]
+        if extracted:
+            grid = grids[0].drop_vars("land")
+            _, cells = cut_to_domain(grid, gaps.join_land(lands, grid), extracted[0])
+        else:
+            cells = gaps.join_land(lands, product)
         allowed = gaps.allowed_gaps(product.attrs, cells)
         checks = self.context.config.health_checks.arguments("inputs")
         return health.health_checks(product, **checks, land=cells, allowed_gaps=allowed)

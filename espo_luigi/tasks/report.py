@@ -34,9 +34,9 @@ from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstre
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
-    ConcatenationFinal,
     HealthChecks,
     Move,
+    archives,
     final_archives,
 )
 from espo_luigi.tasks.publish import products
@@ -319,18 +319,15 @@ def run_view() -> RunView:
 def _treated(sim_id: str) -> TreatedStores:
     """Where the counts of a simulation's treated and repaired days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    joined = {}
-    if run.workflow.product == "ConcatClean":
-        joined = {var: ConcatClean(sim_id=sim_id, var=var) for var in run.published}
-    product = next(iter(joined.values()), None) or ConcatenationFinal(sim_id=sim_id)
+    finals = archives(run, sim_id)
     return TreatedStores(
-        product=product.out_final().path,
+        product=next(iter(finals.values())).path,
         counts={
             name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
             for name in run.config.biasadjust.variables
         },
         repaired=Extract(sim_id=sim_id).repaired_path,
-        clipped={var: task.clipped_path for var, task in joined.items()},
+        clipped={var: info.task.clipped_path for var, info in finals.items() if isinstance(info.task, ConcatClean)},
     )
 
 

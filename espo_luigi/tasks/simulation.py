@@ -49,7 +49,7 @@ class Extract(EspoTask):
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
-        "extraction.simulation.repairs",
+        "extraction.simulation.repairs.{sim_id}",
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",

@@ -96,6 +96,20 @@ def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) 
     assert files.problems(("2001", "2005")) == []
 
 
+def test_limits_in_polygons_are_of_the_cells_inside(files: Files) -> None:
+    # A triangle; the corner of its bounding box at 50 degrees north and 253 degrees east lies outside.
+    scope = {"name": "QC", "shape": [[[(-108.0, 44.0), (-90.0, 44.0), (-90.0, 51.0), (-108.0, 44.0)]]]}
+    files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 47.5, 268.0, 320.0))
+    files.change("tasmax", 2005, changed_at("tasmax", "2005-07-19", 50.0, 253.0, 321.0))
+    limits = limits_of({"tasmax": {"temperature_extremely_high": {"thresh": "40 degC"}}})
+    (found,) = examine_match(files.match, period=("2000", "2005"), regions=[scope], limits=limits)
+    assert where(found)[::3] == ("values_out_of_range", "2003-07-19")
+    assert (found.lat, found.lon, found.count) == (47.5, 268.0, 1)
+    elsewhere = {"name": "QC", "shape": [[[(0.0, 44.0), (9.0, 44.0), (9.0, 51.0), (0.0, 44.0)]]]}
+    (none,) = examine_match(files.match, period=("2000", "2005"), regions=[elsewhere], limits=limits)
+    assert none.kind == "grids" and "holds no cell" in none.message
+
+
 def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:
     for day, lat, lon, value in (("2002-03-05", 50.0, 256.0, 294.5), ("2004-11-30", 47.5, 271.0, 312.5)):
         files.change("tasmin", 2002, changed_at("tasmin", day, lat, lon, value))

@@ -3,7 +3,8 @@
 import copy
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,51 @@ def test_keys_without_effect_are_listed_once(loaded: Any, caplog: pytest.LogCapt
     assert "health_checks.NAM.start_date" in line
 
 
+def leaves(content: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all values."""
+    if isinstance(content, dict) and content:
+        for key, inner in content.items():
+            yield from leaves(inner, (*at, key))
+    else:
+        yield at
+
+
+def test_each_key_of_v2s_file_counts_is_refused_or_is_listed(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "espo_luigi")
+
+    def with_all(content: dict[str, Any]) -> None:
+        # Values of an anchor are apart from each other.
+        content |= {**json.loads(json.dumps(content)), "io": {"to": "zarr"}, "tdd": {"to": "zarr"}}
+        content["clean_up"]["save"] = {"bitround": 12}
+
+    content = yaml.safe_load((CONFIG / "espo-v2" / "config.yml").read_text())
+    with_all(content)
+    before = loaded(with_all).hash
+    (line,) = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
+    listed = {one.partition(" ")[0] for one in line.partition(": ")[2].split(", ")}
+    # How a run computes and logs does not count; variables and domains have the same keys.
+    alike = {"tasmax", "tasmin", "dtr", "Magtogoek", "Cree", "Tlicho", "Atlas"}
+    without_effect = set()
+    for path in leaves(content):
+        if path[0] in ("dask", "logging") or (path[0] != "extraction" and alike & set(path[:3])):
+            continue
+        key = ".".join(path)
+
+        def changed(content: dict[str, Any], path: tuple[str, ...] = path) -> None:
+            with_all(content)
+            _set(*path, to="?")(content)
+
+        with suppress(ConfigurationError):
+            if loaded(changed).hash == before:
+                without_effect.add(key)
+    assert {key for key in without_effect if not key.startswith(tuple(listed))} == {"chunks.workingXY.time"}
+    assert {
+        one
+        for one in listed
+        if not alike & set(one.split(".")) and not any(key.startswith(one) for key in without_effect)
+    } == set()
+
+
 def test_bits_are_rounded_only_where_saving_is_told_to(loaded: Any) -> None:
     assert loaded(save_to_zarr={"bitround": 12}).clean_up.bitround == 12
     assert loaded(lambda content: content["clean_up"].update(bitround=10)).clean_up.bitround == 10
@@ -133,6 +179,10 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("chunks", "workingXY", "Y", to=0), "`chunks.workingXY.Y`"),
         (_set("QC", "lat_bnds", to=[63, 35]), "`QC.lat_bnds`"),
         (_set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": -1}), "`clean_up.xscen_clean_up.pr.round_var"),
+        (
+            _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["*"]),
+            r"except\.pr`.*'\*' is nei",
+        ),
         (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
         (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
         (_set("subregions", "n", to=0), "`subregions.n`"),
@@ -164,15 +214,24 @@ def test_swapping_takes_both_adjusted_temperatures(loaded: Any) -> None:
         loaded(without_tasmin)
 
 
-def test_the_limits_of_inputs_in_a_polygon_are_listed_as_without_effect(
-    loaded: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_polygon_of_a_file_limits_raw_values_and_products(loaded: Any, tmp_path: Path) -> None:
     ring = [[-80, 45], [-60, 45], [-60, 60], [-80, 45]]
     (tmp_path / "quebec.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [ring]}))
-    caplog.set_level(logging.INFO, "espo_luigi")
-    config = loaded(QC={"name": "QC", "method": "shape", "shape": str(tmp_path / "quebec.geojson")})
-    assert config.health_checks.scopes["QC"].shape and not config.health_checks.inputs.scopes
-    assert "health_checks.QC (raw files are looked at in boxes only" in caplog.text
+    checks = loaded(QC={"name": "QC", "method": "shape", "shape": str(tmp_path / "quebec.geojson")}).health_checks
+    assert checks.scopes["QC"].shape == checks.inputs.scopes["QC"].shape == ((tuple(map(tuple, ring)),),)
+
+
+def test_the_number_of_members_may_be_left_open(loaded: Any) -> None:
+    search = ("extraction", "simulation", "search_data_catalogs")
+    assert loaded(_set(*search, "restrict_members", to={})).extraction.simulation.search_data_catalogs
+
+
+def test_the_name_of_a_key_in_a_message_is_the_users_where_sections_are_compared(loaded: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"`clean_up\.xscen_clean_up\.pr\.missing_by_var`"):
+        loaded(_set("clean_up", "xscen_clean_up", "pr", "missing_by_var", to={"pr": 0}))
+    flags = {"pr": {"very_large_precipitation_events": {"thresh": "400 K"}}}
+    with pytest.raises(ConfigurationError, match=r"`health_checks\.finalQC\.flags\.pr\.very_large"):
+        loaded(_set("health_checks", "finalQC", "flags", to=flags))
 
 
 def test_keys_that_only_v2_has_leave_no_trace_in_an_older_configuration() -> None:

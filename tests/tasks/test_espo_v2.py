@@ -150,6 +150,30 @@ def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_toge
     ]
 
 
+@pytest.mark.parametrize(
+    ("how", "without", "takes"),
+    [
+        ("swap", "", ["tasmax", "tasmin"]),
+        ("derived", "tasmin", ["tasmax", "dtr"]),
+        ("dqm-dtr", "", ["tasmax", "tasmin", "dtr"]),
+    ],
+)
+def test_one_key_says_how_temperatures_are_made_consistent(
+    v2: Any, tmp_path: Path, how: str, without: str, takes: list[str]
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    content["clean_up"]["temperatures"] = how
+    content["biasadjust"]["variables"].pop(without, None)
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    swap = tasks.Swap(pool=POOL, piece="sr-0")
+    assert [bound.task.var for bound in swap.in_adjusted] == takes
+    made = {task.var: task for task in products() if isinstance(task, tasks.ConcatClean) and task.sim_id == ENSEMBLE[0]}
+    assert set(made) == {"tasmax", "tasmin", "dtr", "pr"}
+    assert made["tasmin"].in_slices[0].task == swap and made["dtr"].in_slices[0].task.task_family == "Adjust"
+
+
 def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_members(v2: Any) -> None:
     v2()
     domain = next(iter(context().domains))
@@ -237,6 +261,27 @@ def test_the_plan_over_a_grown_catalogue_says_who_enters_a_pool_and_which_produc
     changed = [tasks.ConcatClean(sim_id=sim_id, var="pr").task_id for sim_id in ENSEMBLE[:2]]
     assert all(f"pool {POOL} ({ENSEMBLE[2]} enters)" in stale[task_id] for task_id in changed)
     assert not [name for name in stale if "Demo_Single" in name], "products of other pools stay as they are"
+
+
+def test_a_repair_of_one_member_runs_its_chain_again_and_what_the_pool_makes(v2: Any, tmp_path: Path) -> None:
+    get_config().set("espo", "final_format", "sharded")
+    files = v2()
+    complete_all()
+    content = yaml.safe_load(files[0].read_text())
+    row = {"id": ENSEMBLE[1].replace("CMIP6", "*"), "variable": "pr", "what": "missing", "when": "2040"}
+    content["extraction"]["simulation"]["repairs"].append(row)
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    key = "extraction.simulation.repairs"
+    stale = {task.task_id: task.stale() for task in in_order(tasks.All())}
+    assert [stale[tasks.Rechunk(sim_id=sim_id, piece="sr-0").task_id] for sim_id in ENSEMBLE] == [
+        [],
+        [f"{key}.{ENSEMBLE[1]}"],
+        [],
+    ]
+    for changed in (tasks.Train(pool=POOL, piece="sr-0", var="pr"), tasks.ConcatClean(sim_id=ENSEMBLE[0], var="pr")):
+        assert stale[changed.task_id] == [f"{key}.{ENSEMBLE[1]}"]
+    assert not any(changes for name, changes in stale.items() if "Demo_Single" in name or "Demo_Regional" in name)
 
 
 def test_a_member_of_another_domain_does_not_enter_a_pool_unnoticed(v2: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,14 +73,14 @@ def make(
     )
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler", "All"]
     with (folder / "stderr").open("w") as stderr:
-        command = [*luigi, "--pool", pools, "--until", until]
+        command = [*luigi, "--pool", pools, *(["--until", until] if until else [])]
         code = subprocess.call(command, cwd=folder, env=dict(environ), stderr=stderr, timeout=800)
     return Made(folder, code, (folder / "stderr").read_text()[-4000:])
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Made:
-    return make(tmp_path_factory.mktemp("here"), raw, 75, "local")
+    return make(tmp_path_factory.mktemp("here"), raw, 75, "local", until="")
 
 
 def test_a_pool_of_regional_members_has_values_on_all_land_inside_of_its_outline_and_nowhere_else(here: Made) -> None:
@@ -99,6 +99,44 @@ def test_tasmax_is_nowhere_below_tasmin_in_the_products(here: Made) -> None:
     for member in (1, 2):
         high, low = (store.open_store(here.product(member, var))[var] for var in ("tasmax", "tasmin"))
         assert int((high < low).sum()) == 0
+
+
+def test_the_published_range_is_adjusted_by_itself_and_the_range_before_the_exchange_is_kept(here: Made) -> None:
+    high, low, dtr = (store.open_store(here.product(1, var))[var] for var in ("tasmax", "tasmin", "dtr"))
+    assert float(abs(high - low - dtr).max()) > 0.1 and float(dtr.min()) >= 0
+    (path,) = (here.folder / "final" / "preswap").glob("dtrpreswap_day_*_r1i1p1f1_ESPO-DEMO_Demo-Regional_*.zarr.zip")
+    before = store.open_store(path)["dtrpreswap"]
+    # Swapping turns a negative range over, and changes no other; K in float32.
+    np.testing.assert_allclose(abs(before).values, (high - low).values, atol=1e-4)
+
+
+def test_products_have_the_attributes_that_the_configuration_leaves_and_adds(here: Made) -> None:
+    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())["clean_up"]["xscen_clean_up"]["pr"]
+    ds = store.open_store(here.product(1, "pr"))
+    for name, attrs in (("global", ds.attrs), ("pr", ds["pr"].attrs)):
+        added = content["add_attrs"][name]
+        assert {key: attrs[key] for key in added} == added
+        kept = {*content["remove_all_attrs_except"][name], *added}
+        assert {key for key in attrs if not key.startswith("espo_luigi_")} <= kept
+    # A prefix that is empty does nothing.
+    assert ds.attrs["cat:bias_adjust_reference"] == "Demo-Rotated"
+    assert ds.attrs["cat:bias_adjust_project"] == "ESPO"
+
+
+def test_each_member_is_checked_everywhere_and_in_the_scope_and_diagnosed(here: Made) -> None:
+    checks = [store.open_store(path) for path in (here.folder / "final" / "checks" / "NAM").glob("*_checks.zarr")]
+    assert len(checks) == 2
+    for found in checks:
+        raised = {str(name): bool(value) for name, value in found.data_vars.items()}
+        assert len(raised) == 12 and not any(raised.values()), raised
+        assert [name for name in raised if name.startswith("QC_pr_")]
+    diagnosed = list(
+        (here.folder / "final" / "diagnostics" / "Demo-Rotated" / "NAM" / "Gaspe").glob("*/*_imp.zarr.zip")
+    )
+    assert len(diagnosed) == 2
+    for path in diagnosed:
+        shares = store.open_store(path).load().to_array()
+        assert 0 <= float(shares.min()) < float(shares.max()) <= 1
 
 
 def test_members_keep_their_differences_and_the_day_that_all_files_lack_is_filled_and_recorded(here: Made) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 import numpy as np
 import xarray as xr
@@ -96,7 +96,7 @@ class Treatment:
     clip_var: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     """The lowest and the highest value, in the variable's units."""
     remove_all_attrs_except: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The attributes that stay, of the dataset (`global`) and of variables; ``*`` stands for any text."""
+    """The attributes that stay, of the dataset (`global`) and of variables: names or regular expressions."""
     add_attrs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     change_attr_prefix: str = ""
     """What takes the place of `cat:` in the names of global attributes; nothing does if it is empty."""
@@ -143,7 +143,7 @@ def clean_up_cells(
     )
     bare = _with_attributes_left(_with_history(_labelled(clipped, "final")), treatment.remove_all_attrs_except)
     described = _with_grid_mapping(_describe(bare, treatment.add_attrs))
-    prefix = treatment.change_attr_prefix
+    prefix = treatment.change_attr_prefix.removesuffix(":")
     if not prefix:
         return described
     named = {str(name).replace("cat:", f"{prefix}:", 1) if str(name).startswith("cat:") else name: value
@@ -196,11 +196,11 @@ def _with_attributes_left(ds: xr.Dataset, left: Mapping[str, Sequence[str]]) -> 
     for name, patterns in left.items():
         holder = out if name == "global" else out.variables.get(name)
         if holder is not None:
-            kept = (*patterns, "espo_luigi_*")
+            kept = (*patterns, "espo_luigi_.*")
             holder.attrs = {
                 key: value
                 for key, value in holder.attrs.items()
-                if any(fnmatchcase(str(key), pattern) for pattern in kept)
+                if any(re.fullmatch(pattern, str(key)) for pattern in kept)
             }
     return out
 

@@ -9,7 +9,9 @@ import xarray as xr
 import xclim.indices
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.finalize.consistency import (
+    consistent,
     count_inversions,
     dqm_dtr,
     inversions_before_and_after,
@@ -125,6 +127,22 @@ def test_the_institutes_way_to_undo_the_exchange_gives_the_same() -> None:
     undone = dqm_dtr(swapped.tasmax, swapped.tasmin, dtr, dtrpreswap=swapped.dtrpreswap)
     np.testing.assert_array_equal(undone.tasmax, unswapped)
     np.testing.assert_array_equal(undone.tasmin, unswapped - dtr)
+
+
+@pytest.mark.parametrize("how", ["swap", "derived", "dqm-dtr"])
+def test_each_way_makes_a_pair_of_what_it_takes_and_keeps_the_range_before(how: str) -> None:
+    high, low = pair(gaps=False)
+    dtr = abs(adjusted("dtr", 8, gaps=False)).assign_attrs(units="K")
+    given = {"tasmax": high, "tasmin": low, "dtr": dtr}
+    made = consistent({name: given[name] for name in NEEDED_FOR[how]}, how=how)
+    tasmax, tasmin, before = {
+        "swap": (np.maximum(high, low), np.minimum(high, low), high - low),
+        "derived": (high, high - dtr, dtr),
+        "dqm-dtr": (high, high - dtr, high - low),
+    }[how]
+    np.testing.assert_array_equal(made.tasmax, tasmax)
+    np.testing.assert_array_equal(made.tasmin, tasmin)
+    np.testing.assert_allclose(made.dtrpreswap, before, atol=1e-4)
 
 
 def test_blocks_of_any_size_give_the_same_lazily() -> None:

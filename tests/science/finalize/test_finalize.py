@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.scenario import Treatment, clean_up, clipped_days, concatenate
+from espo_luigi.science.finalize.scenario import Treatment, clean_up, clean_up_cells, clipped_days, concatenate
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NY, NX = 2, 3
@@ -157,6 +157,37 @@ def test_stacked_data_come_out_on_the_complete_grid_lazily_in_the_chunks_of_the_
     assert out.tasmin.dims == ("time", "lat", "lon") and out.pr.chunksizes["time"] == (2,)
     expected = clean_up(whole, grid=None, **ARGS)
     xr.testing.assert_equal(out.compute(), expected)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "kept"),
+    [("", "cat:id"), ("dataset", "dataset:id"), ("dataset:", "dataset:id")],
+)
+def test_a_variable_of_v2_is_rounded_clipped_and_described_in_this_order(prefix: str, kept: str) -> None:
+    sea = xr.DataArray([[True, False, True], [True, True, False]], dims=("lat", "lon"))
+    values = make_adjusted(1.2345678912345e-5, "pr", "kg m-2 s-1", history="adjusted", long_name="rain", other="x")
+    whole = values.assign_attrs({"cat:source": "M", "cat:xrfreq": "D", "espo_luigi_config": "abc"}).where(sea)
+    treatment = Treatment(
+        round_var={"pr": 10},
+        clip_var={"pr": (None, 1.25e-5)},
+        remove_all_attrs_except={"global": ["cat:id", "cat:so.*", "history"], "pr": ["units", "history"]},
+        add_attrs={"global": {"version": "v2.0"}, "pr": {"long_name": "Precipitation"}},
+        change_attr_prefix=prefix,
+    )
+    out = clean_up_cells(
+        stack_drop_nans(whole),
+        grid=grid_of(whole),
+        land=sea.assign_coords(lat=whole.lat, lon=whole.lon),
+        treatment=treatment,
+        chunks={"lat": 2, "lon": 2, "time": 2},
+        days=2,
+    ).compute()
+    expected = np.minimum(np.float32(np.round(whole.pr.values, 10)), np.float32(1.25e-5))
+    np.testing.assert_allclose(out.pr.values, expected, rtol=1e-6)
+    assert np.isnan(out.pr.values[:, ~sea.values]).all() and float(out.pr.max()) == np.float32(1.25e-5)
+    assert out.pr.attrs == {"units": "kg m-2 s-1", "history": "adjusted", "long_name": "Precipitation"}
+    names = {kept, kept.replace("id", "source"), "history", "version", "espo_luigi_config"}
+    assert out.attrs.keys() == names and out.attrs["history"] == "adjusted"
 
 
 def test_variables_on_different_cells_are_an_error():

@@ -17,6 +17,7 @@ KeyPath = tuple[str, ...]
 # Far above what any configuration has. Aliases of aliases make billions of values of some lines.
 _LARGEST_BYTES = 5_000_000
 _DEEPEST = 50
+_TOO_DEEP = f"lists or mappings are nested more than {_DEEPEST} deep", "Nest them less deeply"
 _MOST_VALUES = 200_000
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -110,7 +111,7 @@ def _check_extent(text: str, path: Path) -> None:
             case yaml.ScalarEvent():
                 _count(inside, sizes, event.anchor or "", 1)
         if len(inside) > _DEEPEST:
-            found, instead = f"lists or mappings are nested more than {_DEEPEST} deep", "Nest them less deeply"
+            found, instead = _TOO_DEEP
         elif inside[-1][1] > _MOST_VALUES:
             found, instead = f"its aliases (`*name`) stand for more than {_MOST_VALUES} values", "Use fewer of them"
         else:
@@ -143,8 +144,11 @@ def _text(path: Path) -> str:
 
 def _syntax_message(error: yaml.YAMLError, path: Path) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
     problem = getattr(error, "problem", None) or str(error)
+    # libyaml's own limit, of 1000, which it meets while it looks for the first event.
+    if mark and "nesting depth" in problem:
+        return f"{path}, line {mark.line + 1}: {'. '.join(_TOO_DEEP)}."
+    where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
     return f"{where}: not valid YAML: {problem}."
 
 

@@ -42,6 +42,7 @@ def copy(tmp_path: Path) -> Path:
     for module in (
         "__init__.py",
         "science/__init__.py",
+        "science/choices.py",
         "science/adjust/__init__.py",
         "science/adjust/kernels/__init__.py",
         "files.py",

@@ -30,7 +30,7 @@ def explain(
 
     Copies by an alias have the place of the value that they copy, and share its line.
     """
-    found = [dict(one) for one in error.errors(include_url=False)]
+    found: list[dict[str, Any]] = [dict(one) for one in error.errors(include_url=False)]
     own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
     lines: dict[tuple[str, str, str], dict[str, None]] = {}
     for one in own or found:

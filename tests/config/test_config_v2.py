@@ -194,7 +194,7 @@ def test_sections_of_v2_without_subregions_are_refused(loaded: Any) -> None:
     [
         ("bitround: 12", r"`clean_up\.bitround` would have no effect: only ESPO v2"),
         ("temperatures: dqm-dtr", r"`clean_up\.temperatures: dqm-dtr` takes the adjusted"),
-        ("variables: {pr: {round_var: {pr: 8}}}, bitround: 9", r"`clean_up\.bitround`, `clean_up\.variables` would have"),
+        ("variables: {pr: {round_var: {pr: 8}}}, bitround: 9", r"`clean_up\.bitround`, `clean_up\.variables` would"),
     ],
 )
 def test_treatments_of_products_that_only_v2_does_are_refused_without_its_section(

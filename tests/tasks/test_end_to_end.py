@@ -307,7 +307,7 @@ OF_ONE_RAW_FILE = ("variable_id", "table_id", "grid_label", "title", "cat:path",
 
 
 def test_no_product_has_an_attribute_that_is_not_true_of_it(here: Path) -> None:
-    """Series, properties, measures, checks and the reference; the report's summaries and counts, and the grids, are no datasets."""
+    """Series, properties, measures, checks and the reference; the report's summaries and counts, and grids, are none."""
     looked_at = 0
     for path in sorted([*(here / "final").rglob("*.zarr"), *(here / "final").rglob("*.zarr.zip")]):
         product = store.open_store(path)

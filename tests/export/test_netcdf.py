@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import xarray as xr
 from exported import product
 from failing_files import FailingFiles, Fault, missing_parts
+from zarr.storage import LocalStore, WrapperStore
 
+from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export import netcdf
-from espo_luigi.export.conventions import described
+from espo_luigi.export.conventions import described, stretches
 from espo_luigi.export.netcdf import Layout, write_netcdf
 
 ROWS = Layout({"Y": 4, "X": 9})
@@ -98,6 +101,35 @@ def test_chunks_at_the_edge_are_whole(tmp_path: Path, monkeypatch: pytest.Monkey
     with h5py.File(tmp_path / "pr.nc") as raw, xr.open_dataset(tmp_path / "pr.nc") as found:
         assert raw["prAdjust"].chunks[1:] == (4, 9)
         np.testing.assert_array_equal(found["prAdjust"].values, made["prAdjust"].values)
+
+
+class _Noted(WrapperStore[LocalStore]):
+    """A Zarr store that notes the chunks of data that are read."""
+
+    def __init__(self, store: LocalStore) -> None:
+        super().__init__(store)
+        self.read: list[str] = []
+
+    async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
+        if key.startswith("tasmax/c/"):
+            self.read.append(key)
+        return await super().get(key, *arguments, **options)
+
+
+@pytest.mark.parametrize(("years", "reads"), [(4, 12), (5, 18)])
+def test_files_that_begin_with_the_archives_chunks_of_time_read_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int, reads: int
+) -> None:
+    """Files of five years need the chunks of the fifth year twice."""
+    monkeypatch.setattr(netcdf, "SMALLEST_CHUNK_BYTES", 1)
+    chunks = {"time": 4 * 365, "lat": 4, "lon": 9}
+    store.write_store(product("noleap"), tmp_path / "day.zarr", store.Marker("a"), chunks=chunks)
+    noted = _Noted(LocalStore(tmp_path / "day.zarr", read_only=True))
+    with xr.open_zarr(noted, chunks=None) as ds:
+        made = described(ds, "tasmax", "tasmax", {})
+        for one in stretches(ds["time"], years):
+            write_netcdf(made.isel(time=one.days), tmp_path / f"{one.dates}.nc", ROWS)
+    assert len(noted.read) == reads and len(set(noted.read)) == 12
 
 
 @needs("ncdump", "netcdf-bin")

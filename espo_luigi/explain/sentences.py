@@ -254,13 +254,23 @@ def _final(final: Final) -> Iterator[str]:
     }[final.how]
     steps = [how]
     steps += [] if final.rounded_to is None else [f"rounded to {final.rounded_to} decimals of {final.units}"]
-    steps += [] if final.clipped is None else [f"clipped to {final.clipped}"]
+    steps += [] if final.clipped is None else [_clipped(final, final.clipped)]
     steps += [] if final.bits is None else [f"rounded to {final.bits} bits of the mantissa"]
     named = "; ".join(f"{name}: {value}" for name, value in final.attributes.items())
     yield f"{final.var} in the product: {show(final.value)}"
     yield f"  Clean-up. {'; '.join(steps)}: {show(final.clean)}.{f' Attributes: {named}.' if named else ''}"
     equal = "the same, bit for bit" if final.identical else f"a difference of {final.value - final.clean:.3g}"
     yield f"  Product. {final.store} has {final.value!r} {final.units}: {equal}."
+
+
+def _clipped(final: Final, bounds: tuple[float | None, float | None]) -> str:
+    """Whether a value was beyond the bounds; of an exchange, the value of the other variable was treated."""
+    own = {"tasmax": "tasmin", "tasmin": "tasmax"}.get(final.var, final.var) if final.how == "exchanged" else final.var
+    before, (low, high) = final.made_of.get(own, final.clean), bounds
+    known = [(word, one) for word, one in (("at least", low), ("at most", high)) if one is not None]
+    said = " and ".join(f"{word} {quantity(one, final.units, difference=final.var == 'dtr')}" for word, one in known)
+    is_beyond = (low is not None and before < low) or (high is not None and before > high)
+    return f"clipped to {said}" if is_beyond else f"not clipped ({said})"
 
 
 def _exactness(way: Way) -> str:

@@ -22,6 +22,7 @@ from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import store
 from espo_luigi.demo import ensure_demo
+from espo_luigi.science import stack
 
 _NO_SLURM = missing_for_slurm(False)
 pytestmark = pytest.mark.timeout(900)
@@ -58,6 +59,8 @@ def make(
     """Make the products of the pool of two regional members, one of whose years lacks its first day."""
     content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
     content["subregions"]["n"] = n
+    # 34.56 mm/d.
+    content["clean_up"]["xscen_clean_up"]["pr"]["clip_var"] = {"pr": [None, 4e-4]}
     (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
     (folder / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
     paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
@@ -171,6 +174,21 @@ def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_fille
     values = {one["var"]: one["value"] for one in way["finals"]}
     assert values["pr"] == float(at["pr"].sel(time="2015-01-01").squeeze())
     assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
+
+
+def test_clipped_days_are_counted_by_cell_and_told_by_espo_explain(here: Made) -> None:
+    product = store.open_store(here.product(2, "pr")).load()
+    (path,) = (here.folder / "final/report").rglob("*_r2i1p1f1_ESPO-DEMO_Demo-Regional_*+pr+clipped.zarr")
+    counted = stack.on_grid([store.open_store(path)["pr"].load()], stack.grid_of(product))
+    is_clipped = product["pr"] == np.float32(4e-4)
+    land = product["pr"].notnull().any("time")
+    assert is_clipped.any() and float(product["pr"].max()) == np.float32(4e-4)
+    np.testing.assert_array_equal(counted.where(land), is_clipped.sum("time").where(land))
+    time, row, column = np.argwhere(is_clipped.values)[0]
+    at = product.isel({"time": time, "rlat": row, "rlon": column})
+    point = f"{float(at.lat):.4f}", f"{float(at.lon):.4f}", str(at["time"].dt.strftime("%Y-%m-%d").item())
+    said = told(here, "Demo-Ensemble_r2i1p1f1_ESPO-DEMO_Demo-Regional", *point, "pr")
+    assert "clipped to at most 34.56 mm/d: 34.56 mm/d." in " ".join(said.stdout.split())
 
 
 def test_a_sample_of_a_pools_products_is_what_the_raw_files_give(here: Made) -> None:

@@ -166,7 +166,7 @@ def clipped_days(cells: xr.Dataset, treatment: Treatment) -> xr.Dataset:
         for name, bounds in treatment.clip_var.items()
     }
     attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": cells.sizes["time"]}
-    return xr.Dataset({name: days.sum("time").assign_attrs(attrs) for name, days in beyond.items()})
+    return xr.Dataset({name: days.sum("time", keep_attrs=False).assign_attrs(attrs) for name, days in beyond.items()})
 
 
 def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:

@@ -31,6 +31,8 @@ from espo_luigi.tasks.product import archives
 _CELLS_AT_ONCE = 50
 # The days around a sample's day that are compared: those of its chunk of time, which is read whole.
 _CHUNK = "time"
+# How many differences are shown.
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def audit(number: int, seed: int) -> Audit:
     """
     began, run = time.monotonic(), context()
     _products.cache_clear()
-    there = [sim_id for sim_id in run.simulations if _is_published(run, sim_id)]
+    finals = {sim_id: archives(run, sim_id).values() for sim_id in run.simulations}
+    there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]
     missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
     if not there:
         raise StoreError(f"none of {len(missing)} simulations has a product yet. Finish the run first (`espo status`).")
@@ -133,10 +136,6 @@ def audit(number: int, seed: int) -> Audit:
                 left_out["outside of the simulation's domain"] += 1
     differences = tuple(one.difference for one in compared if one.difference is not None)
     return Audit(_rows(compared), differences, dict(left_out), missing, seed, time.monotonic() - began)
-
-
-def _is_published(run: RunContext, sim_id: str) -> bool:
-    return all(store.is_complete(info.path) for info in archives(run, sim_id).values())
 
 
 def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
@@ -258,9 +257,6 @@ def render(found: Audit) -> str:
     said = f"products {verdict} this run." if found.rows else "nothing was compared: no product is proved."
     lines.append(f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}")
     return "\n".join(lines)
-
-
-_SHOWN = 10
 
 
 def as_json(found: Audit) -> dict[str, Any]:

@@ -35,9 +35,6 @@ from espo_luigi.tasks.ports import OutputPort
 from espo_luigi.tasks.product import archives, final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
-# The DRS of each workflow's own products.
-DRS_OF_WORKFLOW = {"espo-2024": "espo-g6", "espo-v2": "espo-v2"}
-
 
 class FolderParameter(luigi.Parameter):
     """A folder; jobs get its absolute path."""
@@ -53,7 +50,7 @@ class DrsParameter(luigi.Parameter):
     def normalize(self, x: str) -> str:
         """Return the name, or the absolute path."""
         is_path = "/" in x or x.endswith((".yml", ".yaml"))
-        return str(Path(x).absolute()) if is_path else x or DRS_OF_WORKFLOW[context().workflow.name]
+        return str(Path(x).absolute()) if is_path else x or context().workflow.drs
 
 
 class _ChecksumsPort(OutputPort):

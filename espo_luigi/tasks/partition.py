@@ -153,9 +153,10 @@ class Workflow:
     most_members: int
     # Whether a simulation covers only a part of the domain, to which its products are cut.
     is_regional: Callable[[Any, str], bool]
-    # The rule that makes the final archives, and the key of the attributes that they are given.
+    # The rule that makes the final archives, the key of the attributes that they are given, and the DRS of exports.
     product: str
     attributes: str
+    drs: str
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -185,6 +186,7 @@ def _espo_2024(config: RunConfig) -> Workflow:
         is_regional=lambda run, sim_id: False,
         product="ConcatenationFinal",
         attributes="clean_up.xscen_clean_up.add_attrs.global",
+        drs="espo-g6",
     )
 
 
@@ -200,6 +202,7 @@ def _espo_v2(config: RunConfig) -> Workflow:
         is_regional=lambda run, sim_id: _is_driven(run.simulation(sim_id)),
         product="ConcatClean",
         attributes="clean_up.xscen_clean_up.VARIABLE.add_attrs.global",
+        drs="espo-v2",
         names=_V2_NAMES,
     )
 

@@ -324,8 +324,7 @@ def _joint() -> Iterator[Aspect]:
             words = f"Correlation of {_NAMES[name]} with the next cell's, {season}"
             sums = partial(_with_neighbour, name, season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
-    limit = f"the reference's {100 * WARM_QUANTILE:.0f}th percentile"
-    words = f"Days in heat waves, {HEAT_WAVE_DAYS} days above {limit}"
+    words = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more"
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), partial(_of_xclim, _heat_waves), ratio)
     needs = ("pr", "tasmax", "tasmin")
     yield Aspect("snow_days", "Wet days below 0 °C", "d", needs, partial(_of_xclim, _snow), ratio)

@@ -21,7 +21,7 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import calendar_of, floor_to_day
+from espo_luigi.science.calendar import calendar_of, floor_to_day, whole_years
 from espo_luigi.science.extract.dataset import (
     as_maps,
     check_regular,
@@ -321,12 +321,9 @@ def _floored(ds: xr.Dataset, to_midpoint: xr.DataArray | None, asset: Asset, per
 
 def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
     """Return only the years from the first period to the last."""
-    if not periods or not ds.sizes["time"]:
+    if not periods:
         return ds
-    years = ds["time"].dt.year.values
-    inside = (years >= min(int(start[:4]) for start, _ in periods)) & (years <= max(int(end[:4]) for _, end in periods))
-    indices = np.flatnonzero(inside)
-    return ds.isel(time=slice(indices[0], indices[-1] + 1) if indices.size else slice(0))
+    return whole_years(ds, min(int(start[:4]) for start, _ in periods), max(int(end[:4]) for _, end in periods))
 
 
 def _check_series(

@@ -104,7 +104,7 @@ def calibrate(run: RunContext, made: Made, var: str, dayofyear: int) -> Calibrat
     target, (first, last) = calendar.calendar_of(made.adjusted[var]), arguments["period"]
 
     def series(ds: xr.Dataset) -> xr.DataArray:
-        data = convert_to(ds[var].sel(time=slice(first, last)), trained.units)
+        data = convert_to(calendar.whole_years(ds[var], first, last), trained.units)
         return calendar.convert(data, target, align_on=arguments.get("align_on", "year")).isel(loc=0)
 
     reference = series(made.reference)
@@ -233,7 +233,9 @@ def _simulation(made: Made, var: str, variable: VariableAdjustment, day: Day) ->
     first, last = next(pair for pair in each_period(arguments["periods"]) if int(pair[0]) <= year <= int(pair[1]))
     align = arguments.get("align_on", "year")
     found = [
-        calendar.convert(convert_to(one[var].sel(time=slice(first, last)), units), target, align_on=align).isel(loc=0)
+        calendar.convert(convert_to(calendar.whole_years(one[var], first, last), units), target, align_on=align).isel(
+            loc=0
+        )
         for one in made.members.values()
     ]
     axis = TimeAxis.of(found[0])

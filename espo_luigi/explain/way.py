@@ -58,7 +58,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     raw = cells.extracted(sim_id)
     weights = cells.regridding(run, sim_id, cell.piece, raw)
     day = _day(made, raw, step)
-    on_the_day = raw.sel(time=day.simulation_date).isel(time=0).compute()
+    on_the_day = raw.isel(time=place_of(TimeAxis.of(raw), day.simulation_date)).compute()
     sources = {source for name in products for source in made_of(run, made, name, step)[0]}
     shown = [name for name in made.adjusted if name in sources]
     # In the order of the way, so that an error names the first step that differs.

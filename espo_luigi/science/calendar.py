@@ -103,6 +103,18 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
     return obj.convert_calendar(cast("Any", wanted), align_on=align_on)
 
 
+def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayObject:
+    """Return the years from the first to the last, both included; lazy. None may be there.
+
+    By numbers: where an index reaches beyond 2262, pandas cannot look up years by their text.
+    """
+    if not obj.sizes["time"]:
+        return obj
+    years = obj["time"].dt.year.values
+    inside = np.flatnonzero((years >= int(first)) & (years <= int(last)))
+    return obj.isel(time=slice(inside[0], inside[-1] + 1) if inside.size else slice(0))
+
+
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
     """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
 

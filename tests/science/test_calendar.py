@@ -7,7 +7,15 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, encode_dates, floor_to_day, minimum_calendar
+from espo_luigi.science.calendar import (
+    TimeAxis,
+    calendar_of,
+    convert,
+    encode_dates,
+    floor_to_day,
+    minimum_calendar,
+    whole_years,
+)
 
 
 def daily(
@@ -111,6 +119,18 @@ def test_a_time_axis_gives_its_dates_back(calendar: str) -> None:
     np.testing.assert_array_equal(axis.dayofyear, data.time.dt.dayofyear)
     np.testing.assert_array_equal(axis.year, data.time.dt.year)
     assert axis.days_in_longest_year >= axis.dayofyear.max()
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+def test_years_are_selected_up_to_2300(calendar: str) -> None:
+    dates = xr.date_range("2257-01-01", "2300-12-30", freq="D", calendar=calendar, use_cftime=True)
+    whole = floor_to_day(xr.DataArray(np.arange(dates.size), {"time": dates}, ["time"]))
+    days = {"standard": 365, "noleap": 365, "360_day": 360}[calendar]
+    found = whole_years(whole, "2299", "2300")
+    assert found["time"].dt.year.values[[0, days - 1, days]].tolist() == [2299, 2299, 2300]
+    assert found.sizes["time"] >= 2 * days - 1 and found.values[-1] == dates.size - 1
+    assert whole_years(whole, 2301, 2302).sizes["time"] == 0
+    assert whole_years(whole[:0], 2299, 2300).sizes["time"] == 0
 
 
 def test_a_time_axis_keeps_noon() -> None:

@@ -27,7 +27,7 @@ from espo_luigi.science.adjust.training import (
     read_train_params,
     with_variable_attributes,
 )
-from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar
+from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TREATED, TREATMENTS, AlignOn, Engine, each_period
 from espo_luigi.science.chunks import REALIZATION, Blocks, assign_coords, check_same_cells, rechunk_variable
 from espo_luigi.science.units import convert_to, threshold_in, units_of
@@ -351,7 +351,7 @@ def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:
 def _select(data: xr.DataArray, period: Sequence[str | int], name: str) -> xr.DataArray:
     """Whole years of a period, both ends included."""
     first, last = (int(year) for year in period)
-    selected = data.sel(time=slice(f"{first:04d}", f"{last:04d}"))
+    selected = whole_years(data, first, last)
     if not selected.sizes["time"]:
         have = data.indexes["time"]
         raise DataError(

@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import TimeAxis, calendar_of
+from espo_luigi.science.calendar import TimeAxis, calendar_of, whole_years
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.extract.dataset import daily_temperature_range
 from espo_luigi.science.units import as_difference, units_of, without_idle_metadata
@@ -107,7 +107,7 @@ def quiet() -> Iterator[None]:
 
 def _select_period(ds: xr.Dataset, period: Sequence[str | int]) -> xr.Dataset:
     first, last = (str(year) for year in period)
-    selected = ds.sel(time=slice(first, last))
+    selected = whole_years(ds, first[:4], last[:4])
     if not selected.sizes["time"]:
         raise DataError(f"No day in {first}-{last}: the data span {ds.indexes['time'][0]} to {ds.indexes['time'][-1]}.")
     years = selected["time"].dt.year

@@ -17,7 +17,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
-from espo_luigi.science.calendar import SECONDS_PER_DAY
+from espo_luigi.science.calendar import SECONDS_PER_DAY, whole_years
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
@@ -238,7 +238,7 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
 
 
 def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
-    """Select whole years, both ends included, of a daily series without gaps; lazy.
+    """Select whole years, or from a day to a day, both ends included, of a daily series without gaps; lazy.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     """
     start, end = (str(bound) for bound in period)
     _check_calendar(ds)
-    selected = ds.sel(time=slice(start, end))
+    selected = ds.sel(time=slice(start, end)) if "-" in start else whole_years(ds, start, end)
     check_extent(ds["time"].values, selected["time"].values, start, end)
     check_regular(selected["time"].values)
     return selected

@@ -336,6 +336,6 @@ def test_the_range_of_which_tasmin_was_made_and_unknown_simulations_are_no_produ
     archives: dict[str, xr.Dataset], tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     wrong = Export(sim_id=DAY360, var="dtr", drs="espo-g6", folder=str(tmp_path))
-    with pytest.raises(tasks.export.ParameterError, match="--var 'dtr' is not one of: tasmax, pr, tasmin"):
+    with pytest.raises(tasks.export.ParameterError, match="--var 'dtr' is not one of: tasmax, tasmin, pr"):
         wrong.check()
     assert "--sim-id 'NoLep' is not one of" in refused("--sim-id", "NoLep", tmp_path / "netcdf")

@@ -731,7 +731,7 @@ def test_explain_tells_the_way_in_sentences_and_draws_it(
 
 
 def test_a_product_made_elsewhere_is_close_and_explain_tells_what_differs(here: Path) -> None:
-    found = way_of(NOLEAP, *map(float, LAND), "1999-07-14", "pr")
+    found = way_of(NOLEAP, *map(float, LAND), "1999-07-14", "tasmax")
     near = tuple(replace(final, value=final.value * (1 + 1e-6)) for final in found.finals)
     for other, words in (
         ({"numba": ("0.1", "0.2")}, "the product was made with numba 0.1 (here 0.2)."),

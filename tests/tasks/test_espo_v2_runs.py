@@ -25,6 +25,10 @@ from espo_luigi.demo import ensure_demo
 from espo_luigi.science import stack
 
 _NO_SLURM = missing_for_slurm(False)
+SLURM = (
+    "[slurm]\nnode_cpus = 2\npoll_seconds = 1\nresult_seconds = 1\nmax_jobs = 4\nnode_memory = 4GB\n"
+    "pack = 6\nbundle = pilot\n"
+)
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -56,7 +60,7 @@ def make(
     pools: str = REGIONAL_POOL,
     until: str = "ConcatClean",
 ) -> Made:
-    """Make the products of the pool of two regional members, one of whose years lacks its first day."""
+    """Make the products of pools: by default of two regional members, one of whose years lacks its first day."""
     content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
     content["subregions"]["n"] = n
     # 34.56 mm/d.
@@ -76,8 +80,8 @@ def make(
     )
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "--local-scheduler", "All"]
     with (folder / "stderr").open("w") as stderr:
-        command = [*luigi, "--pool", pools, *(["--until", until] if until else [])]
-        code = subprocess.call(command, cwd=folder, env=dict(environ), stderr=stderr, timeout=800)
+        command = [*luigi, *(["--pool", pools] if pools else []), *(["--until", until] if until else [])]
+        code = subprocess.call(command, cwd=folder, env=dict(environ), stderr=stderr, timeout=1700)
     return Made(folder, code, (folder / "stderr").read_text()[-4000:])
 
 
@@ -261,12 +265,31 @@ def test_a_member_that_cannot_be_read_stops_its_own_pool_by_name_and_no_other(ra
 def test_on_slurm_in_slices_of_another_size_the_products_have_the_same_bytes(
     here: Made, raw: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    times = "poll_seconds = 1\nresult_seconds = 1\n"
-    slurm = f"[slurm]\nnode_cpus = 2\n{times}max_jobs = 4\nnode_memory = 4GB\npack = 6\nbundle = pilot\n"
     with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
-        there = make(tmp_path_factory.mktemp("slurm"), raw, 93, "slurm", slurm, cluster.environ)
+        there = make(tmp_path_factory.mktemp("slurm"), raw, 93, "slurm", SLURM, cluster.environ)
     assert there.code == 0, there.said
     assert len(list((there.folder / "final").glob("reference/split_regions/*_default.zarr"))) == 2
     for var in ("tasmax", "tasmin", "dtr", "pr"):
         for member in (1, 2):
             assert_same(there.product(member, var), here.product(member, var))
+
+
+@pytest.mark.long()
+@pytest.mark.slurm()
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))
+def test_the_whole_demo_has_the_same_bytes_here_and_on_slurm(raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "slurm").mkdir()
+    here = make(tmp_path / "here", raw, 75, "local", pools="", until="")
+    assert here.code == 0, here.said
+    with ThrowawayCluster.start(ClusterSpec(nodes=2, cpus=4)) as cluster:
+        there = make(tmp_path / "slurm", raw, 93, "slurm", SLURM, cluster.environ, pools="", until="")
+    assert there.code == 0, there.said
+    products = [path.relative_to(here.folder) for path in sorted((here.folder / "final").rglob("*_day_*.zarr.zip"))]
+    # Four variables, and the range before the exchange, of six members: a pool of three, one of 360 days, two regional.
+    assert len(products) == 6 * 5
+    for path in products:
+        assert_same(there.folder / path, here.folder / path)
+    flags = [store.open_store(path) for path in (here.folder / "final" / "checks").rglob("*_checks.zarr")]
+    assert len(flags) == 6 and not any(bool(value) for found in flags for value in found.data_vars.values())

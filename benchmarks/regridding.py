@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade
-from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weight_matrix
+from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weights_and_outside
 
 IDW = Extrapolation()
 SOURCE = Grid(np.linspace(8.5, 85.5, 64), np.linspace(178, 352, 88), "rectilinear")
@@ -49,8 +49,8 @@ def measure(points: int, days: int, repeat: int) -> dict[str, float]:
     stages = [Stage(grid, IDW) for grid in grids[1:]]
     build = seconds(repeat, lambda: cascade(SOURCE, stages))
     build_curvilinear = seconds(repeat, lambda: cascade(curvilinear(SOURCE), stages))
-    product = cascade(SOURCE, stages)
-    matrices = [weight_matrix(source, target, IDW) for source, target in pairwise(grids)]
+    product = cascade(SOURCE, stages)[0]
+    matrices = [weights_and_outside(source, target, IDW)[0] for source, target in pairwise(grids)]
     block = np.random.default_rng(1).normal(280, 10, (days, *SOURCE.shape)).astype("float32")
 
     def stage_by_stage() -> np.ndarray:

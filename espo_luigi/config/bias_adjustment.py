@@ -313,6 +313,10 @@ class XscenCleanUp(Section):
 
 def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in value:
+        if ":*" in pattern:  # which would match no attribute at all
+            raise ValueError(
+                f"expected a regular expression, such as {pattern.replace(':*', ':.*')}, and got {pattern}"
+            )
         try:
             re.compile(pattern)
         except re.error as error:

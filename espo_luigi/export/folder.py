@@ -120,8 +120,11 @@ def export_files(
     paths = [checksums.with_name(f"{stem}_{one.dates}.nc") for one in days]
     sums = {path.name: sha256_of(path) for path in paths if export_id_of(path) == marker.id}
     if checksums.exists():
-        former_sums = read_checksums(checksums)
-        sums = {name: digest for name, digest in sums.items() if former_sums.get(name, digest) == digest}
+        try:
+            former_sums = read_checksums(checksums)
+            sums = {name: digest for name, digest in sums.items() if former_sums.get(name, digest) == digest}
+        except (StoreError, ValueError):
+            sums = {}  # damaged: nothing vouches for the files
         store.remove(checksums)
     # The stem of a different variable may begin with this one.
     dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")

@@ -144,7 +144,7 @@ def _summary(plan: Plan) -> Iterator[str]:
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
     if left_out := list(context().dropped):
         named = f"{', '.join(left_out[:_SHOWN])}{_more(len(left_out), _SHOWN)}"
-        yield f"LEFT OUT: {len(left_out)} of the catalogue's simulations, as a warning above says of each: {named}"
+        yield f"LEFT OUT: {len(left_out)} of the catalogue's simulations, for reasons that the warnings name: {named}"
     if plan.again:
         needed = "the stale ones, and those whose deleted stores they need"
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"

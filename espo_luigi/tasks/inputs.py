@@ -101,6 +101,11 @@ class InputTask(EspoTask):
         for box, limits in scoped:
             again = look(regions=[box], limits=limits_of(limits))
             found += [problem for problem in again if problem.kind == "values_out_of_range" and problem not in found]
+            for problem in again:
+                if problem.kind == "grids" and problem not in found:
+                    logger.warning(
+                        "%s: the limits of a part of the domain are not looked at: %s", self.label(), problem.message
+                    )
         return found
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
 """How a production is divided: its simulations into pools, its land cells into pieces; and where its outputs lie.
 
 The members of a pool are adjusted together; each piece is made on its own. Rules name both and ask here for the rest.
-The workflows differ here, in `product.archives` and in the tasks that `publish.products` asks for. No rule asks which
-workflow it serves.
+What differs between the workflows is a value here, `Workflow`; its `product` names the rule whose archives are the
+product.
 """
 
 from __future__ import annotations

@@ -183,6 +183,10 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
             _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["*"]),
             r"except\.pr`.*'\*' is nei",
         ),
+        (
+            _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["cat:*"]),
+            r"except\.pr`.*such as cat:\.\*, and got cat:\*",
+        ),
         (_set("diagregion", "Ute", "lat_bnds", to=[43, 35]), "`diagregion.Ute.lat_bnds`"),
         (_set("health_checks", "finalQC", "flags", "pr", to={"very_high": {}}), "`health_checks.finalQC.flags.pr"),
         (_set("subregions", "n", to=0), "`subregions.n`"),

@@ -752,8 +752,10 @@ def test_the_first_step_that_differs_is_named_and_those_whose_stores_are_deleted
     assert step_of_difference(run, made) == "product"
     other = replace(made, members={NOLEAP: made.members[NOLEAP] + 1})
     assert step_of_difference(run, other) == f"regridding (day+{NOLEAP}+middle+regchunked.zarr.zip)"
-    other = replace(made, product=made.product + 1)
-    assert step_of_difference(run, other) == f"training to clean-up (day+{NOLEAP}+middle+{PERIOD}.zarr.zip)"
+    # Other values, and series of another length, as a changed period makes them.
+    for product in (made.product + 1, made.product.isel(time=slice(-1))):
+        other = replace(made, product=product)
+        assert step_of_difference(run, other) == f"training to clean-up (day+{NOLEAP}+middle+{PERIOD}.zarr.zip)"
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,17 @@ def test_a_file_that_has_changed_since_its_checksum_is_written_again_with_a_dele
     subprocess.run(["sha256sum", "-c", "--strict", sums.name], cwd=sums.parent, check=True)
 
 
+def test_files_whose_checksums_are_damaged_are_written_again(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:
+    task = one(tmp_path / "netcdf")
+    task.work()
+    sums = task.out_checksums().path
+    before = sums.read_text().splitlines()[:2]
+    for damaged in (b"no two spaces\n", b"\xff\xfe\n"):
+        sums.write_bytes(damaged)
+        task.work()
+        assert sums.read_text().splitlines()[:2] == before and task.complete()
+
+
 def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_new_checksums(
     archives: dict[str, xr.Dataset], tmp_path: Path, own_settings: LuigiConfigParser
 ) -> None:

@@ -241,7 +241,7 @@ def test_a_simulation_that_the_search_drops_is_named_below_the_table(
     (dropped,) = context().dropped
     assert "360Day" in dropped and NOLEAP in context().simulations
     last = capsys.readouterr().out.split("\n\n")[-1].splitlines()
-    said = "LEFT OUT: 1 of the catalogue's simulations, as a warning above says of each: "
+    said = "LEFT OUT: 1 of the catalogue's simulations, for reasons that the warnings name: "
     assert last[1] == f"{said}{dropped}"
     assert cli.main(["plan", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == {dropped: "pr is missing (there are tasmax, tasmin)"}

@@ -21,8 +21,9 @@ _WITHIN_DAYS = re.compile(r"time: (\w+) within days")
 _KELVINS = ("K", "degC", "C", "celsius", "kelvin", "Celsius")
 # Attributes of the encoding, or of coordinates that the file does not have.
 _NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_mapping", "ancillary_variables")
-# Of the product as a whole: of a file's one variable and few years they would be wrong.
-_OF_THE_PRODUCT = ("cat:variable", "cat:date_start", "cat:date_end", "cat:_data_format_")
+# Of the product as a whole: of a file's one variable and few years they would be wrong. The prefix is `cat` or, with
+# `change_attr_prefix`, any other.
+_OF_THE_PRODUCT = re.compile(r"[^:]+:(variable|date_start|date_end|_data_format_)")
 BOUNDS = "bnds"
 # The version that files keep to, and the version whose attributes say how bits were rounded.
 CONVENTIONS, OF_QUANTIZATION = "CF-1.11", "CF-1.12"
@@ -156,7 +157,7 @@ def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in attrs.items()
-        if key not in _OF_THE_PRODUCT and not is_project_of_cordex(key, value)
+        if not _OF_THE_PRODUCT.fullmatch(str(key)) and not is_project_of_cordex(key, value)
     }
     return {str(key).replace(":", "_"): value for key, value in plain_attributes(kept).items()}
 

@@ -80,9 +80,11 @@ def test_conventions_and_project_are_not_those_of_the_raw_files() -> None:
     assert described(raw, "tasmax", "tasmax", {"global": {"Conventions": "CF-1.13"}}).attrs["Conventions"] == "CF-1.13"
 
 
-def test_what_is_true_of_the_whole_product_only_is_not_said_of_a_file() -> None:
-    whole = {"cat:variable": "tasmax,pr", "cat:date_start": "1950-01-01", "cat:date_end": "2100-12-31"}
-    made = described(a_product().assign_attrs(whole | {"cat:_data_format_": "zarr"}), "tasmax", "tasmax", {})
+@pytest.mark.parametrize("prefix", ["cat", "espo-g"])
+def test_what_is_true_of_the_whole_product_only_is_not_said_of_a_file(prefix: str) -> None:
+    whole = {"variable": "tasmax,pr", "date_start": "1950-01-01", "date_end": "2100-12-31", "_data_format_": "zarr"}
+    product = a_product().assign_attrs({f"{prefix}:{name}": value for name, value in whole.items()})
+    made = described(product, "tasmax", "tasmax", {})
     assert made.attrs == {"cat_id": "an id", "n": 3, "Conventions": "CF-1.11"}
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import luigi
 from luigi.task import Task
+from luigi.task_register import Register
 
 from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
+from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
 from espo_luigi.tasks.publish import products, publish
@@ -32,6 +34,8 @@ _DESCRIPTIONS = {
     "piece": "run what is made of these pieces of the land only, separated by commas",
     "region": "the same as piece, where pieces are regions",
 }
+# The commands that run the rules which `All` never runs.
+_COMMANDS = {"PerfectModel": "perfect-model", "PerfectPair": "perfect-model", "Export": "export FOLDER"}
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,16 @@ class Selection:
             for word in words:
                 if word not in known:
                     wrong = not_one_of(name, word, sorted(known), takes_parts=name == "sim-id")
-                    raise ParameterError(wrong if name else no_such_rule(word, known))
+                    raise ParameterError(wrong if name else _no_rule_of_all(word, known))
+
+
+def _no_rule_of_all(name: str, rules: set[str]) -> str:
+    """The error message for a rule that does not exist, or that `All` does not run with this configuration."""
+    if name not in Register.task_names() or not issubclass(Register.get_task_cls(name), EspoTask):
+        return no_such_rule(name, rules)
+    command = _COMMANDS.get(name)
+    remedy = f"`espo {command} --plan` plans it" if command else f"it runs {', '.join(sorted(rules))}"
+    return f"All runs no {name} with this configuration; {remedy}."
 
 
 def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, Task]:

@@ -283,6 +283,9 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
     ("narrowed", "said"),
     [
         ({"first": "Trian"}, r"there is no rule Trian here\. Did you mean Train\? `espo rules` lists them\."),
+        ({"until": "Config"}, r"there is no rule Config here\."),
+        ({"until": "Swap"}, "All runs no Swap with this configuration; it runs Adjust, CleanUp, .*Train"),
+        ({"only": "PerfectPair"}, "All runs no PerfectPair with .*; `espo perfect-model --plan` plans it"),
         ({"sims": "-NoLaep"}, r"--sim-id '-NoLaep' is not one of: .*; did you mean \S+_Demo-NoLeap_ssp585_\S+\?"),
         ({"sims": "Demo-"}, r"--sim-id 'Demo-' is a part of 2 names; expected a part of one: .*360Day\S+, .*NoLeap\S+"),
         ({"regions": "sooth"}, r"--region 'sooth' is not one of: middle, north, south; did you mean south\?"),

@@ -13,6 +13,7 @@ from espo_luigi.errors import ConfigurationError
 # Current path of a key → the path at which the user wrote it.
 Written = Mapping[KeyPath, KeyPath]
 
+_REFERENCE: KeyPath = ("extraction", "reference")
 _EXTRACTION_KEYS = {"search_data_catalogs", "extract_dataset", "chunks", "properties_and_measures", "create_mask"}
 
 
@@ -127,7 +128,7 @@ def _keys(content: Mapping[str, Any], wanted: str) -> list[str]:
 
 def _source_moves(content: Mapping[str, Any]) -> list[Move]:
     """What brings `extraction.reference.{source}.…` up to `extraction.reference.…`."""
-    where = "extraction.reference"
+    where = ".".join(_REFERENCE)
     reference = next((mapping for _, mapping in mappings(content, where.split("."))), {})
     sources = [key for key, value in reference.items() if _is_source(key, value)]
     if len(sources) > 1:
@@ -135,6 +136,12 @@ def _source_moves(content: Mapping[str, Any]) -> list[Move]:
             f"`{where}` holds {len(sources)} sources ({', '.join(sources)}), expected one. Keep one of them."
         )
     return [Move(where, (source, key), key) for source in sources for key in reference[source]]
+
+
+def reference_source(written: Written) -> str:
+    """Return the source below which a file gives `extraction.reference`, by its moved keys; "" if it names none."""
+    names = (path[2] for key, path in written.items() if key[:2] == path[:2] == _REFERENCE and len(path) > len(key))
+    return next(names, "")
 
 
 def _is_source(key: str, value: Any) -> bool:

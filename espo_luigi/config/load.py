@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise
+from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise, reference_source
 from espo_luigi.config.cross_checks import checked
 from espo_luigi.config.espo_v2 import SECTIONS as V2_SECTIONS
 from espo_luigi.config.espo_v2 import translated
@@ -84,6 +84,12 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
     for path in paths:
         file = read_yaml(path)
         modern, moved = modernise(file.content)
+        before, source = reference_source(written), reference_source(moved)
+        if before and source not in ("", before):
+            raise ConfigurationError(
+                f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
+                "a run has one reference. Name the same source in both files."
+            )
         content = merge(content, _known_sections(modern, path))
         written |= moved
         places |= file.places

@@ -153,7 +153,7 @@ def cell_methods(text: str) -> str:
 
 
 def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
-    """The product's attributes; a colon, which CF has in no name (section 2.3), becomes a line: cat:id is cat_id."""
+    """The product's attributes; a colon, which CF has in no name (section 2.3), becomes an underscore."""
     kept = {
         key: value
         for key, value in attrs.items()

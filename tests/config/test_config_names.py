@@ -272,6 +272,17 @@ def test_several_reference_sources_are_an_error_that_names_them(write: Any, cont
         load([write(content)])
 
 
+def test_two_files_name_the_same_reference_source(write: Any, content: dict[str, Any]) -> None:
+    content["extraction"]["reference"] = {"ERA5-Land": content["extraction"]["reference"]}
+    first = write(content, "config.yml")
+    of_both = {"extract_dataset": {"xr_open_kwargs": {"drop_variables": ["height"]}}}
+    same = write({"extraction": {"reference": {"ERA5-Land": of_both}}}, "same.yml")
+    assert load([first, same]).extraction.reference.extract_dataset.xr_open_kwargs == {"drop_variables": ["height"]}
+    other = write({"extraction": {"reference": {"CaSR": of_both}}}, "other.yml")
+    with pytest.raises(ConfigurationError, match=r"other.yml: `extraction.reference.CaSR`: a file before it gives"):
+        load([first, other])
+
+
 def test_errors_name_old_keys_as_they_were_written(write: Any, small: str) -> None:
     old = small.replace("xclim_train_args: {kind: +, nquantiles: 50}", "xsdba_train_args: 50")
     with pytest.raises(ConfigurationError) as caught:

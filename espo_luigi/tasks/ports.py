@@ -11,6 +11,7 @@ import functools
 import logging
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,11 @@ def _import_sciluigi() -> types.ModuleType:
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        import sciluigi
-        import sciluigi.dependencies
+        with warnings.catch_warnings():
+            # Of invalid escapes in its source: Python 3.12 and later tell users of them when they first compile it.
+            warnings.simplefilter("ignore")
+            import sciluigi
+            import sciluigi.dependencies
     finally:
         logging.disable(previous)
     return sciluigi

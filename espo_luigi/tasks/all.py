@@ -11,7 +11,6 @@ from pathlib import Path
 
 import luigi
 from luigi.task import Task
-from luigi.task_register import Register
 
 from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
@@ -142,11 +141,17 @@ class Selection:
 
 def _no_rule_of_all(name: str, rules: set[str]) -> str:
     """The error message for a rule that does not exist, or that `All` does not run with this configuration."""
-    if name not in Register.task_names() or not issubclass(Register.get_task_cls(name), EspoTask):
+    if name not in {rule.__name__ for rule in _below(EspoTask)}:
         return no_such_rule(name, rules)
     command = _COMMANDS.get(name)
     remedy = f"`espo {command} --plan` plans it" if command else f"it runs {', '.join(sorted(rules))}"
     return f"All runs no {name} with this configuration; {remedy}."
+
+
+def _below(rule: type[EspoTask]) -> Iterator[type[EspoTask]]:
+    for each in rule.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def blocked(roots: Iterable[Task], graph: Graph, allowed: set[str] | None) -> dict[str, Task]:

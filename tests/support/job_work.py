@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.files import replace_text
 from espo_luigi.jobs.lifecycle.manager import JobManager, JobSettings
 from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
@@ -60,7 +61,8 @@ class Work:
         files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
         job_file = self.folder / f"{name}.json"
         job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
-        job_file.write_text(json.dumps(job, default=str))
+        # Whole at any moment: jobs of a killed driver read it, too.
+        replace_text(job_file, json.dumps(job, default=str))
         limits = {key: more.pop(key) for key in LIMITS & more.keys()}
         # -S: without site-packages, a job starts in a tenth of the time
         command = (sys.executable, "-I", "-S", str(NODE_JOB), str(job_file))

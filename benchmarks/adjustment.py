@@ -286,7 +286,7 @@ def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
     quantiles = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
     training = qm.train(few.reference + 1, few.historical + 1, plan, quantiles=quantiles, kind=kind)
     picked = np.arange(n_cells) % 4
-    repeated = qm.Training(*(one[picked] for one in training))
+    repeated = qm.Training(*(None if one is None else one[picked] for one in training))
     made = qm.plan_adjustment(days % DAYS + 1, days, window=WINDOW, fraction=FRACTION, n_training_days=DAYS)
     qm.adjust(few.simulation[picked], repeated, made, kind=kind)
 

@@ -40,8 +40,9 @@ def main() -> int:
     except KeyboardInterrupt:
         return _end(130, cancelled=manager.cancel_all())
     manager.detach()
-    done = all(isinstance(outcome, Success) for outcome in outcomes)
-    return _end(0 if done else 1, complete=sum(work.output(name).exists() for name in names))
+    failed = [str(outcome) for outcome in outcomes if not isinstance(outcome, Success)]
+    complete = sum(work.output(name).exists() for name in names)
+    return _end(1, complete=complete, failed=failed) if failed else _end(0, complete=complete)
 
 
 def _end(code: int, **said: object) -> int:

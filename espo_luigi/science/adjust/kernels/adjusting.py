@@ -170,24 +170,32 @@ def any_factor(x, row, tables):
 
 @inlined
 def find_factors(anomalies, rows, tables, factors):
-    """Find the factors of successive days (year, day); return how many values lie beyond their day's quantiles.
+    """Find the factors of successive days (year, day).
 
     Most values lie within one unit of a point of their own day: no other day's, at least one unit away, is nearer.
     Years are looped over in here, and the tables taken apart once: numba counts references at each call.
     """
     plain, known_x, known_factors = tables.plain, tables.known_x, tables.known_factors
-    middles, edges = tables.middles, tables.edges
-    n_beyond = 0
+    middles = tables.middles
     for year in range(anomalies.shape[0]):
         for day in range(rows.size):
             x, row = anomalies[year, day], np.uint64(rows[day])
-            # A day without rain stays dry, whatever its factor.
-            n_beyond += ((x < edges[row, 0]) & (x != 0)) | (x > edges[row, 1])
             place = nearest_in_row(x, row, middles)
             factors[year, day] = known_factors[row, place]
             if not plain[row] or abs(x - known_x[row, place]) > 1:
                 factors[year, day] = any_factor(x, rows[day], tables)
-    return n_beyond
+
+
+@inlined
+def count_beyond(anomalies, lowest, highest):
+    """Return how many values (year, day) lie beyond their day's quantiles; LLVM vectorises this loop."""
+    n_beyond = np.uint64(0)
+    for year in range(anomalies.shape[0]):
+        for day in range(lowest.size):
+            x = anomalies[year, day]
+            # A day without rain stays dry, whatever its factor.
+            n_beyond += np.uint64(((x < lowest[day]) & (x != 0)) | (x > highest[day]))
+    return np.int64(n_beyond)
 
 
 @inlined
@@ -294,10 +302,12 @@ def adjust_run(
     for start in range(0, n_groups, BLOCK):
         size = min(BLOCK, n_groups - start)
         rows = plan.table_rows[first_group + start : first_group + start + size]
+        lowest, highest = tables.edges[rows, 0], tables.edges[rows, 1]
         block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
         for member in range(scaled.shape[0]):
             remove_trends(scaled[member], centres + start, trends, multiplicative, skips_zeros, anomalies[:, :size])
-            counts[member, EXTRAPOLATED] += find_factors(anomalies, rows, tables, factors)
+            counts[member, EXTRAPOLATED] += count_beyond(anomalies, lowest, highest)
+            find_factors(anomalies, rows, tables, factors)
             put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out[member])
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from bundles import accounted
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "tasks"))
 from demo_runs import write_config
 from test_demo_on_clusters import TWO_BANDS
 from test_production_shape import MANY, SHAPE, assert_same, make_raw
@@ -47,12 +47,10 @@ no_lock = true
 engine = {engine}
 workdir = run
 config = {config}
-[{engine}]
-{options}
-[worker]
+{options}[worker]
 wait_interval = 0.5
 """
-OF_A_CLUSTER = "node_cpus = 1\nnode_memory = {memory}\npoll_seconds = 1\nresult_seconds = 1\n"
+OF_A_CLUSTER = "[{engine}]\nnode_cpus = 1\nnode_memory = {memory}\npoll_seconds = 1\nresult_seconds = 1\n"
 
 
 class Way(NamedTuple):
@@ -82,7 +80,7 @@ def run_demo(way: Way, folder: Path, raw: Path, environ: Mapping[str, str]) -> N
     folder.mkdir()
     config = " ".join(map(str, write_config(folder, raw, **{**SHAPE, **MANY, **TWO_BANDS})))
     memory = "8GB" if way.engine == "sge" else "4GB"
-    of_a_cluster = OF_A_CLUSTER.format(memory=memory) if way.engine in ("slurm", "sge") else ""
+    of_a_cluster = OF_A_CLUSTER.format(engine=way.engine, memory=memory) if way.engine in ("slurm", "sge") else ""
     text = CONFIGURATION.format(engine=way.engine, config=config, options=of_a_cluster + way.options)
     (folder / "luigi.cfg").write_text(text + way.rules)
     luigi = [str(Path(sys.executable).parent / "luigi"), "--module", "espo_luigi.tasks", "All", "--local-scheduler"]

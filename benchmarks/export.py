@@ -59,7 +59,7 @@ def by_xarray(archive: Path, out: Path) -> None:
     import dask
 
     ds = store.open_store(archive)
-    sizes = (ds.sizes["time"], CHUNKS["Y"], CHUNKS["X"])
+    sizes = (ds.sizes["time"], min(CHUNKS["Y"], ds.sizes["lat"]), min(CHUNKS["X"], ds.sizes["lon"]))
     packed = {"zlib": True, "complevel": 1, "shuffle": True, "chunksizes": sizes, "_FillValue": FILL_VALUE}
     with dask.config.set(scheduler="synchronous"):
         ds.to_netcdf(out, engine="netcdf4", encoding={"tasmax": packed})

@@ -1,10 +1,11 @@
-"""The names in luigi.cfg: a section or a key that nothing reads is an error, like a key of the YAML files."""
+"""luigi.cfg: a section or a key that nothing reads is an error, like a key of the YAML files; so is a wrong number."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import luigi
 from luigi.configuration import LuigiConfigParser, get_config
@@ -13,12 +14,17 @@ from luigi.task_register import Register, TaskClassException
 from espo_luigi.driver.settings.espo import KnownParameters, choices_of, espo
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, problems_in, unknown
 
+_PLAIN: dict[Any, str] = {
+    luigi.IntParameter: "a whole number, such as 4",
+    luigi.FloatParameter: "a number, such as 0.5",
+    luigi.BoolParameter: "true or false",
+}
 # A section of Luigi's that no class of it stands for; a project's task `Source` is near it.
 _OF_LUIGI = "resources"
 
 
 def check_names() -> None:
-    """Raise `ConfigurationError`, with all problems, if luigi.cfg has a name that is wrong.
+    """Raise `ConfigurationError`, with all problems, if luigi.cfg has a wrong name, number or boolean.
 
     The sections of Luigi, of the project's own `luigi.Config`s, and those that are unlike ours may hold anything.
     """
@@ -41,15 +47,28 @@ def _problems() -> Iterator[str]:
 
 
 def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> Iterator[str]:
-    allowed = [name for name, _ in kind.get_params()]
+    allowed = dict(kind.get_params())
     others = getattr(kind, "ignore_unconsumed", ())
     for key in keys:
         name = key.replace("-", "_")
+        if name in allowed:
+            yield from _problem_of_value(section, key, allowed[name])
         if name in allowed or name in others:
             continue
         # The keys of a project's subclass of `espo` are unknown until its module is imported.
         if kind is not espo or nearest(name, allowed, cutoff=ALIKE):
             yield f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
+
+
+def _problem_of_value(section: str, key: str, parameter: Any) -> Iterator[str]:
+    """Yield the problem of a value that should be a number or a boolean; other kinds have checks of their own."""
+    got = get_config().get(section, key)
+    for kind, expected in _PLAIN.items():
+        if isinstance(parameter, kind) and got:
+            try:
+                parameter.parse(got)
+            except ValueError:
+                yield f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {expected}."
 
 
 def _our_classes() -> dict[str, type[luigi.Task]]:

@@ -64,8 +64,8 @@ def told(root: luigi.Task, words: list[str] | None) -> list[str]:
 def test_the_lines_say_how_many_of_which_rules_because_of_which_keys_and_what_makes_them_again() -> None:
     lines = told(Products(keys=["a.b", "c"]), ["Products", "--keys", '["a.b"]'])
     assert lines == [
-        "STALE: 2 task(s) are complete and used as they are, but what they were made of has changed since:",
-        "  2 Product: because of a.b, c",
+        "STALE: 3 task(s) are complete and used as they are, but what they were made of has changed since:",
+        "  1 Old, 2 Product: because of a.b, c",
         "This makes them again, 4 task(s) with those that they need:",
         f"  {shlex.join(program_words())} Products --keys '[\"a.b\"]' --espo-rerun stale",
     ]

@@ -60,6 +60,19 @@ def test_a_wrong_name_is_told_with_the_nearest_or_else_with_all_that_are_allowed
     assert told.endswith("?") == said.endswith("?"), "after a hint, no list"
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "got", "expected"),
+    [
+        ("Count", "cpus_per_task", "two", "a whole number, such as 4"),
+        ("slurm", "poll_seconds", "1 min", "a number, such as 0.5"),
+        ("espo", "live", "ja", "true or false"),
+    ],
+)
+def test_a_number_or_boolean_that_is_none_is_told(section: str, key: str, got: str, expected: str) -> None:
+    told = refused(**{section: {key: got}})
+    assert told.splitlines()[1:] == [f"- `[{section}] {key}`: got {got!r}, expected {expected}."]
+
+
 def test_all_problems_are_told_at_once() -> None:
     assert refused(espo={"work_dir": "x", "engin": "local"}, Fial={}).startswith("luigi.cfg has 3 problems:\n- ")
 

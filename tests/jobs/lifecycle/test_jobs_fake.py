@@ -113,6 +113,8 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
     fake.eventually(lambda: len(fake.calls("sbatch")) > calls + 2)
     fake.behave("sbatch")
     fake.eventually(has_id(handle))
+    # The id is known before the message about it is written.
+    fake.eventually(lambda: "takes jobs again" in caplog.text)
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [sum(text in line for line in warned) for text in (down, full, "takes jobs again")] == [1, 1, 1], warned
 

@@ -85,7 +85,7 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
         file = read_yaml(path)
         modern, moved = modernise(file.content)
         before, source = reference_source(written), reference_source(moved)
-        if before and source not in ("", before):
+        if before and source and source != before:
             raise ConfigurationError(
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."

@@ -89,7 +89,9 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
 
     edit(complete_demo / "config.yml", change)
     assert cli.main(["plan"]) == 0
-    said = r"^stale: .*2 ConcatenationFinal, 2 HealthChecks, .*: clean_up\.xscen_clean_up changed since$"
+    # Temporary stores are there, too.
+    said = r"^stale: 6 CleanUp, 6 FinalZarr, 2 ConcatenationFinal, 2 HealthChecks, 4 OffDiagScenPropMeas, 6 Move, "
+    said += r".*4 MoveDiag.*: clean_up\.xscen_clean_up changed since$"
     assert re.search(said, capsys.readouterr().out, re.MULTILINE)
     assert "was made of something else" not in log.text, "the plan itself says so"
     plan = planned()

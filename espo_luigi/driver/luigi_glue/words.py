@@ -15,7 +15,7 @@ from luigi.parameter import MissingParameterException, ParameterException
 from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.run.run import preview
-from espo_luigi.driver.settings.espo import choices_of
+from espo_luigi.driver.settings.espo import choices_of, expected_of
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError, nearest, not_one_of
 
@@ -83,7 +83,7 @@ def wrong_setting(error: Exception) -> str:
     got, choices = get_config().get(family, name, ""), choices_of(parameter)
     said = f"{got!r} is not one of: {', '.join(choices)}{nearest(got, choices)}" if choices else f"{error.__cause__}"
     if isinstance(parameter, luigi.IntParameter):
-        said = f"got {got!r}, expected a whole number, such as 4"
+        said = f"got {got!r}, expected {expected_of(parameter)}"
     return f"luigi.cfg, [{family}] {name}: {said}"
 
 

@@ -44,11 +44,13 @@ def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[st
             known[task_id] = task.stale() if isinstance(task, SlurmTask) and task_id not in pending else []
         return known[task_id]
 
-    if not [task_id for task_id in graph if task_id in seen and keys_of(task_id)]:
+    for task_id in seen & graph.keys():
+        keys_of(task_id)
+    if not any(known.values()):
         return Stale({}, set())
     remade, _ = pending_in(ends, graph, lambda task: not task.complete() or bool(keys_of(task.task_id)))
     again = {task_id for task_id in remade - pending if isinstance(graph[task_id][0], SlurmTask)}
-    # Products that only stale products are made of are known by now, too: nothing else looks at them.
+    # `pending_in` has also looked below the stale tasks, at products that a run without changes does not look at.
     return Stale({task_id: known[task_id] for task_id in graph if known.get(task_id)}, again)
 
 

@@ -40,6 +40,16 @@ def choices_of(parameter: luigi.Parameter) -> list[str]:
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
+def expected_of(parameter: luigi.Parameter) -> str:
+    """Return in words what a parameter of numbers or of booleans takes; "" for other parameters."""
+    kinds: dict[Any, str] = {
+        luigi.IntParameter: "a whole number, such as 4",
+        luigi.FloatParameter: "a number, such as 0.5",
+        luigi.BoolParameter: "true or false",
+    }
+    return next((words for kind, words in kinds.items() if isinstance(parameter, kind)), "")
+
+
 class KnownParameters:
     """A base of Luigi's classes that looks for their parameters once; Luigi asks for them nine times a task."""
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import luigi
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.settings.espo import KnownParameters, choices_of, espo
+from espo_luigi.driver.settings.espo import KnownParameters, choices_of, espo, expected_of
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, problems_in, unknown
 
-_PLAIN: dict[Any, str] = {
-    luigi.IntParameter: "a whole number, such as 4",
-    luigi.FloatParameter: "a number, such as 0.5",
-    luigi.BoolParameter: "true or false",
-}
 # A section of Luigi's that no class of it stands for; a project's task `Source` is near it.
 _OF_LUIGI = "resources"
 
@@ -60,15 +54,15 @@ def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> 
             yield f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
 
 
-def _problem_of_value(section: str, key: str, parameter: Any) -> Iterator[str]:
+def _problem_of_value(section: str, key: str, parameter: luigi.Parameter) -> Iterator[str]:
     """Yield the problem of a value that should be a number or a boolean; other kinds have checks of their own."""
-    got = get_config().get(section, key)
-    for kind, expected in _PLAIN.items():
-        if isinstance(parameter, kind) and got:
-            try:
-                parameter.parse(got)
-            except ValueError:
-                yield f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {expected}."
+    expected = expected_of(parameter)
+    got = get_config().get(section, key) if expected else ""
+    if got:
+        try:
+            parameter.parse(got)
+        except ValueError:
+            yield f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {expected}."
 
 
 def _our_classes() -> dict[str, type[luigi.Task]]:

@@ -40,7 +40,7 @@ def choices_of(parameter: luigi.Parameter) -> list[str]:
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
-def expected_of(parameter: luigi.Parameter) -> str:
+def expected_of(parameter: luigi.Parameter[Any]) -> str:
     """Return in words what a parameter of numbers or of booleans takes; "" for other parameters."""
     kinds: dict[Any, str] = {
         luigi.IntParameter: "a whole number, such as 4",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dask
@@ -12,14 +12,17 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.files import is_zarr
+from espo_luigi.catalog.missing_chunks import missing_chunks
 from espo_luigi.catalog.open import open_years, same_grid, single, wanted_of, within
+from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
-from espo_luigi.science.extract.input_values import Limits, value_problems
+from espo_luigi.science.extract.input_values import Limits, doubtful_fill, value_problems
 from espo_luigi.science.scopes import cells_in, cut_to
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
@@ -34,6 +37,8 @@ class _Held:
 
     pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    units_and_fill: dict[tuple[str, str], tuple[str, float | None]] = field(default_factory=dict)
+    """By file and variable, the last fields of `RawSeries`."""
 
 
 def examine_match(
@@ -66,7 +71,8 @@ def examine_match(
     problems = held.problems
     series: dict[str, list[RawSeries]] = {}
     for file, piece in _on_one_grid(_in_one_calendar(held.pieces, problems), problems):
-        series.setdefault(_named(piece), []).append(RawSeries(file, piece[_named(piece)], may_lack))
+        name = _named(piece)
+        series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.units_and_fill[file, name]))
     problems += _absent(match, period, series, problems)
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():
@@ -92,6 +98,7 @@ def _absent(match: Match, period: Period, series: Mapping[str, Any], problems: S
 def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
     held = _Held()
     for asset in match.assets:
+        held.problems += _missing_chunks(asset, match, period, open_kwargs)
         try:
             ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES), (period,))
         except DataError as error:
@@ -103,9 +110,29 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
                 as_maps(ds[name])
                 kind = "units"
                 held.pieces.append((asset.path, single(ds, name, asset)))
+                held.units_and_fill[asset.path, name] = str(ds[name].attrs.get("units", "")), doubtful_fill(ds[name])
             except DataError as error:
                 held.problems.append(Problem(kind, str(error), asset.path, name))
     return held
+
+
+def _missing_chunks(asset: Asset, match: Match, period: Period, open_kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+    if not is_zarr(asset.path, asset.columns.get("format", "")):
+        return
+    years = int(period[0][:4]), int(period[1][:4])
+    try:
+        found = missing_chunks(asset.path, wanted_of(asset, match), years, open_kwargs)
+    # A backend may raise nearly anything on a damaged store; opening it reports that.
+    except Exception:
+        return
+    for lacking in found:
+        message = (
+            f"{len(lacking.keys)} of {lacking.wanted} chunks are not in the store, the first of them "
+            f"{lacking.keys[0]}: the copy is not complete, or its writer left out chunks of fill values. "
+            "Copy the store again"
+        )
+        day = "" if lacking.day is None else day_of(lacking.day)
+        yield Problem("missing_chunks", message, asset.path, lacking.array, day, count=len(lacking.keys))
 
 
 def _named(piece: xr.Dataset) -> str:
@@ -198,7 +225,7 @@ def _cut(
             ds = raw.data.to_dataset()
             return cut_to(ds, inside[0])[0] if inside else subset_boxes(ds, boxes)
 
-        cut = {name: [RawSeries(raw.file, part(raw)[name]) for raw in files] for name, files in series.items()}
+        cut = {name: [replace(raw, data=part(raw)[name]) for raw in files] for name, files in series.items()}
     except DataError as error:
         problems.append(Problem("grids", str(error), first.file))
         return {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cftime
 import numpy as np
+import pandas as pd
 import xarray as xr
 from xarray.backends.plugins import guess_engine
 
@@ -24,6 +26,10 @@ DAYS_PER_CHUNK = 365
 BYTES_PER_CHUNK = 16 * 1024**2
 REFUSED_CALENDARS = ("julian", "utc", "tai")
 _NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
+# Units of time up to the time of day, then a time zone: "days since 1850-01-01 00:00:00 +0100".
+_WITH_ZONE = re.compile(
+    r"(.* since \s*\d+-\d+-\d+[T ]\s*\d+(?::\d+){0,2}(?:\.\d*)?)\s*(?:[+-]\s*\d+(?::\d+)?| \d+(?::\d+)?|[A-Za-z/_]+)\s*"
+)
 
 
 def is_zarr(path: str, stated_format: str = "") -> bool:
@@ -41,16 +47,9 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     DataError
         If a codec of the store may run code, or its calendar is one of `REFUSED_CALENDARS`.
     """
-    from zarr.storage import LocalStore, ZipStore
-
     from espo_luigi.store.read import unsafe_codec
 
-    store: Any = path
-    # Zarr opens no archive by its path. From 3.2 on, it parses a text as a URL, which ends at `#` or `?`.
-    if path.endswith(".zip"):
-        store = ZipStore(path, mode="r")
-    elif not is_url(path):
-        store = LocalStore(Path(path).absolute(), read_only=True)
+    store = zarr_store(path)
     if unsafe := unsafe_codec(store, {**options, **(options.get("backend_kwargs") or {})}):
         raise DataError(
             f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "
@@ -59,11 +58,57 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
         )
     how = {name: options[name] for name in ("consolidated", "group", "storage_options") if name in options}
     with_times = options.get("decode_times") is not False
-    with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as raw:
+    with xr.open_dataset(store, engine="zarr", decode_cf=False, chunks=None, **how) as stored:
+        axis = _time_axis(stored)
+        raw = _with_time(stored, axis)
         if with_times:
             _check_calendar(raw)
         ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
-        return _with_midpoints(ds, raw) if with_times else ds
+        return _dated(_with_time(ds, axis), raw) if with_times else _with_time(ds, axis)
+
+
+def zarr_store(path: str) -> Any:
+    """Return what xarray and Zarr open a path by: a store, or the URL."""
+    from zarr.storage import LocalStore, ZipStore
+
+    # Zarr opens no archive by its path. From 3.2 on, it parses a text as a URL, which ends at `#` or `?`.
+    if path.endswith(".zip"):
+        return ZipStore(path, mode="r")
+    return path if is_url(path) else LocalStore(Path(path).absolute(), read_only=True)
+
+
+def _time_axis(stored: xr.Dataset) -> str:
+    """Return the name of the dimension of time: `time`, or the only one that CF's attributes call so.
+
+    ERA5's files since September 2024 have `valid_time`.
+    """
+    axes = [stored[name] for name in stored.dims if name in stored.variables]
+    by_name = [axis for axis in axes if axis.attrs.get("standard_name") == "time"]
+    named = by_name or [axis for axis in axes if " since " in str(axis.attrs.get("units", ""))]
+    return str(named[0].name) if len(named) == 1 and "time" not in stored.dims else "time"
+
+
+def _with_time(ds: xr.Dataset, axis: str) -> xr.Dataset:
+    """Rename the dimension of time to `time`; a scalar of that name, a forecast's beginning, goes."""
+    return ds if axis == "time" else ds.drop_vars("time", errors="ignore").rename({axis: "time"})
+
+
+def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
+    """Return an opened dataset with dates of its own time zone, and with `TO_MIDPOINT`.
+
+    A day's date is that of the place where it was observed. xarray converts the dates to UTC, or ignores the zone,
+    depending on the calendar and the zone's form.
+    """
+    units = str(raw["time"].attrs.get("units", "")) if "time" in raw.variables else ""
+    with_zone = _WITH_ZONE.fullmatch(units)
+    there = np.flatnonzero(ds["time"].notnull()) if with_zone and "time" in ds.indexes else np.array([])
+    if with_zone and there.size:
+        first = raw[["time"]].isel(time=there[:1])
+        with_units = (first.assign_coords(time=first["time"].assign_attrs(units=one)) for one in (units, with_zone[1]))
+        utc, local = (xr.decode_cf(one)["time"].values[0] for one in with_units)
+        index = ds.indexes["time"] + pd.Timedelta(local - utc)
+        ds = ds.assign_coords(time=xr.DataArray(index, dims="time", attrs=ds["time"].attrs))
+    return _with_midpoints(ds, raw)
 
 
 def open_netcdf(
@@ -82,15 +127,18 @@ def open_netcdf(
         If xarray would read the file with a package that is not for NetCDF, or the calendar is refused.
     """
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
-    with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as raw:
+    with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as stored:
+        axis = _time_axis(stored)
+        raw = _with_time(stored, axis)
         if options.get("decode_times") is not False:
             _check_calendar(raw)
         held = [raw[name] for name in variables if name in raw]
         held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
         chunks = {"time": DAYS_PER_CHUNK} if largest is None else _chunks(largest, most_bytes)
-        ds = xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options})
-        return ds if options.get("decode_times") is False else _with_midpoints(ds, raw)
+        chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}
+        ds = _with_time(xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options}), axis)
+        return ds if options.get("decode_times") is False else _dated(ds, raw)
 
 
 def _check_calendar(raw: xr.Dataset) -> None:

@@ -275,8 +275,10 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
         If its units are unknown.
     """
     data = to_canonical_units(as_maps(ds[name]), asset.path).copy(deep=False)
-    # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are.
-    data.attrs = {key: value for key, value in data.attrs.items() if key != "grid_mapping"}
+    # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are. Fill values
+    # are attributes with `mask_and_scale: false`.
+    dropped = ("grid_mapping", "_FillValue", "missing_value")
+    data.attrs = {key: value for key, value in data.attrs.items() if key not in dropped}
     # A product has its own packing, chunks and fill values.
     return ds[[]].assign({name: data}).drop_encoding()
 

@@ -168,6 +168,10 @@ class OnInputProblem(Section):
     missing_days: Fails = Field(default="fail", description="days that are missing")
     double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
     days_out_of_order: Fails = Field(default="fail", description="days after later ones")
+    missing_chunks: Action = Field(default="fail", description="chunks that a Zarr store should have, and has not")
+    fill_values: Action = Field(
+        default="fail", description="a number that stands for missing values without saying so, or that may be real"
+    )
     extrapolation: Action = Field(default="fail", description="regions that reach beyond the data's grid")
     mislabelled_units: Action = Field(default="fail", description="values far from possible on most days")
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")

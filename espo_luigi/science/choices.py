@@ -78,7 +78,7 @@ UnusableInput = Literal[
     "days_out_of_order",
 ]
 # Those of the second fail unless a configuration lets them through.
-DoubtfulInput = Literal["extrapolation", "mislabelled_units", "constant_series"]
+DoubtfulInput = Literal["missing_chunks", "fill_values", "extrapolation", "mislabelled_units", "constant_series"]
 SuspiciousInput = Literal[
     "values_out_of_range",
     "tasmax_below_tasmin",

@@ -206,7 +206,7 @@ def test_precipitation_a_little_below_zero_on_all_days_is_not_a_matter_of_units(
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("tasmax", lambda da: da - 273.15), ("pr", lambda da: da * 86400), ("pr", lambda da: da + 1e20)],
+    [("tasmax", lambda da: da - 273.15), ("pr", lambda da: da * 86400), ("pr", lambda da: da + 10)],
 )
 def test_what_is_impossible_on_most_days_is_found_without_any_flag(
     files: Files, name: str, change: Callable[[xr.DataArray], xr.DataArray]

@@ -51,8 +51,8 @@ _OF_A_FILES_VARIABLE = (
     *("actual_range", "valid_min", "valid_max", "valid_range"),
 )
 
-_LATITUDE_NAMES = ("lat", "latitude", "nav_lat")
-_LONGITUDE_NAMES = ("lon", "longitude", "nav_lon")
+LATITUDE_NAMES = ("lat", "latitude", "nav_lat")
+LONGITUDE_NAMES = ("lon", "longitude", "nav_lon")
 
 
 def extract(
@@ -146,7 +146,7 @@ def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
     DataError
         If latitude, longitude or time is missing.
     """
-    names = {"lat": _named(ds, "latitude", _LATITUDE_NAMES), "lon": _named(ds, "longitude", _LONGITUDE_NAMES)}
+    names = {"lat": _named(ds, "latitude", LATITUDE_NAMES), "lon": _named(ds, "longitude", LONGITUDE_NAMES)}
     missing = [name for name, found in names.items() if found is None]
     missing += [] if "time" in ds.indexes else ["time"]
     if missing:
@@ -205,6 +205,8 @@ def as_maps(data: xr.DataArray) -> xr.DataArray:
         raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
     horizontal = data["lat"].dims if data["lat"].ndim == 2 else (*data["lat"].dims, *data["lon"].dims)
     dims = ("time", *horizontal)
+    if "expver" in data.dims:
+        data = _of_versions(data)
     others = [dim for dim in data.dims if dim not in dims]
     if set(dims) - set(data.dims) or any(data.sizes[dim] != 1 for dim in others):
         raise DataError(
@@ -212,6 +214,16 @@ def as_maps(data: xr.DataArray) -> xr.DataArray:
             f"expected {', '.join(map(str, dims))} and no others of more than one value. Select one value of others."
         )
     return data.squeeze(others, drop=True).transpose(*dims)
+
+
+def _of_versions(data: xr.DataArray) -> xr.DataArray:
+    """Return ERA5's final values (version 1 of `expver`), and its preliminary ones (5) where there are none; lazy."""
+    versions = data.sizes["expver"]
+    order = data["expver"].argsort().values if "expver" in data.coords else np.arange(versions)
+    final, *preliminary = (data.isel(expver=int(at), drop=True) for at in order)
+    for other in preliminary:
+        final = final.fillna(other)
+    return final.assign_attrs(data.attrs)
 
 
 def _variable(ds: xr.Dataset, name: str) -> xr.DataArray:

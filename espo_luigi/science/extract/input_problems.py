@@ -41,6 +41,10 @@ class RawSeries:
     data: xr.DataArray
     # Days (YYYY-MM-DD) that may be missing.
     may_lack: Sequence[str] = ()
+    # The units in the file.
+    units: str = ""
+    # The number that the file declares as missing, in its units, if a value may be equal to it.
+    doubtful_fill: float | None = None
 
     @property
     def name(self) -> str:
@@ -100,13 +104,16 @@ def day_problems(raw: RawSeries) -> list[Problem]:
         first, usual = in_order[np.flatnonzero(steps != 1)[0]], float(np.mean(steps))
         message = f"steps are {usual:.3g} days in the mean, expected one stamp a day"
         return [raw.problem("steps_not_daily", message, first, int((steps != 1).sum()))]
-    back = raw.days[1:][np.diff(raw.days) < 0]
+    turns = np.flatnonzero(np.diff(raw.days) < 0)
+    back = raw.days[turns + 1]
+    before = raw.day(raw.days[turns[0]]) if turns.size else ""
+    back_from = f"the dates go back at {turns.size} place(s): {before} is followed by this day"
     double = in_order[1:][steps == 0]
     lacked = raw.lacked(in_order[0], in_order[-1])
     gaps = lacked[np.diff(lacked, prepend=-2) > 1]
     absent = raw.missing(lacked.size, lacked[0], lacked[-1], gaps.size) if lacked.size else ""
     found: list[tuple[InputProblem, str, np.ndarray, int]] = [
-        ("days_out_of_order", "days come after later ones, the first of them this one", back, back.size),
+        ("days_out_of_order", back_from, back, back.size),
         ("double_days", "days are there more than once, the first of them this one", double, double.size),
         ("missing_days", absent, gaps, lacked.size),
     ]

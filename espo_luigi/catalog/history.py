@@ -49,8 +49,12 @@ def _join_historical(assets: Sequence[Asset]) -> Dispatched:
     """Copy every historical row to each future experiment of the same run, with that experiment's activity and id.
 
     The same run means equal institution, source, member, domain and so on: all columns of the id but activity and
-    experiment.
+    experiment. A future of CMIP6 without such a run continues its parent, which another institution may have made.
     """
+    histories: dict[str, list[Asset]] = defaultdict(list)
+    for asset in assets:
+        if asset.columns.get("experiment") == HISTORICAL:
+            histories[asset.id].append(asset)
     runs: dict[tuple[str, ...], list[Asset]] = defaultdict(list)
     for asset in assets:
         runs[tuple(asset.columns.get(column, "") for column in _SAME_RUN)].append(asset)
@@ -69,10 +73,29 @@ def _join_historical(assets: Sequence[Asset]) -> Dispatched:
                 for future in futures.values()
                 if any(_parent_named(future))
             }
-        else:
-            lonely = "no historical run of the same simulation is in the catalogue"
-            objections |= {future.id: lonely for future in futures.values()}
+            continue
+        for future in futures.values():
+            rows, objection = _historical_parent(future, histories.values())
+            result += [_copy(asset, future, ID_COLUMNS) for asset in rows]
+            objections |= {future.id: objection} if objection else {}
     return Dispatched(result, objections, doubts)
+
+
+def _historical_parent(future: Asset, histories: Iterable[list[Asset]]) -> tuple[list[Asset], str]:
+    """Return the rows of a future's historical run under another institution or member, or an objection.
+
+    CMIP6's files name their parent without its institution; a source has one set of members for all institutions.
+    """
+    lonely = "no historical run of the same simulation is in the catalogue"
+    if future.columns.get("mip_era") != "CMIP6":
+        return [], lonely
+    named = _parent_named(future)
+    own = ("CMIP6", "", future.columns.get("source", ""), HISTORICAL, future.columns.get("member", ""))
+    parent = named if HISTORICAL in named else own
+    rows, objection = _rows_of_parent(parent, [future], histories)
+    if "ambiguous" in objection:
+        return [], f"its history, {_called(parent)}, {objection}"
+    return rows, "" if rows else lonely
 
 
 def _futures(run: Sequence[Asset]) -> tuple[dict[tuple[str, str], Asset], dict[str, str]]:

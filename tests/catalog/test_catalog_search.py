@@ -220,6 +220,38 @@ def test_history_of_another_member_is_not_joined_and_the_warning_says_that_histo
     assert "r2i1p1f1_global is dropped from the search: no historical run of the same simulation" in dropped(caplog)
 
 
+def of_institution(name: str, **kwargs: Any) -> list[dict[str, str]]:
+    rows = rows_of(source="MPI-ESM1-2-HR", **kwargs)
+    return [each | {"id": each["id"].replace("CCCma", name), "institution": name} for each in rows]
+
+
+def test_history_of_another_institution_is_joined_if_there_is_one(tmp_path: Path) -> None:
+    """CMIP6 joins runs by the parent's source, experiment and member: MPI-M made the history of DKRZ's scenarios."""
+    history = of_institution("MPI-M", experiment="historical", end="2004-12-31 00:00")
+    future = of_institution("DKRZ", start="2005-01-01 00:00")
+    ((name, match),) = search(tmp_path, [*history, *future], match_hist_and_fut=True).items()
+    assert name == "CMIP6_ScenarioMIP_DKRZ_MPI-ESM1-2-HR_ssp585_r1i1p1f1_global"
+    assert match.columns["institution"] == "DKRZ"
+    assert len(match.assets) == 6
+    assert {asset.path for asset in match.assets} == {each["path"] for each in [*history, *future]}
+    another = of_institution("DWD", experiment="historical", end="2004-12-31 00:00")
+    with pytest.raises(CatalogError, match="is ambiguous: CMIP6_CMIP_DWD_.* and CMIP6_CMIP_MPI-M_.*Exclude one"):
+        search(tmp_path, [*another, *history, *future], match_hist_and_fut=True)
+    own = of_institution("DKRZ", experiment="historical", end="2004-12-31 00:00")
+    (match,) = search(tmp_path, [*own, *history, *future], match_hist_and_fut=True).values()
+    assert len(match.assets) == 6
+    assert "MPI-M" not in {asset.columns["institution"] for asset in match.assets}
+
+
+def test_history_is_that_of_the_parent_where_a_member_has_none_of_its_own(tmp_path: Path) -> None:
+    history = rows_of(experiment="historical", end="2004-12-31 00:00")
+    parent = {"parent_source": "CanESM5", "parent_experiment": "historical", "parent_member": "r1i1p1f1"}
+    future = [each | parent for each in rows_of(member="r2i1p1f1", start="2005-01-01 00:00")]
+    ((name, match),) = search(tmp_path, [*history, *future], match_hist_and_fut=True).items()
+    assert name.endswith("ssp585_r2i1p1f1_global")
+    assert len(match.assets) == 6
+
+
 def test_a_catalogue_without_history_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="ssp585_r1i1p1f1_global: no historical run of the same simulation"):
         search(tmp_path, rows_of(start="2005-01-01 00:00"), match_hist_and_fut=True)

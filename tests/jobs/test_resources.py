@@ -10,8 +10,10 @@ from espo_luigi.jobs import resources
 from espo_luigi.jobs.resources import (
     GIB,
     Resources,
+    cgroup_cpu_quota,
     cgroup_memory_limit,
     headroom,
+    machine_cpus,
     machine_memory,
     parse_memory,
     parse_time,
@@ -173,6 +175,33 @@ def test_without_a_numeric_limit_there_is_none(tmp_path: Path) -> None:
     write_limits(tmp_path, "memory.max", {"a": "max"})
     assert cgroup_memory_limit("0::/a\n", tmp_path) is None
     assert cgroup_memory_limit("", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({"a/b/cpu.max": "150000 100000", "a/cpu.max": "400000 100000", "cpu.max": "max 100000"}, "0::/a/b/c", 1.5),
+        ({"cpu.max": "100000 100000"}, "0::/docker/of-the-host", 1.0),
+        ({"cpu.max": "max 100000"}, "0::/a", None),
+        ({"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/a/b", 0.5),
+        ({"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/a", None),
+        ({}, "", None),
+    ],
+)
+def test_the_least_quota_of_cpus_counts(
+    tmp_path: Path, files: dict[str, str], own: str, expected: float | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert cgroup_cpu_quota(own, tmp_path) == expected
+
+
+def test_the_machines_cpus_are_cut_to_whole_ones_of_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    for quota, cpus in ((None, 4), (2.5, 2), (0.5, 1), (64.0, 4)):
+        monkeypatch.setattr(resources, "cgroup_cpu_quota", lambda own, root, quota=quota: quota)
+        assert machine_cpus() == cpus
 
 
 def test_the_machines_memory_is_cut_to_the_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -205,6 +206,10 @@ class Checks(Section):
     )
 
 
+# The names of coordinate systems in degrees east and north: WGS 84, NAD83 and ETRS89.
+_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
+
+
 def _as_polygons(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | os.PathLike) or not str(value):
         raise ValueError("expected the path of a GeoJSON file")
@@ -213,11 +218,26 @@ def _as_polygons(value: Any, info: ValidationInfo) -> Any:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
+    _check_crs(content, path)
     found = tuple(_polygons_of(content))
     points = [point for polygon in found for ring in polygon for point in ring]
     if not found or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
         raise ValueError(f"the file {path} holds no polygon in degrees; expected GeoJSON in longitudes and latitudes")
     return found
+
+
+def _check_crs(content: Any, path: Path) -> None:
+    """Refuse coordinates that are not longitudes and latitudes; GeoJSON of before 2016 may name another system."""
+    crs = content.get("crs") if isinstance(content, Mapping) else None
+    named = crs.get("properties") if isinstance(crs, Mapping) else None
+    name = crs
+    if isinstance(named, Mapping):
+        name = f"EPSG:{named['code']}" if "code" in named else named.get("name", named.get("href", crs))
+    if crs is not None and not _DEGREES.search(str(name)):
+        raise ValueError(
+            f"the file {path} has coordinates in {str(name)[:100]}; expected longitudes and latitudes (WGS 84, "
+            f"EPSG:4326). Convert it: ogr2ogr -t_srs EPSG:4326 new.geojson {path.name}"
+        )
 
 
 def _polygons_of(geometry: Any) -> Iterator[tuple[Ring, ...]]:

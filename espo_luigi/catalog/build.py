@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
     rows: list[dict[str, str]] = []
     unreadable: list[tuple[Path, str]] = []
-    for path in sorted(find_data(folder)):
+    for path in sorted(find_data(folder, unreadable)):
         try:
             rows.append(describe(path.absolute(), source))
         # A damaged file may raise nearly anything from its backend; it is reported, and the rest goes on.
@@ -119,17 +120,36 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
     return CatalogReport(len(rows), unreadable)
 
 
-def find_data(folder: Path) -> Iterator[Path]:
-    """Yield the NetCDF files and Zarr stores below a folder, left-overs of tools too; looks into no store."""
-    for place, folders, files in os.walk(folder):
-        stores = [name for name in folders if name.endswith(".zarr")]
-        folders[:] = [name for name in folders if name not in stores and not name.startswith(".")]
-        data = [
-            name
-            for name in files
-            if not name.startswith(".") and (name.endswith((".nc", ".nc4", ".zarr.zip")) or _LEFT_OVER.search(name))
-        ]
-        yield from (Path(place) / name for name in [*stores, *data])
+def find_data(folder: Path, unreadable: list[tuple[Path, str]]) -> list[Path]:
+    """Return the NetCDF files and Zarr stores below a folder, left-overs of tools too; looks into no store.
+
+    Links to folders are followed, after all other folders. A file or store that several links show is there once, by
+    its own path if that lies below the folder. Folders that cannot be listed are added to `unreadable`.
+    """
+    found: dict[str, Path] = {}
+    pending, seen = [folder], set()
+    errors: list[OSError] = []
+    while pending:
+        for place, folders, files in os.walk(pending.pop(0), onerror=errors.append):
+            is_new = (own := os.path.realpath(place)) not in seen
+            seen.add(own)
+            visible = [name for name in sorted(folders) if is_new and not name.startswith(".")]
+            stores = [name for name in visible if name.endswith(".zarr")]
+            folders[:] = [name for name in visible if name not in stores]
+            pending += [path for name in folders if (path := Path(place) / name).is_symlink()]
+            data = [
+                name
+                for name in sorted(files)
+                if not name.startswith(".") and (name.endswith((".nc", ".nc4", ".zarr.zip")) or _LEFT_OVER.search(name))
+            ]
+            for path in (Path(place) / name for name in [*stores, *data] if is_new):
+                known = found.setdefault(os.path.realpath(path), path)
+                if known.is_symlink() and not path.is_symlink():
+                    found[os.path.realpath(path)] = path
+    for error in errors:
+        unreadable.append((Path(error.filename), f"the folder cannot be listed ({error.strerror})"))
+        logger.warning("%s is not in the catalogue: %s", as_text(str(error.filename)), unreadable[-1][1])
+    return list(found.values())
 
 
 def describe(path: Path, source: str = "") -> dict[str, str]:
@@ -286,8 +306,28 @@ def _of_contents(ds: xr.Dataset, row: Mapping[str, str], path: Path) -> dict[str
             f"no frequency: {len(times)} time steps of unequal length and no attribute frequency or table_id"
         )
     days = floor_to_day(ds[["time"]], ds.get(TO_MIDPOINT))["time"].values if xrfreq == "D" else times
-    dates = {"date_start": stamp(days[0]), "date_end": stamp(days[-1])}
+    first, last = _ends(days, path) if xrfreq == "D" else (days[0], days[-1])
+    dates = {"date_start": stamp(first), "date_end": stamp(last)}
     return found | dates | {"xrfreq": xrfreq, "frequency": _FREQUENCY_OF.get(xrfreq, row.get("frequency", ""))}
+
+
+def _ends(times: np.ndarray, path: Path) -> tuple[Any, Any]:
+    """Return the first and the last date. If dates go back, return as many days as there are steps.
+
+    The files' check then names the fault: by their latest date, such files would only seem too short.
+    """
+    back = np.flatnonzero(times[1:] < times[:-1])
+    if not back.size:
+        return times[0], times[-1]
+    before, after = (str(times[at])[:10] for at in (back[0], back[0] + 1))
+    logger.warning(
+        "%s: the dates go back: %s is followed by %s. No product can be made of this file. Correct its dates.",
+        as_text(str(path)),
+        before,
+        after,
+    )
+    one = np.timedelta64(1, "D") if isinstance(times[0], np.datetime64) else datetime.timedelta(days=1)
+    return times.min(), max(times.max(), times.min() + (times.size - 1) * one)
 
 
 def _climate_variables(ds: xr.Dataset) -> list[str]:

@@ -14,7 +14,7 @@ import xarray as xr
 from espo_luigi.catalog.coverage import Period
 from espo_luigi.catalog.files import is_zarr
 from espo_luigi.catalog.missing_chunks import missing_chunks
-from espo_luigi.catalog.open import open_years, same_grid, single, wanted_of, within
+from espo_luigi.catalog.open import on_grid_of, open_years, single, wanted_of, within
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
@@ -160,12 +160,13 @@ def _on_one_grid(pieces: Iterator[tuple[str, xr.Dataset]], problems: list[Proble
     if first_file:
         yield first_file, first
     for file, piece in pieces:
-        if not same_grid(first, piece):
+        placed = on_grid_of(first, piece)
+        if placed is None:
             message = f"latitudes or longitudes are not those of {first_file}; expected one grid"
             problems.append(Problem("grids", message, file, _named(piece)))
             continue
-        problems += _round_off(first_file, first, file, piece)
-        yield file, piece.assign_coords({name: first[name] for name in ("lat", "lon")})
+        problems += _round_off(first_file, first, file, placed)
+        yield file, placed.assign_coords({name: first[name] for name in ("lat", "lon")})
 
 
 def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset) -> Iterator[Problem]:

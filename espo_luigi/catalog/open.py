@@ -114,14 +114,15 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
     """
     options = {**(xr_open_kwargs or {}), "chunks": {}}
     fields = {name: _open_field(name, asset, match, options) for name, asset in match.fixed.items()}
-    for name, field in fields.items():
-        if not same_grid(ds, field.coords.to_dataset()):
+    placed = {name: on_grid_of(ds, field.to_dataset(name=name)) for name, field in fields.items()}
+    for name, field in placed.items():
+        if field is None:
             raise DataError(
                 f"{match.fixed[name].path}: {name} is not on the grid of {match.id}; expected the same lat and lon. "
                 "Give the catalogue the field of this grid, or exclude this one by its path."
             )
     coordinates = {name: value for name, value in ds.coords.items() if "time" not in value.dims}
-    return xr.Dataset({name: field.variable for name, field in fields.items()}, coordinates)
+    return xr.Dataset({name: field[name].variable for name, field in placed.items() if field}, coordinates)
 
 
 def open_grid_mapping(match: Match, variable: str, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.DataArray:
@@ -359,25 +360,37 @@ def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset
         If grids differ by more than 1e-4 degrees.
     """
     first_asset, _, first = pieces[0]
+    placed = [first]
     for asset, _, piece in pieces[1:]:
-        if not same_grid(first, piece):
+        found = on_grid_of(first, piece)
+        if found is None:
             raise DataError(
                 f"{asset.path} and {first_asset.path} are on different grids; expected the same lat and lon. "
                 "Exclude one."
             )
+        placed.append(found)
     coordinates = {name: value for name, value in first.coords.items() if "time" not in value.dims}
-    return [piece.assign_coords(coordinates) for _, _, piece in pieces]
+    return [piece.assign_coords(coordinates) for piece in placed]
 
 
-def same_grid(first: xr.Dataset, other: xr.Dataset) -> bool:
-    """Whether two datasets have the same latitudes and longitudes, up to round-off."""
-    pairs = ((first[name], other[name]) for name in ("lat", "lon"))
-    return all(
+def on_grid_of(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset | None:
+    """Return a dataset with the names of another's dimensions, if latitudes and longitudes are equal up to round-off.
+
+    Files of a simulation may call the dimensions of 2-D coordinates differently. None means another grid.
+    """
+    dims, wanted = (tuple(dict.fromkeys((*ds["lat"].dims, *ds["lon"].dims))) for ds in (other, first))
+    if len(dims) != len(wanted) or other["lat"].ndim != first["lat"].ndim:
+        return None
+    names = {dim: new for dim, new in zip(dims, wanted, strict=True) if dim != new}
+    renamed = other.drop_vars(names, errors="ignore").rename_dims(names) if names else other
+    pairs = ((first[name], renamed[name]) for name in ("lat", "lon"))
+    is_same = all(
         one.dims == two.dims
         and one.shape == two.shape
         and np.allclose(one, two, rtol=0, atol=_GRID_TOLERANCE_DEGREES, equal_nan=True)
         for one, two in pairs
     )
+    return renamed if is_same else None
 
 
 def _combine(match: Match, pieces: list[xr.Dataset], combine_kwargs: dict[str, Any]) -> xr.Dataset:

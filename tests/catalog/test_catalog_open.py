@@ -21,6 +21,7 @@ import zarr
 from xclim.core.units import convert_units_to
 
 from espo_luigi.catalog import Asset, Match, open_match
+from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.errors import DataError
@@ -428,3 +429,66 @@ def test_a_file_that_another_package_would_read_by_its_name_is_refused(tmp_path:
         open_grid(asset(references, "tasmax"), {})
     assert tracking_id(str(references)) == ""
     assert not made.exists()
+
+
+@pytest.mark.parametrize("kind", ["nc", "zarr"])
+def test_coordinates_may_have_the_names_of_era5_since_2024(tmp_path: Path, kind: str) -> None:
+    ds = daily().drop_vars("time_bnds")
+    names = {"time": "valid_time", "lat": "latitude", "lon": "longitude"}
+    path, plain = tmp_path / f"a.{kind}", store(ds, tmp_path / "b.nc")
+    renamed = ds.rename(names).assign_coords(number=0, time=0.0, expver=("valid_time", np.ones(ds.sizes["time"], int)))
+    encoding = {"valid_time": {"units": "days since 1850-01-01", "dtype": "float64"}}
+    renamed.to_netcdf(path, encoding=encoding) if kind == "nc" else renamed.to_zarr(path, encoding=encoding)
+    opened = open_match(match(asset(path, "tasmax"), period=("2000", "2001")))
+    expected = open_match(match(asset(plain, "tasmax"), period=("2000", "2001")))
+    xr.testing.assert_equal(opened, expected)
+    assert opened.tasmax.chunks == expected.tasmax.chunks or kind == "zarr"
+
+
+def test_preliminary_values_of_era5_take_the_place_of_final_ones_that_are_missing(tmp_path: Path) -> None:
+    ds = daily()
+    final, preliminary = ds.tasmax.copy(), ds.tasmax + 1
+    final[-60:], preliminary[:-90] = np.nan, np.nan
+    versions = xr.concat([preliminary, final], "expver").transpose("time", ...)
+    both = ds.assign(tasmax=versions.assign_attrs(units="K"), expver=("expver", [5, 1]))
+    opened = open_match(match(asset(store(both, tmp_path / "a.nc"), "tasmax"), period=("2000", "2001")))
+    np.testing.assert_array_equal(opened.tasmax, ds.tasmax.where(ds.time < ds.time[-60], ds.tasmax + 1))
+    assert opened.tasmax.dtype == "float32" and opened.tasmax.attrs["units"] == "K"
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "standard"])
+@pytest.mark.parametrize("zone", ["", " +0100", " +01:00", "+1:00", " -11:30", "Z", " UTC", " 9:00"])
+def test_a_day_is_that_of_the_time_zone_in_the_units_of_time(tmp_path: Path, zone: str, calendar: str) -> None:
+    """xarray would convert the dates to UTC, on which a midnight of the east is of the day before."""
+    path = tmp_path / "a.nc"
+    ds = daily(calendar=calendar, hour=0).drop_vars("time_bnds").isel(lat=[0], lon=[0])
+    numbers = np.arange(ds.sizes["time"], dtype=float)
+    units = {"units": f"days since 2000-01-01 00:00:00{zone}", "calendar": calendar}
+    ds.assign_coords(time=("time", numbers, units)).to_netcdf(path)
+    opened = open_match(match(asset(path, "tasmax"), period=("2000", "2001")))
+    assert [str(opened.time.values[at])[:10] for at in (0, -1)] == ["2000-01-01", "2001-12-31"]
+    np.testing.assert_array_equal(opened.tasmax, ds.tasmax)
+
+
+def test_dimensions_of_the_same_grid_may_have_other_names(tmp_path: Path) -> None:
+    """WRF361H's scenarios: the same 2-D coordinates along rlat and rlon, and along y and x."""
+    lat, lon = np.meshgrid(LAT, LON, indexing="ij")
+
+    def curvilinear(start: str, end: str, y: str, x: str) -> xr.Dataset:
+        ds = daily(start=start, end=end).drop_vars("time_bnds").rename(lat=y, lon=x).drop_vars([y, x])
+        ds = ds.assign_coords(lat=((y, x), lat), lon=((y, x), lon))
+        return ds.assign_coords(rlat=[0.0, 1.0, 2.0], rlon=[0.0, 1.0, 2.0, 3.0]) if y == "rlat" else ds
+
+    parts = [curvilinear("2000-01-01", "2001-12-31", "rlat", "rlon"), curvilinear("2002-01-01", "2003-12-31", "y", "x")]
+    paths = [store(part, tmp_path / f"{number}.nc") for number, part in enumerate(parts)]
+    assets = [asset(paths[0], "tasmax"), asset(paths[1], "tasmax", "2002-01-01", "2003-12-31")]
+    box = {"name": "box", "lon_bnds": (250, 265), "lat_bnds": (40, 50)}
+    for ordered in (assets, assets[::-1]):
+        opened = open_match(match(*ordered))
+        np.testing.assert_array_equal(opened.tasmax, np.concatenate([part.tasmax for part in parts]))
+        assert opened.tasmax.dims == ("time", *opened.lat.dims)
+        assert examine_match(match(*ordered), period=("2000", "2003"), regions=[box], limits={}) == []
+    moved = parts[1].assign_coords(lat=parts[1].lat + 0.5)
+    other = [assets[0], replace(assets[1], path=str(store(moved, tmp_path / "moved.nc")))]
+    with pytest.raises(DataError, match="are on different grids"):
+        open_match(match(*other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import xarray as xr
 
 from espo_luigi.catalog import Catalog, Match, make_catalog, open_match
 from espo_luigi.catalog.build import describe
+from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import CatalogError
 
 CORDEX = {
@@ -139,3 +141,71 @@ def test_a_left_over_of_an_interrupted_tool_is_left_out_by_name(tmp_path: Path) 
     assert report.found == 1
     assert {path.name for path, _ in report.unreadable} == {"good.nc.pid29866.ncks.tmp", "other.nc.part"}
     assert all("left-over of an interrupted download or tool" in reason for _, reason in report.unreadable)
+
+
+def test_links_to_folders_are_followed_and_each_file_is_there_once(tmp_path: Path) -> None:
+    """NCI's archive shows each file twice, and people select models by links; some links lead in circles."""
+    folder, elsewhere = tmp_path / "raw", tmp_path / "archive"
+    name = NAME.format(year=1960, last=1961)
+    real = store(daily("1960-11-01", 300, **HINDCAST), elsewhere / "MPI" / "files/d20200817" / name)
+    (elsewhere / "MPI/v20200817").mkdir()
+    (elsewhere / "MPI/v20200817" / name).symlink_to(real)
+    (elsewhere / "MPI/latest").symlink_to("v20200817")
+    (elsewhere / "MPI/again").symlink_to(elsewhere)
+    folder.mkdir()
+    (folder / "selected").symlink_to(elsewhere / "MPI")
+    (folder / "loop").symlink_to(folder)
+    for place, path in ((elsewhere, real), (folder, folder / "selected" / real.relative_to(elsewhere / "MPI"))):
+        assert make_catalog(place, tmp_path / "cat.json").found == 1
+        (asset,) = Catalog.from_files([tmp_path / "cat.json"]).assets
+        assert asset.path == str(path)
+
+
+def test_a_folder_that_cannot_be_listed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(daily("1960-11-01", 300, **HINDCAST), tmp_path / NAME.format(year=1960, last=1961))
+    (tmp_path / "closed").mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr("os.scandir", scandir)
+    report = make_catalog(tmp_path, tmp_path / "cat.json")
+    assert report.unreadable == [(tmp_path / "closed", "the folder cannot be listed (Permission denied)")]
+
+
+def test_dates_that_start_again_are_named_and_no_reason_to_call_a_file_too_short(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in KIOST-ESM's ssp245: the check of the files then says which days are double."""
+    ds = daily("1960-11-01", 1500, **HINDCAST)
+    days = np.concatenate([np.arange(1000.0), np.arange(500.0)])
+    name = NAME.format(year=1960, last=1964)
+    units = {"units": "days since 1960-11-01", "calendar": "standard"}
+    ds.drop_vars("time_bnds").assign_coords(time=("time", days, units)).to_netcdf(tmp_path / name)
+    row = describe(tmp_path / name)
+    assert (row["date_start"], row["date_end"]) == ("1960-11-01 00:00", "1964-12-09 00:00")
+    assert "the dates go back: 1963-07-28 is followed by 1960-11-01" in caplog.text
+    assert make_catalog(tmp_path, tmp_path / "cat.json").found == 1
+    (match,) = (
+        Catalog.from_files([tmp_path / "cat.json"])
+        .search(variables_and_freqs={"pr": "D"}, periods=["1961", "1963"])
+        .values()
+    )
+    box = {"name": "box", "lon_bnds": (0, 15), "lat_bnds": (40, 50)}
+    found = {
+        problem.kind: problem for problem in examine_match(match, period=("1961", "1963"), regions=[box], limits={})
+    }
+    assert found.keys() >= {"days_out_of_order", "double_days"}
+    assert "the dates go back at 1 place(s): 1963-07-28 is followed by this day" in found["days_out_of_order"].message
+
+
+def test_an_era5_file_of_the_present_is_daily(tmp_path: Path) -> None:
+    ds = daily("1960-11-01", 300).drop_vars("time_bnds")
+    del ds["time"].attrs["bounds"]
+    renamed = ds.rename(time="valid_time", lat="latitude", lon="longitude")
+    renamed["valid_time"].attrs["standard_name"] = "time"
+    row = describe(store(renamed, tmp_path / "era5.nc"), "ERA5")
+    assert (row["xrfreq"], row["date_start"], row["date_end"]) == ("D", "1960-11-01 00:00", "1961-08-27 00:00")

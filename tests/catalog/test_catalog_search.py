@@ -235,7 +235,7 @@ def test_history_of_another_institution_is_joined_if_there_is_one(tmp_path: Path
     assert len(match.assets) == 6
     assert {asset.path for asset in match.assets} == {each["path"] for each in [*history, *future]}
     another = of_institution("DWD", experiment="historical", end="2004-12-31 00:00")
-    with pytest.raises(CatalogError, match="is ambiguous: CMIP6_CMIP_DWD_.* and CMIP6_CMIP_MPI-M_.*Exclude one"):
+    with pytest.raises(CatalogError, match=r"is ambiguous: CMIP6_CMIP_DWD_.* and CMIP6_CMIP_MPI-M_.*Exclude one"):
         search(tmp_path, [*another, *history, *future], match_hist_and_fut=True)
     own = of_institution("DKRZ", experiment="historical", end="2004-12-31 00:00")
     (match,) = search(tmp_path, [*own, *history, *future], match_hist_and_fut=True).values()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,18 @@ import pytest
 import xarray as xr
 import zarr
 from examined_files import BOX, FLAGS, LAT, LON, UNITS, Files, good_files, weather
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from espo_luigi.catalog import Asset, Match
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.catalog.missing_chunks import missing_chunks
 from espo_luigi.catalog.open import open_match
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 
 CHUNKS = (100, 4, 5)
+YEAR = st.integers(1999, 2002)
 
 
 def match_of(path: Path, name: str = "tasmax") -> Match:
@@ -82,6 +88,33 @@ def test_a_whole_variable_and_coordinates_that_are_not_in_a_store(tmp_path: Path
     assert (found.variable, found.count) == ("tasmax", 48)
 
 
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_chunks_are_named_if_and_only_if_values_of_the_years_are_lost(data: st.DataObject) -> None:
+    """Except where a cell has lost all of its chunks, which may always have been missing."""
+    chunks = tuple(data.draw(st.integers(1, size)) for size in (12, 2, 3))
+    zarr_format, first, last = data.draw(st.sampled_from((2, 3))), *sorted(data.draw(st.tuples(YEAR, YEAR)))
+    times = xr.date_range("2000-12-26", periods=12, calendar="noleap", use_cftime=True)
+    values = np.arange(72, dtype="float32").reshape(12, 2, 3)
+    coords = {"time": times, "lat": [0.0, 1.0], "lon": [0.0, 1.0, 2.0]}
+    ds = xr.Dataset({"pr": (("time", "lat", "lon"), values)}, coords)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = zarr_of(ds, Path(folder) / "a.zarr", zarr_format, "pr", chunks=chunks)
+        files = sorted(file for file in (path / "pr").rglob("*") if file.is_file() and file.name[-1].isdigit())
+        lost = data.draw(st.lists(st.sampled_from(files), unique=True, max_size=5))
+        for file in lost:
+            file.unlink()
+        found = missing_chunks(str(path), ["pr"], (first, last), {})
+        left = xr.open_zarr(path).pr
+        within = left["time"].dt.year.isin(range(first, last + 1)).values
+        gone = np.isnan(left.values)
+    always = gone.all(axis=0) & ~gone.all()
+    names = {key for lacking in found for key in lacking.keys}
+    assert bool(found) == bool((gone & ~always)[within].any())
+    assert names <= {str(file.relative_to(path)) for file in lost}
+
+
 def zero_filled(folder: Path, dry: bool) -> tuple[Path, np.ndarray]:
     """Precipitation as zarr-python writes it by default."""
     ds = weather("pr", (2000, 2001), "noleap")
@@ -139,7 +172,7 @@ def test_a_fill_value_that_no_attribute_declares(files: Files, name: str, fill: 
     assert found.value == pytest.approx(fill, rel=1e-6)
     cells = ((LAT > 41) & (LAT < 54)).sum() * ((LON >= 265) & (LON < 278)).sum()
     assert found.count == 3 * 365 * cells
-    assert f"Set _FillValue = {fill:.6g}" in found.message
+    assert f"are {fill:.6g} {units}, which is impossible" in found.message
 
 
 def test_no_number_of_mislabelled_units_is_a_fill_value(files: Files) -> None:

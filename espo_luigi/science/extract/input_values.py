@@ -439,7 +439,7 @@ def _problem_of_fill(tally: _Tally) -> Problem:
     stored = float(convert_to(canonical, raw.units)) if raw.units else value
     message = (
         f"{tally.values} value(s) {on} are {stored:.6g} {raw.units or CANONICAL_UNITS[raw.name]}, which is impossible: "
-        f"a fill value that no attribute declares. Set _FillValue = {stored:.6g} in the file"
+        "a fill value that no attribute declares. Declare it in the file as _FillValue"
     )
     return replace(found, message=message, value=stored)
 

@@ -136,16 +136,19 @@ def find_data(folder: Path, unreadable: list[tuple[Path, str]]) -> list[Path]:
             visible = [name for name in sorted(folders) if is_new and not name.startswith(".")]
             stores = [name for name in visible if name.endswith(".zarr")]
             folders[:] = [name for name in visible if name not in stores]
-            pending += [path for name in folders if (path := Path(place) / name).is_symlink()]
+            links = (path for name in folders if (path := Path(place) / name).is_symlink())
+            # A link to a folder that holds it is a circle, or leads out to all that lies above.
+            pending += [path for path in links if not Path(own).is_relative_to(os.path.realpath(path))]
             data = [
                 name
                 for name in sorted(files)
                 if not name.startswith(".") and (name.endswith((".nc", ".nc4", ".zarr.zip")) or _LEFT_OVER.search(name))
             ]
             for path in (Path(place) / name for name in [*stores, *data] if is_new):
-                known = found.setdefault(os.path.realpath(path), path)
-                if known.is_symlink() and not path.is_symlink():
-                    found[os.path.realpath(path)] = path
+                if path.is_symlink():
+                    found.setdefault(os.path.realpath(path), path)
+                else:
+                    found[os.path.join(own, path.name)] = path
     for error in errors:
         unreadable.append((Path(error.filename), f"the folder cannot be listed ({error.strerror})"))
         logger.warning("%s is not in the catalogue: %s", as_text(str(error.filename)), unreadable[-1][1])

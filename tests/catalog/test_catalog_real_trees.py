@@ -155,6 +155,7 @@ def test_links_to_folders_are_followed_and_each_file_is_there_once(tmp_path: Pat
     folder.mkdir()
     (folder / "selected").symlink_to(elsewhere / "MPI")
     (folder / "loop").symlink_to(folder)
+    (folder / "above").symlink_to("..")
     for place, path in ((elsewhere, real), (folder, folder / "selected" / real.relative_to(elsewhere / "MPI"))):
         assert make_catalog(place, tmp_path / "cat.json").found == 1
         (asset,) = Catalog.from_files([tmp_path / "cat.json"]).assets

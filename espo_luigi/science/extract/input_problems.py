@@ -91,9 +91,8 @@ def neighbour_problems(files: Sequence[RawSeries]) -> list[Problem]:
 
 
 def is_daily(raw: RawSeries) -> bool:
-    """Whether a file's steps are days, some missing or double."""
-    steps = np.diff(np.sort(raw.days))
-    return bool(steps.size == 0 or (steps == 1).mean() >= DAILY)
+    """Whether a file's steps are days, some missing, double or out of order, or all days again from the first."""
+    return raw.days.size < 2 or any((np.diff(days) == 1).mean() >= DAILY for days in (np.sort(raw.days), raw.days))
 
 
 def day_problems(raw: RawSeries) -> list[Problem]:

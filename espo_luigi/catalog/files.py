@@ -94,10 +94,9 @@ def _with_time(ds: xr.Dataset, axis: str) -> xr.Dataset:
 
 
 def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
-    """Return an opened dataset with dates of its own time zone, and with `TO_MIDPOINT`.
+    """Return an opened dataset with the dates of its time zone, and with `TO_MIDPOINT`.
 
-    A day's date is that of the place where it was observed. xarray converts the dates to UTC, or ignores the zone,
-    depending on the calendar and the zone's form.
+    A day is the observer's, so the zone is ignored. xarray converts to UTC, for some calendars and forms of zones.
     """
     units = str(raw["time"].attrs.get("units", "")) if "time" in raw.variables else ""
     with_zone = _WITH_ZONE.fullmatch(units)

@@ -1,4 +1,4 @@
-"""Chunks that a Zarr store of others should have, and has not, as after a copy that was interrupted."""
+"""Chunks that are missing in Zarr stores of raw data, as after an interrupted copy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _of_coordinate(array: Any) -> MissingChunks | None:
 
 
 def _of_variable(array: Any, data: xr.DataArray, first: int, last: int) -> MissingChunks | None:
-    """Return what is absent of a variable between two steps of time."""
+    """Return the absent chunks of a variable between two steps of time."""
     absent = _absent(array)
     if absent is None:
         return None

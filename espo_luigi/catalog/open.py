@@ -87,7 +87,9 @@ def open_match(
     combined = insert_days(combined, days=may_lack) if may_lack else combined
     if match.columns.get("mip_era") == "CMIP7":
         combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
-    return combined[list(match.variables)].assign_attrs(_catalogue_attributes(match))
+    institutions = {piece.attrs.get("institution_id") for _, _, piece in pieces}
+    attributes = _catalogue_attributes(match, several_institutions=len(institutions) > 1)
+    return combined[list(match.variables)].assign_attrs(attributes)
 
 
 def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.Dataset:
@@ -172,10 +174,11 @@ def _lasting_attributes(attrs: Mapping[Any, Any], of_pieces: Sequence[Mapping[An
     }
 
 
-def _catalogue_attributes(match: Match) -> dict[str, str]:
+def _catalogue_attributes(match: Match, *, several_institutions: bool = False) -> dict[str, str]:
     """The columns on which the catalogue's rows agree as ``cat:…``, the files' dates, and the attributes of the run.
 
-    The files' own `experiment_id` may be `historical`, where those of a scenario continue it.
+    The files' own `experiment_id` may be `historical`, where those of a scenario continue it; so may be their
+    institution's.
     """
     without = ("path", "format", *CMIP7_COLUMNS)
     columns = {name: value for name, value in match.columns.items() if name not in without}
@@ -186,6 +189,8 @@ def _catalogue_attributes(match: Match) -> dict[str, str]:
     if dates:
         columns["date_start"], columns["date_end"] = min(start for start, _ in dates), max(end for _, end in dates)
     named = {"activity_id": "activity", "experiment_id": "experiment"}
+    if several_institutions:
+        named["institution_id"] = "institution"
     if columns.get("mip_era") == "CMIP7":
         named |= {"institution_id": "institution", "source_id": "source", "variant_label": "member"}
     run = {name: columns[column] for name, column in named.items() if column in columns}

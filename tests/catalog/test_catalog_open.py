@@ -470,6 +470,19 @@ def test_a_day_is_that_of_the_time_zone_in_the_units_of_time(tmp_path: Path, zon
     np.testing.assert_array_equal(opened.tasmax, ds.tasmax)
 
 
+@pytest.mark.parametrize("combine", [{}, {"combine_attrs": "override"}])
+def test_the_institution_is_the_scenarios_where_the_history_has_another(
+    tmp_path: Path, combine: dict[str, Any]
+) -> None:
+    history = daily().assign_attrs(institution_id="MPI-M")
+    scenario = daily(start="2002-01-01", end="2003-12-31").assign_attrs(institution_id="DKRZ")
+    paths = [store(ds, tmp_path / f"{number}.nc") for number, ds in enumerate((history, scenario))]
+    both = match(asset(paths[0], "tasmax"), asset(paths[1], "tasmax", "2002-01-01", "2003-12-31"))
+    named = replace(both, columns=both.columns | {"institution": "DKRZ"})
+    opened = open_match(named, xr_combine_kwargs=combine)
+    assert opened.attrs["institution_id"] == opened.attrs["cat:institution"] == "DKRZ"
+
+
 def test_dimensions_of_the_same_grid_may_have_other_names(tmp_path: Path) -> None:
     """WRF361H's scenarios: the same 2-D coordinates along rlat and rlon, and along y and x."""
     lat, lon = np.meshgrid(LAT, LON, indexing="ij")

@@ -154,7 +154,7 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.mark.parametrize(
     ("name", "fill", "units"),
-    [("tasmax", 1e20, "K"), ("tasmin", -9999.0, "degC"), ("pr", -9999.0, "mm d-1"), ("pr", 1e20, "kg m-2 s-1")],
+    [("tasmax", 1e20, "K"), ("tasmin", -99.9, "degC"), ("pr", -99.0, "mm d-1"), ("pr", 1e20, "kg m-2 s-1")],
 )
 def test_a_fill_value_that_no_attribute_declares(files: Files, name: str, fill: float, units: str) -> None:
     """A sea of numbers: named by the number as it is in the file, and no other check takes them for values."""
@@ -169,7 +169,7 @@ def test_a_fill_value_that_no_attribute_declares(files: Files, name: str, fill: 
     file = files.change(name, 2002, sea)
     found = files.only()
     assert (found.kind, found.variable, found.file) == ("fill_values", name, file)
-    assert found.value == pytest.approx(fill, rel=1e-6)
+    assert found.value == pytest.approx(fill, rel=1e-5)
     cells = ((LAT > 41) & (LAT < 54)).sum() * ((LON >= 265) & (LON < 278)).sum()
     assert found.count == 3 * 365 * cells
     assert f"are {fill:.6g} {units}, which is impossible" in found.message

@@ -37,6 +37,12 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
     "dtr": (-1.0, 100.0),
     "pr": (0.0, 3000.0 / 86400),
 }
+# A number beyond these that recurs stands for missing values, such as -99 degrees Celsius or mm a day.
+_FILL_BEYOND: Mapping[str, Limits] = {
+    **dict.fromkeys(("tasmax", "tasmin", "tas"), (180.0, 350.0)),
+    "dtr": (-10.0, 110.0),
+    "pr": (-1e-4, 3500.0 / 86400),
+}
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -320,12 +326,11 @@ def _without_fill(raw: RawSeries, days: np.ndarray, values: np.ndarray, tile: Ti
 
     Such a number is a fill value that no attribute declares. Other checks then see the cells as they are meant.
     """
-    low, high = DEFAULT_LIMITS.get(raw.name, (-np.inf, np.inf))
+    low, high = _FILL_BEYOND.get(raw.name, (-np.inf, np.inf))
     lowest, highest = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
-    far = FAR * (high - low)
-    if not (lowest < low - far or highest > high + far):
+    if not (lowest < low or highest > high):
         return values
-    impossible = values[np.isfinite(values) & ((values < low - far) | (values > high + far))]
+    impossible = values[np.isfinite(values) & ((values < low) | (values > high))]
     known = tallies.fills.setdefault((raw.file, raw.name), set())
     numbers, counts = np.unique(impossible, return_counts=True)
     # In mislabelled units, many numbers are impossible, and none of them is frequent.

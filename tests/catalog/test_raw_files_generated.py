@@ -59,6 +59,7 @@ FILES = st.fixed_dictionaries(
         "time_units": st.sampled_from(
             ["days since 1850-01-01", "hours since 1949-12-01 06:00", "seconds since 2000-1-1"]
         ),
+        "time_name": st.sampled_from(["time", "valid_time"]),
         "bounds_units": st.booleans(),
         "drop_variables": st.booleans(),
         "calendar": st.sampled_from(CALENDARS),
@@ -123,6 +124,8 @@ def write(ds: xr.Dataset, how: dict[str, Any], folder: Path) -> Path:
     encodings: dict[str, Any] = {name: {"dtype": packed, **encoding}, "time": time}
     if "time_bnds" in stored:
         encodings["time_bnds"] = {**time, "units": "days since 1900-01-01"} if how["bounds_units"] else time
+    if how["time_name"] != "time":
+        stored, encodings[how["time_name"]] = stored.rename(time=how["time_name"]), encodings.pop("time")
     path = folder / f"{name}_day_Odd_historical_r1i1p1f1_gn_20010101-20011231.{how['format'][:4]}"
     if how["format"].startswith("zarr"):
         stored.to_zarr(path, encoding=encodings, zarr_format=2 if how["format"] == "zarr2" else 3, consolidated=False)

@@ -21,8 +21,9 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
+from espo_luigi.science.extract.input_fills import doubtful_fill
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
-from espo_luigi.science.extract.input_values import Limits, doubtful_fill, value_problems
+from espo_luigi.science.extract.input_values import Limits, value_problems
 from espo_luigi.science.scopes import cells_in, cut_to
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.

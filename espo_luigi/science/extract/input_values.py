@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.extract.dataset import to_canonical_units
+from espo_luigi.science.extract.input_fills import Fills
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.units import convert_to
 
@@ -36,12 +36,6 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
     "tas": (150.0, 350.0),
     "dtr": (-1.0, 100.0),
     "pr": (0.0, 3000.0 / 86400),
-}
-# A number beyond these that recurs stands for missing values, such as -99 degrees Celsius or mm a day.
-_FILL_BEYOND: Mapping[str, Limits] = {
-    **dict.fromkeys(("tasmax", "tasmin", "tas"), (180.0, 350.0)),
-    "dtr": (-10.0, 110.0),
-    "pr": (-1e-4, 3500.0 / 86400),
 }
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
@@ -111,8 +105,7 @@ class _Tallies:
     def __init__(self) -> None:
         self.found: dict[tuple[InputProblem, str, str], _Tally] = {}
         self.unreadable: dict[str, Problem] = {}
-        # By file and variable, impossible numbers that stand for missing values.
-        self.fills: dict[tuple[str, str], set[float]] = {}
+        self.fills = Fills()
         # By variable, its lowest and highest value, and how many values it has.
         self.ranges: dict[str, tuple[float, float, int]] = {}
 
@@ -195,7 +188,7 @@ def value_problems(series: Series, limits: Mapping[str, Limits], mask_variable: 
         for (kind, _, name), tally in tallies.found.items()
         if kind not in ("maps_without_data", "constant_maps") or name not in explained
     ]
-    return [*tallies.unreadable.values(), *constant, *problems, *cells.problems()]
+    return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *cells.problems()]
 
 
 def _both(limits: Limits | None, default: Limits) -> Limits:
@@ -287,63 +280,8 @@ def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallie
             message = f"cannot be read from this day on ({type(error).__name__}: {error})"
             tallies.unreadable[raw.file] = raw.problem("unreadable_files", message, int(raw.days[there[0]]), 1)
             continue
-        _look_for_doubtful_fill(raw, raw.days[there], values, tile, tallies)
-        yield _Block(raw, raw.days[there], _without_fill(raw, raw.days[there], values, tile, tallies), tile)
-
-
-def doubtful_fill(data: xr.DataArray) -> float | None:
-    """Return the number that a file declares as missing, in its units, if the variable may have this value; else None.
-
-    Zarr 2's default is 0, and xarray takes a dry day for missing. Packed numbers are codes, not values.
-    """
-    fill = data.encoding.get("_FillValue", data.encoding.get("missing_value"))
-    packed = {"scale_factor", "add_offset"} & data.encoding.keys()
-    name, stored = str(data.name), np.dtype(data.encoding.get("dtype", data.dtype))
-    if name not in DEFAULT_LIMITS or packed or stored.kind != "f" or fill is None or np.size(fill) != 1:
-        return None
-    number = float(np.asarray(fill).item())
-    value = float(to_canonical_units(xr.DataArray(number, name=name, attrs={"units": data.attrs.get("units")})))
-    low, high = DEFAULT_LIMITS[name]
-    return number if low <= value <= high else None
-
-
-def _look_for_doubtful_fill(
-    raw: RawSeries, days: np.ndarray, values: np.ndarray, tile: Tile, tallies: _Tallies
-) -> None:
-    """Count the values that are missing in cells that have values on other days, if a real value may be among them."""
-    if raw.doubtful_fill is None:
-        return
-    missing = np.isnan(values)
-    missing &= ~missing.all(axis=0)
-    on = missing.any(axis=(1, 2))
-    if on.any():
-        excess = missing[on].astype(float)
-        tallies.of("fill_values", raw).add_values(days[on], excess, np.full(excess.shape, raw.doubtful_fill), tile)
-
-
-def _without_fill(raw: RawSeries, days: np.ndarray, values: np.ndarray, tile: Tile, tallies: _Tallies) -> np.ndarray:
-    """Return the values with NaN in place of an impossible number that recurs in cells and days; it is counted.
-
-    Such a number is a fill value that no attribute declares. Other checks then see the cells as they are meant.
-    """
-    low, high = _FILL_BEYOND.get(raw.name, (-np.inf, np.inf))
-    lowest, highest = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
-    if not (lowest < low or highest > high):
-        return values
-    impossible = values[np.isfinite(values) & ((values < low) | (values > high))]
-    known = tallies.fills.setdefault((raw.file, raw.name), set())
-    numbers, counts = np.unique(impossible, return_counts=True)
-    # In mislabelled units, many numbers are impossible, and none of them is frequent.
-    frequent = counts >= max(CELLS_OF_A_MAP, impossible.size / 4)
-    for number in numbers[frequent | np.isin(numbers, list(known))]:
-        there = values == number
-        on = there.any(axis=(1, 2))
-        if number in known or (on.sum() > 1 and there.any(axis=0).sum() > 1):
-            known.add(float(number))
-            excess = np.where(there[on], abs(float(number)), 0.0)
-            tallies.of("fill_values", raw).add_values(days[on], excess, values[on], tile)
-            values = np.where(there, np.nan, values)
-    return values
+        days = raw.days[there]
+        yield _Block(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
 
 
 def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: _Block) -> None:
@@ -410,8 +348,6 @@ def _taken(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) -> Problem:
     raw, first = tally.raw, min(tally.days)
-    if kind == "fill_values":
-        return _problem_of_fill(tally)
     if kind in ("maps_without_data", "constant_maps"):
         message = f"{len(tally.days)} map(s), the first of them on this day"
         return replace(raw.problem(kind, message, first, len(tally.days)), value=tally.worst_value)
@@ -425,28 +361,6 @@ def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) ->
         kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
     lat, lon = (_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
     return replace(raw.problem(kind, message, tally.worst_day, tally.values), lat=lat, lon=lon, value=tally.worst_value)
-
-
-def _problem_of_fill(tally: _Tally) -> Problem:
-    raw, first = tally.raw, min(tally.days)
-    lat, lon = (_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
-    found = replace(raw.problem("fill_values", "", first, tally.values), lat=lat, lon=lon)
-    on = f"on {len(tally.days)} day(s) from this one on"
-    if raw.doubtful_fill is not None and tally.worst_value == raw.doubtful_fill:
-        message = (
-            f"the file declares {raw.doubtful_fill:g} {raw.units} as missing, which {raw.name} may really be: "
-            f"{tally.values} value(s) {on} are missing in cells that have others. If they are real, set "
-            f"`xr_open_kwargs: {{mask_and_scale: {{{raw.name}: false}}}}`, or write the file with another _FillValue"
-        )
-        return replace(found, message=message, value=raw.doubtful_fill)
-    value = float(tally.worst_value if tally.worst_value is not None else np.nan)
-    canonical = xr.DataArray(value, name=raw.name, attrs={"units": CANONICAL_UNITS[raw.name]})
-    stored = float(convert_to(canonical, raw.units)) if raw.units else value
-    message = (
-        f"{tally.values} value(s) {on} are {stored:.6g} {raw.units or CANONICAL_UNITS[raw.name]}, which is impossible: "
-        "a fill value that no attribute declares. Declare it in the file as _FillValue"
-    )
-    return replace(found, message=message, value=stored)
 
 
 def _at(coordinate: xr.DataArray, cell: Mapping[str, int]) -> float:

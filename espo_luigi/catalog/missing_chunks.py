@@ -17,6 +17,9 @@ from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.catalog.files import open_zarr, zarr_store
 from espo_luigi.science.extract.dataset import LATITUDE_NAMES, LONGITUDE_NAMES
 
+# To compare their names takes some ten seconds.
+MOST_CHUNKS = 5_000_000
+
 
 @dataclass(frozen=True)
 class MissingChunks:
@@ -38,7 +41,7 @@ def missing_chunks(
 
     Zarr reads fill values there, and writers leave out chunks that hold nothing else. So chunks of the same cells may
     be absent at all times if the fill value stands for missing values. A coordinate's chunk of a single value may be
-    absent. For stores whose keys cannot be listed (HTTP), nothing is returned.
+    absent. Nothing is returned for stores whose keys cannot be listed (HTTP), nor for arrays of over `MOST_CHUNKS`.
     """
     group = _opened(path, options)
     arrays = dict(group.zarr_group.arrays())
@@ -106,6 +109,9 @@ def _absent(array: Any) -> np.ndarray | None:
     from zarr.core.sync import collect_aiterator
 
     store, prefix = array.store_path.store, f"{array.path}/" if array.path else ""
+    grid = tuple(-(-size // one) for size, one in zip(array.shape, _shape_of_a_file(array), strict=True))
+    if math.prod(grid) > MOST_CHUNKS:
+        return None
     try:
         there = set(collect_aiterator(store.list_prefix(prefix)))
     # Remote stores may raise nearly anything where they cannot list; local stores can.
@@ -114,8 +120,7 @@ def _absent(array: Any) -> np.ndarray | None:
     if not there:
         return None
     # Zarr reads a shard without bytes as fill values, too.
-    root = getattr(store, "root", None) if array.shards else None
-    grid = tuple(-(-size // one) for size, one in zip(array.shape, _shape_of_a_file(array), strict=True))
+    root = getattr(getattr(store, "_store", store), "root", None) if array.shards else None
     absent = np.zeros(grid, bool)
     for at in itertools.product(*map(range, grid)):
         key = prefix + array.metadata.encode_chunk_key(at)

@@ -59,6 +59,14 @@ def test_chunks_that_are_not_in_a_store_are_counted(
     assert f"1 of {files} chunks are not in the store, the first of them tasmax/{lost}" in found.message
 
 
+def test_a_shard_without_bytes_counts_as_missing(tmp_path: Path) -> None:
+    """Zarr reads fill values there, too."""
+    path = zarr_of(weather("tasmax", (2000, 2001), "noleap"), tmp_path / "raw.zarr", 3, shards=(200, 4, 10))
+    (path / "tasmax/c/1/1/0").write_bytes(b"")
+    found = {problem.kind: problem.count for problem in problems(path)}
+    assert found["missing_chunks"] == 1
+
+
 def test_chunks_outside_of_the_years_do_not_count_and_those_within_have_their_first_day(tmp_path: Path) -> None:
     path = zarr_of(weather("tasmax", (2000, 2001), "noleap"), tmp_path / "raw.zarr")
     (path / "tasmax/2.0.0").unlink()

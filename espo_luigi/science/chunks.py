@@ -99,8 +99,9 @@ class Blocks:
     ) -> Blocks:
         """Cut series, all with the first series' cells, and the variables of `others`.
 
-        Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone. A block of
-        pools has so many cells fewer as there are members, lazy or not.
+        Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone. Where their
+        blocks differ, all get blocks of one size, as stores have them. A block of pools has so many cells fewer as
+        there are members, lazy or not.
         """
         first = next(iter(series.values()))
         dims = cell_dims(first)
@@ -117,7 +118,8 @@ class Blocks:
         most = max(1, cells_in_a_block // members)
         side = max(1, int(most ** (1 / len(dims)))) if dims else 1
         whole = {dim: -1 for dim in data.dims if dim not in dims}
-        cut = dict.fromkeys(dims, side) if fixed or not lazy else _fitted(data, dims, most) if members > 1 else {}
+        fitted = _fitted(data, dims, most if members > 1 else data["cell"].size) if lazy else {}
+        cut = dict.fromkeys(dims, side) if fixed or not lazy else fitted
         return cls(data.chunk({**whole, **cut}).unify_chunks(), dims, lazy)
 
     def like(self, template: xr.Dataset, dtypes: Mapping[Hashable, Any]) -> xr.Dataset:

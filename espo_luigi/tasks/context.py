@@ -190,7 +190,7 @@ class RunContext:
         return land.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the opened reference without values where its mask is not 1, and its fixed fields, in memory."""
+        """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1."""
         options = self.config.extraction.reference.extract_dataset
         fixed = open_fixed(self.reference(), reference, xr_open_kwargs=options.xr_open_kwargs)
         if not options.mask:
@@ -202,7 +202,11 @@ class RunContext:
                 "`extraction.reference.extract_dataset.mask` is true, and no field `mask` is searched; expected "
                 "`mask: fx` in `search_data_catalogs.variables_and_freqs`."
             ) from None
-        return reference.assign({name: data.where(kept) for name, data in reference.data_vars.items()}), fixed
+        series, fields = (
+            ds.assign({name: data.where(kept) for name, data in ds.data_vars.items() if name != "mask"})
+            for ds in (reference, fixed)
+        )
+        return series, fields
 
     @functools.cached_property
     def land_cells(self) -> int:

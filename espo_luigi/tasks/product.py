@@ -105,6 +105,22 @@ class ConcatenationFinal(EspoTask):
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
+# The catalogue's columns that make a simulation's id, and the attributes that make a product's, both in this order.
+_OF_A_SIMULATION = (
+    "mip_era",
+    "activity",
+    "driving_model",
+    "driving_member",
+    "institution",
+    "source",
+    "experiment",
+    "member",
+)
+_OF_AN_ID = tuple(
+    f"cat:{name}" for name in ("bias_adjust_project", "bias_adjust_reference", *_OF_A_SIMULATION, "domain")
+)
+
+
 class JoinTask(EspoTask):
     """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
 
@@ -144,7 +160,7 @@ class JoinTask(EspoTask):
         blocks = rows_of_chunks(files, grid if part is None else part)
         read = dict(config.custom.working_chunks) | {"time": blocks["time"]}
         cells = stack.join_slices([rechunk(one, read) for one in members])
-        treatment = finalize.Treatment(**config.treatment(self.name))
+        treatment = finalize.Treatment(**self.treatment())
         self._clipped_days = finalize.clipped_days(cells, treatment)
         made = finalize.clean_up_cells(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
@@ -158,25 +174,17 @@ class JoinTask(EspoTask):
         bits = config.clean_up.bitround
         return made if bits is None else round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
 
-    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish, and keep the counts of clipped days for the report."""
-        super().write(dataset, path, marker)
-        if self._clipped_days:
-            store.write_store(self._clipped_days.load(), self.clipped_path, marker)
-        else:
-            store.remove(self.clipped_path)
-
-    @property
-    def clipped_path(self) -> Path:
-        """The store of the days on which each cell's value was clipped (cells); none is there without `clip_var`."""
-        return self.for_report(f"{self.sim_id}+{self.name}+clipped.zarr")
+    def treatment(self) -> dict[str, Any]:
+        """Return what is done to the variable, as arguments of `Treatment`."""
+        return self.context.config.treatment(self.name)
 
     def _member_attributes(self, attrs: Mapping[Any, Any]) -> dict[str, Any]:
-        """Return attributes of a pool as those of the member."""
+        """Return attributes of a pool as those of the member, with the id that v2's scripts make of them."""
         columns = self.context.simulation(self.sim_id).columns
-        of_the_member = {f"cat:{name}": columns[name] for name in ("member", "driving_member") if columns.get(name)}
+        of_the_member = {f"cat:{name}": columns[name] for name in _OF_A_SIMULATION if columns.get(name)}
         reference = {"cat:bias_adjust_reference": self.context.config.reference_source}
-        return {**reference, **attrs, **of_the_member, "cat:id": self.sim_id}
+        made = {**reference, **attrs, **of_the_member}
+        return {**made, "cat:id": "_".join(str(made[name]) for name in _OF_AN_ID if made.get(name))}
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -184,10 +192,8 @@ class JoinTask(EspoTask):
 
 
 def cut_to_domain(grid: xr.Dataset, land: xr.DataArray, extracted: xr.Dataset) -> tuple[xr.Dataset, xr.DataArray]:
-    """Return the part of a grid that lies in the domain of a regional simulation, and the land in it."""
-    simulated = extracted[next(iter(extracted.data_vars))].isel(time=0).notnull().compute()
-    border = outline(extracted["lat"], extracted["lon"], simulated)
-    cut = cut_to_outline(grid.assign(land=land.astype("float32")), border)
+    """Return the part of a grid that lies in a regional simulation's grid, and the land in it."""
+    cut = cut_to_outline(grid.assign(land=land.astype("float32")), outline(extracted["lat"], extracted["lon"]))
     return cut.drop_vars("land"), (cut["land"] == 1).assign_attrs(land.attrs)
 
 
@@ -222,6 +228,22 @@ class ConcatClean(JoinTask):
         """True if `Swap` makes the variable."""
         return self.var in ("tasmax", "tasmin")
 
+    def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
+        """Publish, and keep the counts of clipped days for the report."""
+        super().write(dataset, path, marker)
+        if self._clipped_days:
+            store.write_store(self._clipped_days.load(), self.clipped_path, marker)
+        else:
+            store.remove(self.clipped_path)
+
+    @property
+    def clipped_path(self) -> Path:
+        """The store of the days on which each cell's value was clipped (cells); none is there without `clip_var`."""
+        return self.for_report(f"{self.sim_id}+{self.name}+clipped.zarr")
+
+
+_BEFORE_THE_EXCHANGE = {"description": "tasmax - tasmin, as adjusted, before they were made consistent."}
+
 
 class ConcatCleanPreswap(JoinTask):
     """Rule `concat_clean_preswap`: ESPO v2: tasmax - tasmin over the whole domain, before they were made consistent."""
@@ -233,8 +255,18 @@ class ConcatCleanPreswap(JoinTask):
     in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_joined = temporary("dtrpreswap+day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("preswap/dtrpreswap_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
-    reads = tuple(key for key in JoinTask.reads if "{var}" not in key)
-    name = "dtrpreswap"
+    reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)
+    name = "dtr"
+
+    def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
+        """Join as other variables are, under the name dtr."""
+        return super().compute([one.rename(dtrpreswap="dtr") for one in slices], grids, extracted)
+
+    def treatment(self) -> dict[str, Any]:
+        """Return that of dtr, but for the range of values, which tells where tasmax was below tasmin, and its words."""
+        own = {**super().treatment(), "clip_var": {}}
+        texts = own.get("add_attrs", {})
+        return own | {"add_attrs": {**texts, "dtr": {**texts.get("dtr", {}), **_BEFORE_THE_EXCHANGE}}}
 
 
 def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:

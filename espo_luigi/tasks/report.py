@@ -207,9 +207,9 @@ class Inversions(EspoTask):
         """Count both; the attributes have the product's repairs and inserted days."""
         pair = finalize.together(final)
         told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
-        return consistency.inversions_before_and_after(
-            preswap["dtrpreswap"], pair["tasmax"], pair["tasmin"]
-        ).assign_attrs(told)
+        # Archives that earlier versions made have another name for the variable.
+        (before,) = preswap.data_vars.values()
+        return consistency.inversions_before_and_after(before, pair["tasmax"], pair["tasmin"]).assign_attrs(told)
 
 
 class Report(EspoTask):

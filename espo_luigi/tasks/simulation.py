@@ -76,7 +76,7 @@ class Extract(EspoTask):
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = repaired.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
-        return gaps.with_incomplete_cells(maps)
+        return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
 
     @property
     def repaired_path(self) -> Path:

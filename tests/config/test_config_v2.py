@@ -54,6 +54,7 @@ def test_limits_of_inputs_and_products_hold_everywhere_and_in_quebec(loaded: Any
     checks = loaded().health_checks
     assert checks.flags["tasmax"].temperature_extremely_high.thresh == "61 degC"
     assert checks.scopes["QC"].flags["pr"].very_large_precipitation_events.thresh == "400 mm/d"
+    assert set(checks.flags["dtr"].arguments()) == {"negative_accumulation_values"}
     assert checks.scopes["QC"].lon_bnds == (-83, -55)
     assert checks.inputs.flags["tasmin"].temperature_extremely_low.thresh == "-95 degC"
     assert checks.inputs.scopes["QC"].flags["pr"].very_large_precipitation_events.thresh == "900 mm/d"

@@ -19,11 +19,13 @@ from espo_luigi import tasks
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
+from espo_luigi.science import pooling
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.cost import Basis
 from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.product import JoinTask
 from espo_luigi.tasks.publish import products
 
 V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"
@@ -96,7 +98,11 @@ def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> No
     assert together.sizes["loc"] == 186
     rows = np.concatenate([cells["rlat"].values for cells, _ in cut])
     assert (np.diff(rows) >= 0).all()
-    assert {"mask", "orog", "rotated_pole"} <= set(cut[0][1].coords), "what describes the grid goes with it"
+    grid = cut[0][1]
+    assert {"mask", "orog", "rotated_pole"} <= set(grid.coords), "what describes the grid goes with it"
+    # As xscen masks the fixed fields, too; the mask itself stays whole.
+    np.testing.assert_array_equal(grid["orog"].notnull(), grid["mask"] == 1)
+    assert grid["mask"].notnull().all()
 
 
 def test_sea_that_the_reference_has_data_on_is_left_out_by_its_mask(v2: Any) -> None:
@@ -130,6 +136,58 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
         run.workflow.pieces.cut(run, maps, "sr-0")
     with pytest.raises(DataError, match="186 land cells, and 200"):
         tasks.MakeRef().compute([])
+
+
+def joined(task: JoinTask, values: str, **attrs: Any) -> xr.Dataset:
+    """What a task makes of slices whose values are the reference's tasmax, on the first two days."""
+    run = context()
+    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    members = [task.sim_id]
+    slices = [pooling.together([cells[["tasmax"]].rename(tasmax=values)], members) for cells, _ in cut]
+    described = [one.assign_attrs(attrs | {"cat:bias_adjust_project": "ESPO", "cat:domain": "NAM"}) for one in slices]
+    extracted = [bound.task.compute([]) for bound in task.in_extracted]
+    # CRCM5's files have no values on their first day.
+    lacking = [one.isel(time=[0, 1]).where(one["time"] > one["time"][0]) for one in extracted]
+    return task.compute(described, [grid for _, grid in cut], lacking).compute()
+
+
+def test_a_product_has_the_id_and_the_coordinates_that_v2s_scripts_give_it(v2: Any) -> None:
+    v2()
+    attrs = {"cat:mip_era": "CMIP6", "cat:activity": "ScenarioMIP", "cat:id": ENSEMBLE[1]}
+    made = joined(tasks.ConcatClean(sim_id=ENSEMBLE[1], var="pr"), "pr", **attrs)
+    assert made.attrs["cat:id"] == "ESPO_Demo-Rotated_CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Ensemble_ssp370_r2i1p1f1_NAM"
+    assert not any("original_shape" in coord.attrs for coord in made.coords.values())
+    np.testing.assert_array_equal(made["orog"].notnull(), made["mask"] == 1)
+
+
+def test_a_regional_product_covers_the_grid_though_the_simulation_has_no_values_on_its_first_day(v2: Any) -> None:
+    v2()
+    made = joined(tasks.ConcatClean(sim_id=REGIONAL, var="tasmax"), "tasmax")
+    # Counted by great circles around the cells of the raw grid (tests/demo/test_demo_v2.py has their share).
+    assert int(made["tasmax"].isel(time=0).notnull().sum()) == 95
+    assert made.attrs["cat:id"] == (
+        "ESPO_Demo-Rotated_CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_NAM"
+    )
+
+
+def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_its_values(
+    v2: Any, tmp_path: Path
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    added = content["clean_up"]["xscen_clean_up"]["dtr"]["add_attrs"]
+    content["clean_up"]["xscen_clean_up"]["dtr"]["clip_var"] = {"dtr": [0, 1]}
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    task = tasks.ConcatCleanPreswap(sim_id=ENSEMBLE[0])
+    assert "clean_up.variables.dtr" in task.reading()
+    made = joined(task, "dtrpreswap", contact="the raw data's")
+    assert list(made.data_vars) == ["dtr"] and float(made["dtr"].min()) > 200
+    assert made.attrs["version"] == "v2.0" and "contact" not in made.attrs
+    kept = {key: made["dtr"].attrs[key] for key in ("standard_name", "long_name", "cell_methods")}
+    assert kept == {key: added["dtr"][key] for key in kept}
+    assert made["dtr"].attrs["description"].startswith("tasmax - tasmin, as adjusted")
 
 
 def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:

@@ -112,10 +112,11 @@ def train(
     units = units_of(reference)
     historical = convert_to(historical, units)
     _check_same_times(reference, historical)
+    given = _either(xclim_train_args, xsdba_train_args, "train_args")
     setup = TrainingSetup(
         method=_known_method(method),
         group=grouping,
-        train_args=_train_args(_either(xclim_train_args, xsdba_train_args, "train_args"), method, units),
+        train_args=_train_args(given, method, units),
         time=TimeAxis.of(reference),
         units=units,
         seed=seed if seed is not None else secrets.token_hex(8),
@@ -138,6 +139,8 @@ def train(
     }
     if setup.additive_space is not None:
         params["additive_space"] = dict(setup.additive_space)
+    if members is not None:
+        params["xsdba_train_args"] = dict(given or {})
     training = _train_in_blocks(reference, historical, setup, engine)
     return training.assign_attrs(_training_attributes(str(historical.name), setup, params))
 

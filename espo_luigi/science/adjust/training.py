@@ -212,10 +212,12 @@ def read_train_params(training: xr.Dataset) -> dict[str, Any]:
 
 
 def preparation(params: Mapping[str, Any]) -> str:
-    """Say how reference and historical were prepared, to be appended to `bias_adjustment`; empty if they were not."""
+    """Say how a pool was trained and series were prepared, to be appended to `bias_adjustment`; may be empty."""
     steps = [
         f"{function}(ref, hist, {params[key]!r})"
         for key, function in (("jitter_under", "jitter_under_thresh"), ("adapt_freq", "adapt_freq"))
         if params.get(key) is not None
     ]
-    return f", ref and hist were prepared with {' and '.join(steps)}" if steps else ""
+    # xscen names the arguments since it trains pools.
+    trained = f" with xsdba_train_args: {params['xsdba_train_args']}" if "xsdba_train_args" in params else ""
+    return trained + (f", ref and hist were prepared with {' and '.join(steps)}" if steps else "")

@@ -354,6 +354,15 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     return cut if np.array_equal(cut["lon"], longitudes) else cut.assign_coords(lon=cut["lon"].copy(data=longitudes))
 
 
+def cells_inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray | bool:
+    """Return which cells `subset_box` leaves inside of the box, boolean (y, x); True for 1-D `lat` and `lon`."""
+    grid = normalise_coordinates(ds)
+    grid = grid.drop_vars(grid.data_vars)
+    if grid["lat"].ndim == 1:
+        return True
+    return subset_box(grid.assign(inside=xr.ones_like(grid["lat"])), region)["inside"].notnull()
+
+
 def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
     """Cut the cells of several regions: of 1-D coordinates, all rows and all columns that any region needs.
 

@@ -124,7 +124,8 @@ def inversions_before_and_after(dtrpreswap: xr.DataArray, tasmax: xr.DataArray, 
 
 def _before(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
     return daily_temperature_range(tasmax, tasmin).assign_attrs(
-        long_name="Daily temperature range before tasmax and tasmin were made consistent"
+        long_name="Daily temperature range before tasmax and tasmin were made consistent",
+        history="tasmax - tasmin, as adjusted, before they were made consistent",
     )
 
 
@@ -135,7 +136,8 @@ def _same_units(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
 
 def _together(**variables: xr.DataArray) -> xr.Dataset:
     """The variables in a dataset: xarray's arithmetic would silently drop the days that some of them lack."""
-    named = [variable.rename(name) for name, variable in variables.items()]
+    # Datasets: the attributes of arrays would become those of the whole.
+    named = [variable.to_dataset(name=name) for name, variable in variables.items()]
     try:
         return xr.merge(named, join="exact", compat="equals", combine_attrs="drop_conflicts")
     except (ValueError, xr.MergeError) as error:

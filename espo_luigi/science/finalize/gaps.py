@@ -27,17 +27,14 @@ _ADVICE = (
 )
 
 
-def with_incomplete_cells(ds: xr.Dataset) -> xr.Dataset:
+def with_incomplete_cells(ds: xr.Dataset, inside: xr.DataArray | bool = True) -> xr.Dataset:
     """Return the dataset with a boolean coordinate (y, x), where a variable lacks a year's days or more; lazy.
 
-    Single days that are missing leave a scenario with data in every chunk of time. Cells of a curvilinear grid that
-    never have data are not counted: most lie outside of the box that was cut.
+    Single days that are missing leave a scenario with data in every chunk of time. Cells that are not `inside` of the
+    box that was cut do not count.
     """
-    lacking = [da.isnull().sum("time") for da in ds.data_vars.values() if "time" in da.dims]
-    found = reduce(operator.or_, [days >= DAYS_OF_A_GAP for days in lacking])
-    if "lat" in ds.coords and ds["lat"].ndim == 2:
-        found &= ~reduce(operator.and_, [days == ds.sizes["time"] for days in lacking])
-    return ds.assign_coords({INCOMPLETE: found.variable})
+    lacking = [da.isnull().sum("time") >= DAYS_OF_A_GAP for da in ds.data_vars.values() if "time" in da.dims]
+    return ds.assign_coords({INCOMPLETE: (reduce(operator.or_, lacking) & inside).variable})
 
 
 def allowed_gaps(attrs: Mapping[Any, Any], land: xr.DataArray) -> int:

@@ -21,50 +21,36 @@ Floats = NDArray[np.float64]
 _LARGEST_RADIUS_DEGREES = 80
 
 
-def outline(lat: xr.DataArray, lon: xr.DataArray, cells: xr.DataArray | None = None) -> xr.Dataset:
-    """Return the border of a domain of cells, as edges between their corners.
+def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
+    """Return the border of a grid's cells: their outer corners, in order around the grid.
 
-    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated. Edges may form several
-    closed lines, also around holes.
+    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated.
 
     Parameters
     ----------
     lat, lon
-        Centres of the cells of a curvilinear grid, (y, x), degrees.
-    cells
-        Which cells belong to the domain, boolean (y, x); by default all.
+        Centres of the cells, degrees: of the same dimensions, or rows and columns of a grid.
 
     Returns
     -------
     xarray.Dataset
-        `lat` and `lon` (corner), degrees, longitudes from -180 to 180; `edges` (edge, end), the numbers of the two
-        corners of each edge. In memory.
+        `lat` and `lon` (corner), degrees, longitudes from -180 to 180. In memory.
 
     Raises
     ------
     DataError
-        If the grid has fewer than two rows or columns, or no cell belongs to the domain.
+        If the grid has fewer than two rows or columns.
     """
-    dims = lat.dims
+    lat, lon = xr.broadcast(lat, lon)
     if min(lat.shape) < 2:
         raise DataError(f"the grid has {dict(lat.sizes)} cells; expected two rows and two columns at least.")
-    belongs = np.ones(lat.shape, bool) if cells is None else cells.transpose(*dims).values
-    if not belongs.any():
-        raise DataError(f"none of {belongs.size} cells belongs to the domain; expected one at least.")
-    around, number = np.pad(belongs, 1), np.arange((belongs.shape[0] + 1) * (belongs.shape[1] + 1))
-    number = number.reshape(belongs.shape[0] + 1, -1)
-    rows, columns = around[1:, 1:-1] != around[:-1, 1:-1], around[1:-1, 1:] != around[1:-1, :-1]
-    along_rows = np.stack([number[:, :-1][rows], number[:, 1:][rows]], axis=1)
-    along_columns = np.stack([number[:-1][columns], number[1:][columns]], axis=1)
-    used, edges = np.unique(np.concatenate([along_rows, along_columns]), return_inverse=True)
-    centres = unit_vectors(lat.values.astype(np.float64), lon.transpose(*dims).values.astype(np.float64))
-    corners = cell_corners(centres).reshape(-1, 3)[used]
+    grid = cell_corners(unit_vectors(lat.values.astype(np.float64), lon.values.astype(np.float64)))
+    corners = np.concatenate([grid[0, :-1], grid[:-1, -1], grid[-1, :0:-1], grid[:0:-1, 0]])
     x, y, z = (corners / np.linalg.norm(corners, axis=-1, keepdims=True)).T
     return xr.Dataset(
         {
             "lat": ("corner", np.rad2deg(np.arcsin(z)), {"units": "degrees_north"}),
             "lon": ("corner", np.rad2deg(np.arctan2(y, x)), {"units": "degrees_east"}),
-            "edges": (("edge", "end"), edges.reshape(-1, 2)),
         }
     )
 
@@ -97,7 +83,9 @@ def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataA
     points = unit_vectors(*(one.values.ravel().astype(np.float64) for one in (lat, lon)))
     found = np.zeros(len(points), bool)
     near = np.flatnonzero(points @ middle > 0)
-    found[near] = _within(_on_plane(points[near], middle), _on_plane(corners, middle)[border["edges"].values])
+    ring = _on_plane(corners, middle)
+    edges = np.stack([ring, np.roll(ring, -1, axis=0)], axis=1)
+    found[near] = _within(_on_plane(points[near], middle), edges)
     return xr.DataArray(found.reshape(lat.shape), dims=lat.dims, name="inside")
 
 

@@ -142,13 +142,22 @@ def clean_up_cells(
         {name: rounded[name].clip(*bounds, keep_attrs=True) for name, bounds in treatment.clip_var.items()}
     )
     bare = _with_attributes_left(_with_history(_labelled(clipped, "final")), treatment.remove_all_attrs_except)
-    described = _with_grid_mapping(_describe(bare, treatment.add_attrs))
+    described = _with_grid_mapping(_describe(_without_original_shape(bare), treatment.add_attrs))
     prefix = treatment.change_attr_prefix.removesuffix(":")
     if not prefix:
         return described
     named = {str(name).replace("cat:", f"{prefix}:", 1) if str(name).startswith("cat:") else name: value
              for name, value in described.attrs.items()}  # fmt: skip
     return _with_attrs(described, named)
+
+
+def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset without the shape of the grid that was stacked, which need not be the product's."""
+    out = ds.copy(deep=False)
+    for name in out.coords:
+        attrs = out.variables[name].attrs
+        out.variables[name].attrs = {key: value for key, value in attrs.items() if key != ORIGINAL_SHAPE}
+    return out
 
 
 def _rounded(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:

@@ -15,6 +15,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.adjust import quantile_mapping as qm
 from espo_luigi.science.adjust.kernels.preparation import NEW_VALUE, draw, stream
+from espo_luigi.science.adjust.training import preparation, read_train_params
 from espo_luigi.science.adjust.windows import plan_windows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -375,15 +376,55 @@ def test_draws_depend_on_the_member_and_the_place_in_the_domain_only() -> None:
     np.testing.assert_array_equal(whole[:, 1], one)
 
 
+def dry_shares(historical: xr.DataArray, window: int) -> xr.DataArray:
+    """Each member's share of dry days around each day of the year."""
+    windows = (historical <= 1).astype(float).rolling(time=window, center=True).construct("window", fill_value=np.nan)
+    return windows.groupby("time.dayofyear").mean(["time", "window"])
+
+
 def test_xsdba_trains_pools_of_one_cell_without_sorting_their_members_into_each_other() -> None:
     """xsdba 0.7.0 sorts the historical data of a lone cell in place, before it counts each member's dry days."""
     reference, historical, _ = (one.isel(loc=[0]) for one in rainy("noleap", 3, whole_years))
     training = biasadjust.train(
         reference, historical, period=[1999, 2004], group=POOLED, xsdba_train_args=PR, seed="a", engine="xsdba"
     )
-    windows = (historical <= 1).astype(float).rolling(time=31, center=True).construct("window", fill_value=np.nan)
-    expected = windows.groupby("time.dayofyear").mean(["time", "window"])
-    np.testing.assert_allclose(by_day(training["P0_hist"]), by_day(expected), rtol=1e-6)
+    np.testing.assert_allclose(by_day(training["P0_hist"]), by_day(dry_shares(historical, window=31)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("order", "mixes"), [("realization time loc", True), ("time realization loc", False)])
+def test_xsdba_mixes_the_members_of_any_number_of_cells_in_the_order_of_v2s_stores(order: str, mixes: bool) -> None:
+    import xsdba
+
+    days = days_of("noleap", 1999, 6)
+    reference, historical, _ = rainy("noleap", 3, lambda *_: days[days.dt.dayofyear <= 4])
+    given = historical.isel(loc=[0, 2, 5]).transpose(*order.split())
+    given = given.copy(data=np.ascontiguousarray(given.values))
+    expected = dry_shares(given, window=3)
+    group = xsdba.Grouper("time.dayofyear", 3, add_dims=["realization"])
+    trained = xsdba.DetrendedQuantileMapping.train(reference.isel(loc=[0, 2, 5]), given, group=group, **PR)
+    found = trained.ds["P0_hist"].transpose(*expected.dims)
+    assert (float(abs(found - expected).max()) > 0.1) is mixes
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_a_lazy_training_has_blocks_of_one_size_though_its_series_have_others(n_members: int) -> None:
+    reference, historical, _ = rainy("noleap", n_members)
+    training = biasadjust.train(
+        reference.chunk(loc=4), historical.chunk(loc=5), period=[1999, 2004], group=POOLED, xsdba_train_args=PR
+    )
+    first, *others = training.chunksizes["loc"]
+    assert all(size == first for size in others[:-1]) and others[-1] <= first
+
+
+def test_a_pools_scenario_names_the_arguments_of_its_training_as_xscen_does() -> None:
+    reference, historical, _ = (one.chunk(loc=-1) for one in rainy("noleap", 2))
+    noise = {"thresh": "0.01 mm d-1"}
+    training = biasadjust.train(
+        reference, historical, period=[1999, 2004], group=POOLED, xsdba_train_args=PR, jitter_under=noise
+    )
+    assert preparation(read_train_params(training)) == (
+        f" with xsdba_train_args: {PR}, ref and hist were prepared with jitter_under_thresh(ref, hist, {noise})"
+    )
 
 
 def test_humidity_stays_within_its_bounds_in_an_additive_space() -> None:

@@ -53,6 +53,7 @@ def test_the_exchange_is_the_institutes(calendar: str) -> None:
     expected = xclim.indices.daily_temperature_range(tasmax=tasmax, tasmin=tasmin, freq="D")
     np.testing.assert_array_equal(swapped.dtrpreswap, expected)
     assert swapped.dtrpreswap.attrs["units_metadata"] == "temperature: difference"
+    assert swapped.attrs == {}, "the attributes of variables are not those of the dataset"
     assert {str(da.dtype) for da in swapped.data_vars.values()} == {"float32"}
 
 

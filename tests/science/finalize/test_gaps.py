@@ -9,6 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.diagnose.health import health_checks
+from espo_luigi.science.extract.dataset import cells_inside, subset_box
 from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
     check_data,
@@ -117,10 +118,17 @@ def test_regridding_counts_the_target_cells_around_source_cells_that_lack_a_year
 
 def test_what_lies_outside_of_a_curvilinear_box_is_not_said_to_lack_data() -> None:
     source = years_of().rename(lat="rlat", lon="rlon")
-    source = source.assign_coords(lat=source.rlat + 0 * source.rlon, lon=source.rlon + 0 * source.rlat)
-    source["tasmax"][:, 0, :] = np.nan
-    source["tasmax"][:400, 1, 1] = np.nan
-    assert int(with_incomplete_cells(source).incomplete.sum()) == 1
+    lat = source.rlat + 0.5 * (source.rlon + 70)
+    source = source.assign_coords(lat=lat, lon=source.rlon + 0 * source.rlat)
+    box = {"name": "slope", "lat_bnds": [45.2, 46.3], "lon_bnds": [-70, -69]}
+    cut = subset_box(source, box)
+    assert int(cut["tasmax"].isnull().all("time").sum()) == 2
+    # Inside, a cell lacks a year, and another all days.
+    cut["tasmax"][:400, 1, 1] = np.nan
+    cut["tasmax"][:, 0, 0] = np.nan
+    found = with_incomplete_cells(cut, cells_inside(source, box)).incomplete
+    np.testing.assert_array_equal(np.argwhere(found.values), [[0, 0], [1, 1]])
+    assert cells_inside(years_of(), box) is True
 
 
 def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:

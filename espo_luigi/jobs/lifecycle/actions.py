@@ -123,6 +123,9 @@ class Actions:
 
     def refused(self, job: Job, words: str) -> None:
         """Take in that the scheduler refused the job for good; `words` is its message."""
+        if not self.store.close_unclaimed(job.record.name):
+            # The job runs all the same, and is found by its name: a second one would do the same work.
+            return
         if not self._goes_elsewhere(job, Cause.REFUSED, words):
             self.finish(job, failure_of(job, Cause.REFUSED, words))
 

@@ -342,8 +342,11 @@ class JobManager:
             self._ready.remove(job)
             self._jobs[job.record.task] = job
         refused = self.submitter.submit(submission)
-        for job in group if refused is not None else []:
-            self._actions.refused(job, str(refused))
+        if any(job.intent.accepted for job in group):
+            self._watcher.hurry()
+        if refused is not None:
+            for job in group:
+                self._guarded(partial(self._actions.refused, words=refused), job)
 
     def _submission(self, group: list[Job]) -> Submission | None:
         try:

@@ -240,7 +240,8 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     - it is still there                                          CANCEL (result written), again [cancel_again]
     the scheduler is silent                                      WAIT
     it was cancelled, not yet [cancel_again]                     WAIT
-    it is in no answer, its id is unknown [settle]               GIVE_UP_NAME
+    it is in no answer, its id is unknown [settle, or
+    absent_after if the scheduler took it]                       GIVE_UP_NAME
     it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
     cancelled by a driver, it leaves its node [absent_after]     END
     it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
@@ -288,7 +289,8 @@ def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     if job.record.job_id is None:
-        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, patience.settle) else WAIT
+        seconds = patience.absent_after if job.intent.accepted else patience.settle
+        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, seconds) else WAIT
     alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
     if alive or not job.in_vain(job.seen.missing, now, patience.absent_after):
         return WAIT

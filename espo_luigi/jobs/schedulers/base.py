@@ -218,7 +218,7 @@ class Scheduler(Protocol):
         """Return the scripts and the submission of a bundle. Raises SubmissionError if there are no bundles here."""
 
     def submitted_id(self, text: str, /) -> str | None:
-        """Return the job's id, from the answer to `submit_command`."""
+        """Return the job's id, from the answer to `submit_command`; None if the answer does not tell it for sure."""
 
     def refusal(self, message: str, /) -> Refusal:
         """Say whether the same job may be accepted later."""

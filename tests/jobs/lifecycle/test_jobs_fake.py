@@ -31,6 +31,48 @@ def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     assert len(fake.calls("sbatch")) == 1
 
 
+@pytest.mark.parametrize("says", ["-- Welcome -- Submitted batch job ID", "ID;narval", "-- Welcome, in 2026 --"])
+def test_a_job_that_sbatch_takes_with_a_warning_and_a_banner_is_followed_at_once(
+    fake: FakeCluster, work: Work, says: str
+) -> None:
+    fake.misbehave("sbatch", f"say {says}")
+    manager = fake.manager(poll_seconds=30.0)
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles), 3)
+    for number, name in enumerate("abc", 1):
+        fake.finish(name, str(number))
+    assert [type(fake.outcome(handle, 5)) for handle in handles] == [Success] * 3
+    assert len(fake.calls("sbatch")) == 3
+
+
+def test_a_job_that_sbatch_took_without_an_id_is_not_given_up_while_squeue_is_late(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "say -- Welcome --")
+    fake.forget_jobs()
+    handle = fake.manager().submit(work.order("a"))
+    fake.clock.go_on(PATIENCE.settle + 0.6)
+    assert len(fake.calls("sbatch")) == 1
+    (fake.folder / "squeue.says").unlink()
+    fake.eventually(has_id(handle))
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_that_runs_although_its_submission_seems_refused_is_followed(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: invalid value, ignoring")
+    manager = fake.manager(max_jobs=1)
+    store = manager.store
+    first = manager.submit(work.order("a"))
+    # The next submission's job begins before sbatch has ended.
+    assert isinstance(fake.outcome(first, 5), Failure)
+    assert store.claim_path(f"{first.task}.1").read_text() == "the driver", "if it starts, it does nothing"
+    store.claim_path(f"{first.task}.2").write_text("7\n")
+    second = manager.submit(work.order("a"))
+    fake.eventually(has_id(second))
+    fake.finish("a", "7")
+    assert isinstance(fake.outcome(second, 5), Success)
+
+
 def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

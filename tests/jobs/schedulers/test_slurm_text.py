@@ -200,7 +200,10 @@ def test_text_that_is_no_answer_gives_no_jobs() -> None:
         ("42;narval\n", "42"),
         ("a site's greeting\n42\n", "42"),
         ("", None),
-        ("Submitted batch job 42", None),
+        ("Submitted batch job 42", "42"),
+        ("--> Welcome to node 7\n2026\nsbatch: Submitted batch job 42 on cluster narval\n", "42"),
+        ("2026\n42\n", None),
+        ("--> Checking allocation 17...OK\n", None),
     ],
 )
 def test_sbatch_parsable_is_read(text: str, job_id: str | None) -> None:

@@ -119,10 +119,12 @@ def _warn_unknown(state: str) -> None:
 
 
 def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if there is any."""
-    lines = [line.strip() for line in text.splitlines()]
-    found = [line.partition(";")[0] for line in lines if re.fullmatch(r"\d+(;\S+)?", line)]
-    return found[-1] if found else None
+    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if it tells a single id.
+
+    A site's own `sbatch` may drop ``--parsable``, so that Slurm says ``Submitted batch job id`` among other lines.
+    """
+    told = re.findall(r"\bSubmitted batch job (\d+)\b", text) or re.findall(r"^\s*(\d+)(?:;\S+)?\s*$", text, re.M)
+    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_squeue(text: str) -> list[Row]:

@@ -186,7 +186,9 @@ class Actions:
         if following is None:
             self.finish(job, failure_of(job, cause))
         else:
-            logger.warning("%s: %s; trying again", name, words)
+            # What a job without a result says of its end stands in its log alone.
+            said = f'; its log ends with "{_last_line(job)}"' if cause is Cause.CRASHED and _last_line(job) else ""
+            logger.warning("%s: %s%s; trying again", name, words, said)
             self._again(job, following)
 
     def _following(self, job: Job, cause: Cause) -> Record | None:
@@ -228,6 +230,10 @@ class Actions:
         gone = row is not None and row.phase.ended
         if record.bundle and self.bundles.forget_if_over(record) and record.shares_job and not gone:
             self.watcher.leftovers.add(record.job_name, self.commands.clock.now())
+
+
+def _last_line(job: Job) -> str:
+    return (job.tail().splitlines() or [""])[-1][:300]
 
 
 def _is_complete(job: Job, otherwise: bool) -> bool:

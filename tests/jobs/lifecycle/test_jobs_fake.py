@@ -88,6 +88,17 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
     assert fake.calls("scancel") == []
 
 
+def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.submitted(work.order("a", retries=1))
+    log = work.folder / "slurm_logs" / "rule" / "rule-name=a-1.out"
+    log.write_text("module: command not found\nCannot claim the work by claims/a (No locks available)\n")
+    fake.set_state("FAILED")
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    assert 'its log ends with "Cannot claim the work by claims/a (No locks available)"; trying again' in caplog.text
+
+
 def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "refuse-then-take")
     manager = fake.manager()

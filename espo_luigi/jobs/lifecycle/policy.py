@@ -178,7 +178,12 @@ CAUSES: Mapping[Cause, Consequences] = {
         other_node=True,
     ),
     Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
-    Cause.REFUSED: Consequences("refused by {scheduler}", "{submit} refused it", _NEVER, forgets=True),
+    Cause.REFUSED: Consequences(
+        "refused by {scheduler}",
+        "{submit} refused it: change its options (`memory_resource = none` leaves out the request for memory)",
+        _NEVER,
+        forgets=True,
+    ),
     Cause.HOPELESS: Consequences(
         "cannot start",
         "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",

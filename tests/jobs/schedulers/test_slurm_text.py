@@ -122,6 +122,19 @@ def test_sizes_below_one_are_refused(field: str) -> None:
         directives(replace(PLAIN, **{field: 0}))
 
 
+def test_no_memory_is_asked_for_where_the_site_forbids_that() -> None:
+    asked = directives(replace(PLAIN, options=SlurmOptions(memory_resource="none")))
+    assert asked == tuple(one for one in directives(PLAIN) if one != "--mem=61440M")
+    with pytest.raises(SubmissionError, match="memory_resource: 'h_vmem'; expected 'mem', or 'none'"):
+        directives(replace(PLAIN, options=SlurmOptions(memory_resource="h_vmem")))
+
+
+def test_limits_of_the_login_node_stay_there_unless_the_user_says_otherwise() -> None:
+    assert "--propagate=NONE" in directives(PLAIN)
+    asked = directives(replace(PLAIN, options=SlurmOptions(extra={"propagate": "STACK"})))
+    assert [one for one in asked if one.startswith("--propagate")] == ["--propagate=STACK"]
+
+
 def test_directives_in_the_script_are_those_given_to_sbatch() -> None:
     lines = [line for line in render(FULL).splitlines() if line.startswith("#SBATCH ")]
     # sbatch's quoting in scripts is, for what we write, that of a POSIX shell.
@@ -299,6 +312,13 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
          "Requested node configuration is not available", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
          "PERMANENT"),
+        ("sbatch: error: The --mem=... request is not allowed nor necessary on this cluster: each job gets all of its "
+         "node sbatch: error: Batch job submission failed: Unspecified error", "PERMANENT"),
+        ("sbatch: error: You have too many jobs in the queue sbatch: error: Batch job submission failed: Unspecified "
+         "error", "PASSING"),
+        ("sbatch: error: Batch job submission failed: No partition specified or system default partition", "PERMANENT"),
+        ("sbatch: error: Batch job submission failed: Job size specification needs to be provided", "PERMANENT"),
+        ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", "PERMANENT"),
         ("sbatch: unrecognized option '--foo' Try \"sbatch --help\" for more information", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", "PASSING"),
         ("a plugin of this site says something of its own", "UNCLEAR"),

@@ -294,6 +294,10 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"temporarily unable to accept|Resource temporarily unavailable|Transport endpoint", Refusal.PASSING),
     (r"standby mode|Munge encode failed|authentication error|Communication (connection|shutdown)", Refusal.PASSING),
     (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
+    # The words of a site's job_submit script stand before Slurm's "Unspecified error".
+    (r"too many (jobs|submissions)|(queued|pending|submitted) jobs|rate limit|try (it )?later", Refusal.PASSING),
+    (r"Unspecified error|No partition specified|Job size specification|user's group|must specify", Refusal.PERMANENT),
+    (r"not allowed|not supported|needs? to be|(is|are) required|too long", Refusal.PERMANENT),
     (r"invalid|unrecognized option|not permitted|permission denied|can ?not be satisfied", Refusal.PERMANENT),
     (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )

@@ -86,7 +86,13 @@ def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
 
 def allocation_command(request: Request, command: Sequence[str]) -> tuple[str, ...]:
     """Return the `salloc` that an allocation takes."""
-    return ("salloc", *_sizes(request.sizes, request.options), "--ntasks-per-node=1", *slurm.asked(request.options), *command)
+    return (
+        "salloc",
+        *_sizes(request.sizes, request.options),
+        "--ntasks-per-node=1",
+        *slurm.asked(request.options),
+        *command,
+    )
 
 
 def submit(given: Mapping[str, str], words: Sequence[str]) -> str:

@@ -173,6 +173,8 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
+        if cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log():
+            cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
         name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)

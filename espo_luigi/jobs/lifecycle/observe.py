@@ -177,11 +177,15 @@ class Watcher:
         return [job for job in missing if not job.files.succeeded]
 
     def _say_held(self, jobs: Iterable[Job]) -> None:
-        """Name each job that would wait for ever without a word, once."""
+        """Name the jobs that would wait for ever without a word, once."""
         rows = {job.row.job_id: job.row for job in jobs if job.row is not None and job.row.held}
+        new: dict[str, list[Row]] = {}
         for job_id in rows.keys() - self._held:
-            row = rows[job_id]
-            logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
+            new.setdefault(rows[job_id].said, []).append(rows[job_id])
+        for said, alike in new.items():
+            words = self._commands.scheduler.in_words(alike[0].reason) or "it is held, until somebody releases it"
+            others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+            logger.warning("%s: job %s%s: %s: %s", alike[0].name, alike[0].job_id, others, said, words)
         self._held = set(rows)
 
     def _say_drained(self, jobs: Iterable[Job], now: float) -> None:

@@ -86,6 +86,7 @@ class Cause(enum.StrEnum):
     LOST = "lost"
     REFUSED = "refused"
     HOPELESS = "hopeless"
+    NO_LOG = "no_log"
     NO_OUTPUT = "no_output"
     UNCONFIRMED = "unconfirmed"
     DRIVER_CANCELLED = "driver_cancelled"
@@ -176,6 +177,12 @@ CAUSES: Mapping[Cause, Consequences] = {
         "ended without a result",
         "it ended without writing a result: look for a signal or a failed set-up in the log",
         other_node=True,
+    ),
+    Cause.NO_LOG: Consequences(
+        "its node could not open its log",
+        "no log of this run is there yet: the log folder and the work folder have to be on the nodes, too, under the "
+        "same path; set `log_dir` to a folder that they share",
+        _NEVER,
     ),
     Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
     Cause.REFUSED: Consequences(

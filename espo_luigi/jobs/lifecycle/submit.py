@@ -205,6 +205,10 @@ class Submitter:
             environment_file=str(self._store.environment_path),
         )
 
+    def any_log(self) -> bool:
+        """Whether a node has ever opened a log in the log folder."""
+        return any(True for _ in self._settings.log_dir.rglob("*.out"))
+
     def avoids_nodes(self, job: Job) -> bool:
         """Whether the job avoids nodes because jobs ended badly there."""
         return bool({*self._avoided(job.record)} - set(job.order.options.exclude))

@@ -99,6 +99,40 @@ def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
     assert 'its log ends with "Cannot claim the work by claims/a (No locks available)"; trying again' in caplog.text
 
 
+@pytest.mark.parametrize("is_only_there", [False, True], ids=["on all nodes", "on a node"])
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
+    fake: FakeCluster, work: Work, is_only_there: bool
+) -> None:
+    manager = fake.manager()
+    if is_only_there:
+        fake.outcome(manager.submit(work.order("fine")), 0)
+        (work.folder / "slurm_logs" / "rule").mkdir(parents=True, exist_ok=True)
+        (work.folder / "slurm_logs" / "rule" / "rule-name=fine-7.out").touch()
+    handle = fake.submitted(work.order("a", retries=3), manager)
+    fake.set_state("FAILED", "JobLaunchFailure")
+    if is_only_there:
+        fake.eventually(lambda: handle.standing.attempt == 2)
+        return
+    outcome = fake.outcome(handle, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_LOG
+    assert "its node could not open its log: FAILED (JobLaunchFailure) on n1" in outcome.message
+    assert "set `log_dir` to a folder that they share" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_account_without_time_is_named_once_for_all_jobs(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.set_state("PENDING", "AssocGrpCPUMinutesLimit")
+    fake.clock.go_on(5)
+    assert caplog.text.count("AssocGrpCPUMinutesLimit): your account's time on this cluster is used up") == 1
+    assert " and 2 more: PENDING" in caplog.text
+    assert [handle.outcome for handle in handles] == [None] * 3
+
+
 def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "refuse-then-take")
     manager = fake.manager()
@@ -385,7 +419,7 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
     fake.set_state("PENDING", "JobHeldUser")
     fake.clock.go_on(5)
     assert handle.outcome is None
-    assert caplog.text.count("job 1 is held (PENDING (JobHeldUser)), and waits until somebody releases it") == 1
+    assert caplog.text.count("job 1: PENDING (JobHeldUser): it is held by you") == 1
 
 
 def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:

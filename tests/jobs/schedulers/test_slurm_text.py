@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, chunked
+from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, Row, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.schedulers.slurm.parse import (
     STATES,
+    in_words,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
@@ -249,6 +250,35 @@ def test_every_state_that_slurms_manual_names_is_in_the_table() -> None:
 )
 def test_a_state_with_flags_means_what_still_happens_to_the_job(state: str, phase: Phase) -> None:
     assert phase_of(state) is phase
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_used_up"),
+    [
+        *((f"{whose}Grp{what}", True) for whose in ("Assoc", "QOS") for what in ("CPUMinutesLimit", "GRESMinutes")),
+        *((f"{whose}Grp{what}", True) for whose in ("Assoc", "QOS") for what in ("BillingMinutes", "WallLimit")),
+        *((f"AssocGrp{what}", False) for what in ("CPURunMinutesLimit", "MemRunMinutes", "CpuLimit", "Billing")),
+        ("Priority", False),
+    ],
+)
+def test_a_job_whose_account_has_no_time_left_waits_for_somebody(reason: str, is_used_up: bool) -> None:
+    assert row("7", "x", "PENDING", reason=reason).held is is_used_up
+    assert ("is used up" in in_words(reason)) is is_used_up
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        *parse_squeue("1|FAILED|n1|JobLaunchFailure|wrap\n"),
+        *parse_sacct("1|FAILED|0:53|n1|2026-11-25T23:15:20|wrap\n"),
+        *parse_scontrol(
+            "JobId=1 JobName=wrap UserId=root(0) GroupId=root(0) JobState=FAILED Reason=JobLaunchFailure "
+            "ExitCode=0:53 NodeList=n1\n"
+        ),
+    ],
+)
+def test_a_job_whose_log_could_not_be_opened_is_known(ended: Row) -> None:
+    assert ended.no_log and not row("1", "x", "FAILED", reason="NonZeroExitCode", exit_code="1:0").no_log
 
 
 def test_a_job_that_its_node_could_not_start_is_known_by_its_flag_too() -> None:

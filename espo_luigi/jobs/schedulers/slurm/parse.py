@@ -85,10 +85,17 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
     launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
     hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
-    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state))
+    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state)) or _is_used_up(reason)
     held = held and phase is Phase.PENDING and not hopeless
+    no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held)
+    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
+
+
+def _is_used_up(reason: str) -> bool:
+    """Return whether an amount of an account or a QOS is used up, which no end of a job gives back."""
+    # Not those of jobs that run at the moment: AssocGrpCPURunMinutesLimit.
+    return re.match(r"(Assoc|QOS)(Grp(?!\w*Run)\w*(Minutes|Mins)|GrpWall)", reason) is not None
 
 
 def phase_of(state: str) -> Phase:
@@ -386,6 +393,9 @@ def in_words(reason: str) -> str:
     """Explain a reason of PENDING to its user; an unknown reason is named as it is."""
     name = reason.split(",")[0].strip("() ")
     limit = _LIMIT.match(name)
+    if limit and _is_used_up(name):
+        whose = "your QOS's" if limit[1] == "QOS" else "your account's"
+        return f"{whose} time on this cluster is used up ({name}): it waits until the site gives more"
     if name not in _EXPLANATIONS and limit:
         whose = "your QOS" if limit[1] == "QOS" else "your account"
         return (

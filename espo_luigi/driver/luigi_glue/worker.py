@@ -33,12 +33,12 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import EspoError, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently, process_limit
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +292,10 @@ class EspoWorker(luigi.worker.Worker):
     def __enter__(self) -> EspoWorker:
         """Handle signals from here on."""
         self._signals.hear()
-        super().__enter__()
+        try:
+            super().__enter__()
+        except RuntimeError as error:
+            raise ProcessLimitError(process_limit(error)) from error
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
@@ -305,7 +308,8 @@ class EspoWorker(luigi.worker.Worker):
 
     def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
         self._run_of_tasks.is_over = True
-        detaching = isinstance(error, Detach)
+        # Where no process can be started, no job can be cancelled.
+        detaching = isinstance(error, Detach | ProcessLimitError)
         if detaching:
             self._running_tasks.clear()
         super().__exit__(kind, error, traceback)

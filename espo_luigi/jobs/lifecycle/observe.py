@@ -234,5 +234,5 @@ class Watcher:
         for job in jobs:
             job.seen = job.seen.unanswered()
         self._silent_since = self._silent_since or now
-        name, seconds = self._commands.scheduler.NAME, now - self._silent_since
-        self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
+        name, seconds, why = self._commands.scheduler.NAME, now - self._silent_since, self._commands.silence
+        self._silence.warn("%s has not answered for %.0f s (%s); waiting, its jobs go on", name, seconds, why)

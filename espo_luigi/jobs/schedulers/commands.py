@@ -14,7 +14,7 @@ from pathlib import Path
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.trouble import Clock
+from espo_luigi.jobs.trouble import Clock, process_limit
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class Commands:
         self.clock = clock or Clock()
         self.settings = settings or CommandSettings()
         self.counts: Counter[str] = Counter()
+        # Why the last question got no answer.
+        self.silence = ""
         # Programs of `Accounting` that this cluster lacks, as their first answer showed.
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
@@ -166,6 +168,7 @@ class Commands:
                     raise ValueError(answer.words)
                 rows += query.parse(answer.stdout)
             except ValueError as error:
+                self.silence = str(error)
                 logger.debug("no answer from %s: %s", query.argv[0], error)
                 return None, answer
         return rows, None
@@ -204,7 +207,8 @@ class Commands:
         except OSError as error:
             # Any other error, such as too many processes, may pass.
             installed = not isinstance(error, FileNotFoundError | PermissionError)
-            return Answer(None, stderr=f"{argv[0]} could not be started: {error}", installed=installed)
+            why = process_limit(error) if isinstance(error, BlockingIOError) else error
+            return Answer(None, stderr=f"{argv[0]} could not be started: {why}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
 
 

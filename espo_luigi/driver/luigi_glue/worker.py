@@ -110,12 +110,22 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
         graph = checked_graph(task)
+        self._refuse_half(graph)
         self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
+
+    def _refuse_half(self, graph: Graph) -> None:
+        """Raise SubmissionError where Luigi would leave out tasks, and what needs them, with a warning for each."""
+        limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        if limit is not None and n > limit:
+            raise SubmissionError(
+                f"[worker] task_limit = {limit} is less than the {n} tasks of this run, complete tasks included: leave "
+                "the limit out, or ask for a part of the run"
+            )
 
     def _budget(self, task: Task, graph: Graph) -> None:
         """Have the scheduler start tasks only as `[espo] scratch_limit` has room for them."""

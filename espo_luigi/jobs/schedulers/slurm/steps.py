@@ -70,7 +70,7 @@ def sizes(**asked: int | str) -> list[str]:
 
 
 def memory_asked(options: object, memory_bytes: int) -> dict[str, int]:
-    """Return the `memory` for `sizes`; nothing if the option `memory_resource` leaves it out. Raises SubmissionError."""
+    """Return the `memory` for `sizes`; nothing if `memory_resource` leaves it out. Raises SubmissionError."""
     resource = getattr(options, "memory_resource", "mem")
     if resource not in ("mem", "none"):
         raise SubmissionError(f"memory_resource: {resource!r}; expected 'mem', or 'none' to ask for no memory")

@@ -106,10 +106,10 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
     answer = Commands(slurm, environ={**os.environ, **request.options.environment}).submit(
         script_command(request, given, script, words[1:])
     )
-    job_id = slurm.submitted_id(answer.stdout) if answer.ok else None
-    if job_id is None:
+    if not answer.ok:
         raise SubmissionError(f"{script} was not submitted: {answer.words}")
-    return f"{script} is job {job_id}"
+    job_id = slurm.submitted_id(answer.stdout)
+    return f"{script} is job {job_id}" if job_id else f"{script} was submitted: {answer.words}"
 
 
 def script_command(

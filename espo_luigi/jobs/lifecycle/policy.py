@@ -243,7 +243,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     State                                                        Action
     ============================================================ ====================================================
     its result says success                                      SUCCEED
-    it has ended, and has a result                               END
+    it has ended, and has a result, or nothing of it ran         END
     it has ended [latency_wait]                                  END
     a member that shares its job, cancelled [absent_after]       END
     its result says failure [latency_wait], and:
@@ -266,7 +266,8 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
         return Action(Do.SUCCEED)
     if job.ended_since is not None:
         # The scheduler may list the end before the result file is visible here.
-        over = files.result is not None or job.in_vain(job.ended_since, now, patience.latency_wait)
+        ran = row is None or not row.no_log
+        over = files.result is not None or not ran or job.in_vain(job.ended_since, now, patience.latency_wait)
         return Action(Do.END) if over else WAIT
     if record.shares_job and job.intent.cancelled is not None:
         # Its claim is closed, so that it stops by itself, or works in vain.

@@ -106,6 +106,14 @@ class Commands:
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
 
+    def id_of(self, answer: Answer, name: str) -> str | None:
+        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it."""
+        told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
+        if told is not None or not answer.ok:
+            return told
+        alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
+        return alive[-1] if alive else None
+
     def hand_on(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
         if lines := self.scheduler.handed_on(self._submit_environ):

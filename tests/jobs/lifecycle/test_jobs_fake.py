@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from fake_clock import RunningClock
@@ -103,7 +104,7 @@ def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
     fake: FakeCluster, work: Work, is_only_there: bool
 ) -> None:
-    manager = fake.manager()
+    manager = fake.manager(patience=PATIENCE if is_only_there else replace(PATIENCE, latency_wait=100.0))
     if is_only_there:
         fake.outcome(manager.submit(work.order("fine")), 0)
         (work.folder / "slurm_logs" / "rule").mkdir(parents=True, exist_ok=True)

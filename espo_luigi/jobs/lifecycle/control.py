@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -87,15 +87,17 @@ class Signals:
         return not job.record.shares_job or not self._bundles.is_needed(job.record)
 
 
-def under_own_names(rows: Iterable[Row], names: Mapping[str, str]) -> list[Row]:
+def under_own_names(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
     """Rows in which jobs that people or the site renamed have their own names again; `names` are by id.
 
-    After a scheduler has lost its state, another run's job may have the id: it keeps its name.
+    A different job keeps its name: another run's, which has the id since the scheduler lost its state, or any job whose
+    id was taken for that of a job that is listed.
     """
+    listed = {row.name for row in rows}
 
     def is_renamed(row: Row) -> bool:
         name = names.get(row.job_id, row.name)
-        return row.name != name and (name in row.name or not _SUBMISSION.search(row.name))
+        return name not in listed and (name in row.name or not _SUBMISSION.search(row.name))
 
     return [replace(row, name=names[row.job_id]) if is_renamed(row) else row for row in rows]
 

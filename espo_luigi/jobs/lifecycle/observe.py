@@ -207,7 +207,7 @@ class Watcher:
         row = by_name.get(job.record.job_name)
         if row is None:
             return job.ended_since is not None
-        if job.record.job_id is None:
+        if job.record.job_id != row.job_id:
             self._submitter.confirm(job, row.job_id)
         job.saw(row, now)
         return True

@@ -97,6 +97,16 @@ def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeClu
     assert fake.calls("scancel") == []
 
 
+def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeCluster, work: Work) -> None:
+    (fake.folder / "jobs").write_text("1|RUNNING|n1|None|thesis\n")
+    fake.misbehave("sbatch", "say 1")
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    assert manager.cancel_all() == 1
+    assert [call.split()[-1] for call in fake.calls("scancel")] == ["2"]
+
+
 class HalfDeaf:
     """Commands of a scheduler whose first listing holds one job of two, and whose first cancellation fails."""
 

@@ -267,6 +267,19 @@ def test_a_job_whose_account_has_no_time_left_waits_for_somebody(reason: str, is
 
 
 @pytest.mark.parametrize(
+    ("reason", "is_hopeless"),
+    [
+        *((f"AssocMax{what}", True) for what in ("CpuPerJobLimit", "MemPerJob", "WallDurationPerJobLimit")),
+        *((f"QOSMax{what}", True) for what in ("NodePerJobLimit", "CPUMinutesPerJobLimit", "GRESPerNode")),
+        *(("QOSMinMemory", True), ("InvalidQOS", True), ("AccountNotAllowed", True)),
+        *((reason, False) for reason in ("QOSMaxCpuPerUserLimit", "AssocMaxJobsLimit", "QOSGrpMemLimit", "Resources")),
+    ],
+)
+def test_a_job_that_asks_for_more_than_any_job_may_get_waits_in_vain(reason: str, is_hopeless: bool) -> None:
+    assert row("7", "x", "PENDING", reason=reason).hopeless is is_hopeless
+
+
+@pytest.mark.parametrize(
     "ended",
     [
         *parse_squeue("1|FAILED|n1|JobLaunchFailure|wrap\n"),

@@ -65,11 +65,11 @@ STATES: dict[str, Phase] = {
 
 # Reasons of PENDING that waiting does not cure: the job asks for more than it may ever get.
 HOPELESS_REASONS = frozenset(
-    {"AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit"}
-    | {"AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount"}
-    | {"InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"}
-    | {"QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed"}
+    {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"}
+    | {"PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed"}
 )
+# Limits on a single job: AssocMaxCpuPerJobLimit, QOSMaxWallDurationPerJobLimit, QOSMinGRES, …
+_OF_A_JOB = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
 # Flags of a job whose node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
 # States of jobs that wait until somebody releases them.
@@ -84,7 +84,8 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     phase = phase_of(state)
     flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
     launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
-    hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
+    in_vain = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
+    hopeless = launch_failed or (phase is Phase.PENDING and in_vain)
     held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state)) or _is_used_up(reason)
     held = held and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")

@@ -269,12 +269,12 @@ class Submitter:
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
         if answer.ok:
             self.nodes.submitted(now)
-        if job_id is not None:
-            for place, job in enumerate(submission.jobs):
-                self.confirm(job, submission.member_id(job_id, place))
             if self._refusals:
                 logger.warning("%s takes jobs again", self._scheduler.NAME)
             self._refusals, self._refusal = 0, ""
+        if job_id is not None:
+            for place, job in enumerate(submission.jobs):
+                self.confirm(job, submission.member_id(job_id, place))
         elif answer.ok:
             logger.info("%s took %s and told no id: %s", self._scheduler.SUBMIT, submission.command[-1], answer.words)
             for job in submission.jobs:

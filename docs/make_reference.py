@@ -26,6 +26,7 @@ from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.jobs.schedulers.gridengine.submit import _NAMED as QSUB_FLAGS
 from espo_luigi.jobs.schedulers.script import PACKING, own_names
+from espo_luigi.jobs.schedulers.slurm.submit import NOT_SBATCHS
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
 from espo_luigi.tasks.context import espo
@@ -229,7 +230,7 @@ def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
     if name in PACKING:
         return "[several tasks as one submission](../how-to/slurm.md#several-tasks-as-one-submission)"
-    if section is slurm and name in own_names(slurm.options):
+    if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
         return f"sbatch's `--{name}`"
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
     if section is sge:

@@ -62,6 +62,10 @@ class SubmissionError(EspoError):
     """A job that could not be submitted."""
 
 
+class ProcessLimitError(EspoError):
+    """This account may start no further process or thread on this machine."""
+
+
 class JobError(EspoError):
     """A job that ran and did not succeed."""
 

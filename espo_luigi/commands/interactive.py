@@ -26,11 +26,11 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.schedulers.script import PACKING, JobOptions, ScriptValues, checked, own_names, safe
+from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.driver_job import NOTICE_SECONDS, new_note, submit_driver
-from espo_luigi.jobs.schedulers.slurm.steps import sizes
+from espo_luigi.jobs.schedulers.slurm.steps import memory_asked, sizes
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, str] = {
     "time": "time limit, such as 60 (minutes) or 4:00:00",
     "cpus_per_task": "CPUs of the job, by default 1",
     "nodes": "nodes of the job, by default 1",
-    **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*PACKING, "nodes")},
+    **{name: f"Slurm's --{name}" for name in own_names(slurm.OPTIONS) if name not in (*slurm.NOT_SBATCHS, "nodes")},
 }
 # Patterns of directives in a script that replace a value of [slurm]. CPUs and nodes are left to the script.
 _IN_SCRIPT = {"memory": r"--mem(-per-\w+)?[=\s]", "time": r"--time[=\s]|-t"}
@@ -86,7 +86,13 @@ def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
 
 def allocation_command(request: Request, command: Sequence[str]) -> tuple[str, ...]:
     """Return the `salloc` that an allocation takes."""
-    return ("salloc", *sizes(**_numbers(request.sizes)), "--ntasks-per-node=1", *slurm.asked(request.options), *command)
+    return (
+        "salloc",
+        *_sizes(request.sizes, request.options),
+        "--ntasks-per-node=1",
+        *slurm.asked(request.options),
+        *command,
+    )
 
 
 def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
@@ -100,10 +106,10 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
     answer = Commands(slurm, environ={**os.environ, **request.options.environment}).submit(
         script_command(request, given, script, words[1:])
     )
-    job_id = slurm.submitted_id(answer.stdout) if answer.ok else None
-    if job_id is None:
+    if not answer.ok:
         raise SubmissionError(f"{script} was not submitted: {answer.words}")
-    return f"{script} is job {job_id}"
+    job_id = slurm.submitted_id(answer.stdout)
+    return f"{script} is job {job_id}" if job_id else f"{script} was submitted: {answer.words}"
 
 
 def script_command(
@@ -114,7 +120,7 @@ def script_command(
     asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
-    return ("sbatch", "--parsable", *sizes(**_numbers(asked)), *many, *slurm.asked(request.options), *words)
+    return ("sbatch", "--parsable", *_sizes(asked, request.options), *many, *slurm.asked(request.options), *words)
 
 
 def _not_in_script(script: str) -> set[str]:
@@ -178,6 +184,11 @@ def request_of(given: Mapping[str, str]) -> Request:
     }
     _numbers(asked_for)
     return Request(asked_for, section.options_of({}, {}), section.site()).checked()
+
+
+def _sizes(asked: Mapping[str, str], options: JobOptions) -> list[str]:
+    amounts = _numbers(asked)
+    return sizes(**{name: n for name, n in amounts.items() if name != "memory" or memory_asked(options, n)})
 
 
 def _numbers(asked: Mapping[str, str]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import IO, Any
 from espo_luigi.errors import EspoError
 from espo_luigi.files import lives, open_own, process_start, server_time
 from espo_luigi.jobs.lifecycle.records import read_json, read_object, write_atomically
-from espo_luigi.jobs.trouble import Clock
+from espo_luigi.jobs.trouble import Clock, start
 
 logger = logging.getLogger(__name__)
 
@@ -146,18 +146,18 @@ class HeldLocks:
         self._any_lost = False
 
     def hold(self, locks: Iterable[DriverLock]) -> None:
-        """Take all `locks` that are not held yet; if SecondDriverError is raised, none of them was taken."""
+        """Take all `locks` that are not held yet; if SecondDriverError or ProcessLimitError is raised, none."""
         with self._changing, contextlib.ExitStack() as undo:
             # Sorted, so that of two drivers that want the same folders at once, the first gets them all.
             new = {lock.path: lock for lock in sorted(locks, key=lambda lock: lock.path) if lock.path not in self._held}
             for lock in new.values():
                 lock.acquire()
                 undo.callback(lock.release)
-            undo.pop_all()
             if new and not self._held:
                 self._released = threading.Event()
                 self._looked, self._any_lost = self._clock.now(), False
-                threading.Thread(target=self._refresh, args=(self._released,), daemon=True).start()
+                start(threading.Thread(target=self._refresh, args=(self._released,), daemon=True))
+            undo.pop_all()
             self._held |= new
 
     def release(self) -> None:

@@ -6,10 +6,14 @@ import errno
 import itertools
 import logging
 import os
+import resource
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+
+from espo_luigi.errors import ProcessLimitError
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +73,25 @@ class Clock:
 def passes(error: OSError) -> bool:
     """Return whether the same operation may succeed a while later."""
     return error.errno in PASSING
+
+
+def start(thread: threading.Thread) -> None:
+    """Start a thread. Raises ProcessLimitError."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise ProcessLimitError(process_limit(error)) from error
+
+
+def process_limit(error: Exception) -> str:
+    """Return the sentence for a thread or a process that the machine did not let start."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    many = "any number of" if allowed == resource.RLIM_INFINITY else allowed
+    return (
+        f"{socket.gethostname()} lets this account start no further process or thread ({error}): `ulimit -u` allows "
+        f"{many} processes, and a container may allow less; all programs of the account count. End other programs, "
+        "raise the limit, or lower [core] workers"
+    )
 
 
 def growing_pause(failures: int, first: float, longest: float, factor: float = 2.0) -> float:

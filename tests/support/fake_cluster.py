@@ -77,6 +77,12 @@ class FakeCluster:
         rows = [line.split("|") for line in path.read_text().splitlines()]
         path.write_text("".join("|".join([row[0], state, "n1", reason, row[4]]) + "\n" for row in rows))
 
+    def rename(self, name: str) -> None:
+        """Give all jobs this name, in which ``{}`` stands for the former name."""
+        path = self.folder / "jobs"
+        rows = [line.split("|") for line in path.read_text().splitlines()]
+        path.write_text("".join("|".join([*row[:4], name.format(row[4])]) + "\n" for row in rows))
+
     def forget_jobs(self) -> None:
         (self.folder / "squeue.says").write_text("")
 

@@ -35,6 +35,10 @@ if name == "sbatch":
     last = next((a for a in arguments if a.startswith("--array=")), "").rpartition("-")[2].partition("%")[0]
     for suffix in ["_" + str(i) for i in range(int(last) + 1)] if last else [""]:
         write("jobs", job_id + suffix + "|PENDING||Priority|" + job_name + chr(10))
+    if do.startswith("say "):
+        sys.stderr.write('sbatch: error: "SBATCH_EXCLUSIVE=true" -- invalid value, ignoring...' + chr(10))
+        print(do[4:].replace("ID", job_id))
+        sys.exit()
     if do == "take-then-hang":
         os.remove(os.path.join(here, "sbatch.do"))
         time.sleep(60)

@@ -19,7 +19,7 @@ from luigi.task_register import TaskClassException
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.driver.settings.sections import SECTIONS
-from espo_luigi.errors import log_as_text
+from espo_luigi.errors import ProcessLimitError, log_as_text
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,12 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
         factory.arguments = sys.argv[1:]
     try:
         return _luigis_run(cmdline_args, *arguments, **keywords)
+    except ProcessLimitError as error:
+        if not of_command:
+            raise
+        show_progress_on_stderr()
+        logger.error("%s. Jobs of a cluster go on; the same command takes them over", error)
+        raise SystemExit(get_config().getint("retcode", "not_run")) from error
     except (MissingParameterException, ValueError) as error:
         if not (of_command and _is_told(error)):
             raise

@@ -19,7 +19,7 @@ from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
 from espo_luigi.driver.run.run import Run
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobInputError, StoppedError
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,12 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. Raises ProcessLimitError, which ends the run and leaves its jobs to the next."""
         threading.stack_size(_STACK_BYTES)
-        self._thread.start()
-        threading.stack_size(0)
+        try:
+            start(self._thread)
+        finally:
+            threading.stack_size(0)
 
     def is_alive(self) -> bool:
         """Return True while the task runs."""

@@ -33,12 +33,12 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import EspoError, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently, process_limit
 
 logger = logging.getLogger(__name__)
 
@@ -110,12 +110,22 @@ class EspoWorker(luigi.worker.Worker):
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
         graph = checked_graph(task)
+        self._refuse_half(graph)
         self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))
         return graph
+
+    def _refuse_half(self, graph: Graph) -> None:
+        """Raise SubmissionError where Luigi would leave out tasks, and what needs them, with a warning for each."""
+        limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
+        if limit is not None and n > limit:
+            raise SubmissionError(
+                f"[worker] task_limit = {limit} is less than the {n} tasks of this run, complete tasks included: leave "
+                "the limit out, or ask for a part of the run"
+            )
 
     def _budget(self, task: Task, graph: Graph) -> None:
         """Have the scheduler start tasks only as `[espo] scratch_limit` has room for them."""
@@ -292,7 +302,10 @@ class EspoWorker(luigi.worker.Worker):
     def __enter__(self) -> EspoWorker:
         """Handle signals from here on."""
         self._signals.hear()
-        super().__enter__()
+        try:
+            super().__enter__()
+        except RuntimeError as error:
+            raise ProcessLimitError(process_limit(error)) from error
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
@@ -305,7 +318,8 @@ class EspoWorker(luigi.worker.Worker):
 
     def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
         self._run_of_tasks.is_over = True
-        detaching = isinstance(error, Detach)
+        # Where no process can be started, no job can be cancelled.
+        detaching = isinstance(error, Detach | ProcessLimitError)
         if detaching:
             self._running_tasks.clear()
         super().__exit__(kind, error, traceback)

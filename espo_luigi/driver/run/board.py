@@ -20,11 +20,13 @@ from typing import Any
 from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summary_line
 from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
+from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import age_of
 from espo_luigi.jobs.accounts import Measured
 from espo_luigi.jobs.lifecycle.records import read_json, write_atomically
 from espo_luigi.jobs.order import Standing
 from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.trouble import start
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +221,8 @@ class Reporter:
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        with suppress(ProcessLimitError):  # nothing depends on what it shows
+            start(self._thread)
 
     def stop(self) -> None:
         """Write a last time, and end."""
@@ -270,7 +273,7 @@ def watched() -> Iterator[None]:
             yield
             board().close(board().outcome)
         except BaseException as error:
-            board().close("detached" if isinstance(error, Detach) else "stopped")
+            board().close("detached" if isinstance(error, Detach | ProcessLimitError) else "stopped")
             raise
         finally:
             reporter.stop()

@@ -6,15 +6,22 @@ start at any time; their stores count.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dask.utils import parse_bytes
-
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import render_size
+
+try:
+    from dask.utils import parse_bytes
+except ValueError as unreadable:  # a file of the user's own settings of Dask
+    said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
+    # Luigi's command, which imports the module of tasks, would show a traceback.
+    raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None
 
 # The group of tasks that start at any time.
 NO_GROUP = ""

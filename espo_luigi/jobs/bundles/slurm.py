@@ -25,7 +25,7 @@ from espo_luigi.jobs.schedulers.script import (
     rendered_setup,
     shell_text,
 )
-from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, sizes
+from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, memory_asked, sizes
 
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
@@ -131,7 +131,12 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
     memory, gres = _memory_bytes(first) * len(members), _gres(first)
     options = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
-        *sizes(nodes=1, ntasks=len(members), cpus_per_task=first.cpus_per_task, memory=memory),
+        *sizes(
+            nodes=1,
+            ntasks=len(members),
+            cpus_per_task=first.cpus_per_task,
+            **memory_asked(first.options, memory),
+        ),
         *([f"--gres={checked('gres', gres)}"] if gres else []),
         f"--job-name={first.name}",
         f"--output={first.log_pattern.removesuffix(_TASK_LOG)}%t.out",

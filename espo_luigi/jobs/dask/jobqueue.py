@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.schedulers.base import Refusal
-from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import workers_name
 from espo_luigi.jobs.trouble import Minutely, growing_pauses
@@ -60,9 +60,10 @@ class Session:
     hold_until: float = 0.0
     pauses: Iterator[float] = field(default_factory=lambda: growing_pauses(*_HOLDS_SECONDS))
     failing: Failing = field(default_factory=Failing)
+    ids: set[str] = field(default_factory=set)
 
     def submit(self, script: Path) -> str:
-        """Submit a worker's job, as fast as the site allows; return the answer, which holds the job's id."""
+        """Submit a worker's job, as fast as the site allows; return the job's id."""
         if self.over.is_set():
             raise RuntimeError("the session is over")
         if self.commands.clock.now() < self.hold_until:
@@ -70,11 +71,22 @@ class Session:
         answer = self.commands.submit(self.commands.scheduler.submit_command(self.workers.values(self.owner), script))
         if answer.ok:
             self.pauses, self.refused = growing_pauses(*_HOLDS_SECONDS), ""
-            return answer.stdout
+            return self.id_of(answer)
         if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
             self.refused = answer.words
         self._hold(answer.words)
         raise RuntimeError(answer.words)
+
+    def id_of(self, answer: Answer) -> str:
+        """Return the id of a job that was just taken; empty if neither the answer nor the scheduler's list tells it.
+
+        dask-jobqueue would take the first number of a site's banner, and cancel the job of that id.
+        """
+        job_id = self.commands.scheduler.submitted_id(answer.stdout)
+        if job_id is None:
+            job_id = min((self.alive() or set()) - self.ids, default="")
+        self.ids.add(job_id)
+        return job_id
 
     def _hold(self, words: str) -> None:
         """Submit nothing for a while, twice as long each time, so that the site need not refuse thousands of jobs."""
@@ -85,8 +97,12 @@ class Session:
     def alive(self) -> set[str] | None:
         """Return the ids of this session's jobs that wait or run, or None if the scheduler does not answer."""
         rows = self.commands.jobs()
+        if rows is None:
+            return None
         names = (workers_name(self.owner), *self.others)
-        return None if rows is None else {row.job_id for row in rows if row.name in names and not row.phase.ended}
+        # People and sites rename jobs.
+        ours = (row for row in rows if row.name in names or row.job_id in self.ids)
+        return {row.job_id for row in ours if not row.phase.ended}
 
     def cancel(self) -> None:
         """Cancel all jobs of this session and of its earlier starts; repeat it for jobs that a command missed."""

@@ -91,8 +91,8 @@ def _submit(session: Session, values: ScriptValues, script: Path) -> str:
     session.commands.hand_on(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     answer = session.commands.submit(scheduler.submit_command(values, script))
-    job_id = scheduler.submitted_id(answer.stdout) if answer.ok else None
-    if job_id is None:
+    job_id = session.id_of(answer) if answer.ok else ""
+    if not job_id:
         raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")
     return job_id
 

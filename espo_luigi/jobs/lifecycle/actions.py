@@ -123,6 +123,9 @@ class Actions:
 
     def refused(self, job: Job, words: str) -> None:
         """Take in that the scheduler refused the job for good; `words` is its message."""
+        if not self.store.close_unclaimed(job.record.name):
+            # The job runs all the same, and is found by its name: a second one would do the same work.
+            return
         if not self._goes_elsewhere(job, Cause.REFUSED, words):
             self.finish(job, failure_of(job, Cause.REFUSED, words))
 
@@ -170,6 +173,8 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
+        if cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log():
+            cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
         name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
@@ -183,7 +188,9 @@ class Actions:
         if following is None:
             self.finish(job, failure_of(job, cause))
         else:
-            logger.warning("%s: %s; trying again", name, words)
+            # What a job without a result says of its end stands in its log alone.
+            said = f'; its log ends with "{_last_line(job)}"' if cause is Cause.CRASHED and _last_line(job) else ""
+            logger.warning("%s: %s%s; trying again", name, words, said)
             self._again(job, following)
 
     def _following(self, job: Job, cause: Cause) -> Record | None:
@@ -225,6 +232,10 @@ class Actions:
         gone = row is not None and row.phase.ended
         if record.bundle and self.bundles.forget_if_over(record) and record.shares_job and not gone:
             self.watcher.leftovers.add(record.job_name, self.commands.clock.now())
+
+
+def _last_line(job: Job) -> str:
+    return (job.tail().splitlines() or [""])[-1][:300]
 
 
 def _is_complete(job: Job, otherwise: bool) -> bool:

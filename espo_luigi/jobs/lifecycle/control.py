@@ -10,8 +10,9 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ DETACH = "detach"
 BREAK = "break"
 _CONTROL = "control"
 _CANCEL_TRIES = 3
+# The end of the name of any run's submission, or of its bundle.
+_SUBMISSION = re.compile(r"\.[0-9a-f]{12}\.\d+$|\.bundle-[0-9a-f]{12}")
 
 
 class Signals:
@@ -84,12 +87,31 @@ class Signals:
         return not job.record.shares_job or not self._bundles.is_needed(job.record)
 
 
-class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
+def under_own_names(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
+    """Rows in which jobs that people or the site renamed have their own names again; `names` are by id.
 
-    def __init__(self, commands: Commands, patience: Patience) -> None:
+    A different job keeps its name: another run's, which has the id since the scheduler lost its state, or any job whose
+    id was taken for that of a job that is listed.
+    """
+    listed = {row.name for row in rows}
+
+    def is_renamed(row: Row) -> bool:
+        name = names.get(row.job_id, row.name)
+        return name not in listed and (name in row.name or not _SUBMISSION.search(row.name))
+
+    return [replace(row, name=names[row.job_id]) if is_renamed(row) else row for row in rows]
+
+
+class Leftovers:
+    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled.
+
+    `names` are those of all jobs, by id.
+    """
+
+    def __init__(self, commands: Commands, patience: Patience, names: Mapping[str, str]) -> None:
         self._commands = commands
         self._patience = patience
+        self._names = names
         self._since: dict[str, float] = {}
 
     def __bool__(self) -> bool:
@@ -122,7 +144,7 @@ class Leftovers:
         alive: list[Row] = []
         for pause in self._patience.last_looks if self._since else ():
             self._commands.clock.sleep(pause)
-            rows = self._commands.jobs() or []
+            rows = under_own_names(self._commands.jobs() or [], self._names)
             alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
             if not alive:
                 break
@@ -195,10 +217,12 @@ def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str
     A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
+    names = {record.job_id: name for name, group in records.items() for record in group if record.job_id}
     for _ in range(_CANCEL_TRIES):
         rows = commands.jobs()
         if rows is None:
             return None
+        rows = under_own_names(rows, names)
         # Found by id and name: an id may be that of somebody else's job by now.
         owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}

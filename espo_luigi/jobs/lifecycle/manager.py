@@ -32,7 +32,7 @@ from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, passes, persistently
+from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, passes, persistently, start
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +123,19 @@ class JobManager:
     def start(self) -> None:
         """Take the driver's lock and begin.
 
-        Raises SecondDriverError if a living driver has it, SubmissionError while jobs of another layout live.
+        Raises SecondDriverError if a living driver has it, SubmissionError while jobs of another layout live, and
+        ProcessLimitError.
         """
         persistently(self._lock.acquire, DRIVERS_PATIENCE_SECONDS)
         try:
             persistently(partial(prepare, self.store, self.commands), DRIVERS_PATIENCE_SECONDS)
+            # It is kept from here on.
+            persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
+            take_control(self.store.folder)
+            start(self._thread)
         except EspoError:
             self._lock.release()
             raise
-        # It is kept from here on.
-        persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
-        take_control(self.store.folder)
-        self._thread.start()
 
     def submit(self, order: JobOrder) -> Handle:
         """Take an order and return at once; its `on_progress` is called in the manager's thread, and must be quick.
@@ -342,8 +343,11 @@ class JobManager:
             self._ready.remove(job)
             self._jobs[job.record.task] = job
         refused = self.submitter.submit(submission)
-        for job in group if refused is not None else []:
-            self._actions.refused(job, str(refused))
+        if any(job.intent.accepted for job in group):
+            self._watcher.hurry()
+        if refused is not None:
+            for job in group:
+                self._guarded(partial(self._actions.refused, words=refused), job)
 
     def _submission(self, group: list[Job]) -> Submission | None:
         try:

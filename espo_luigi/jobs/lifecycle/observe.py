@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.control import Leftovers, orphans
+from espo_luigi.jobs.lifecycle.control import Leftovers, orphans, under_own_names
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore, listed_names
@@ -55,7 +55,9 @@ class Watcher:
         self._drained: tuple[str, ...] = ()
         self._pending_since: float | None = None
         self._unstartable = Unstartable(commands, submitter.nodes)
-        self.leftovers = Leftovers(commands, settings.patience)
+        # The names of the jobs of this run, by id: people and sites rename jobs.
+        self._names: dict[str, str] = {}
+        self.leftovers = Leftovers(commands, settings.patience, self._names)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.
@@ -63,8 +65,8 @@ class Watcher:
 
     def unwanted_at_the_end(self) -> list[str]:
         """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
-        rows = self._commands.jobs() if self.workers_about else None
-        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows or (), self._store.knows)]
+        rows = under_own_names(self._commands.jobs() or (), self._names) if self.workers_about else ()
+        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows, self._store.knows)]
 
     def look(self, jobs: Iterable[Job]) -> list[str]:
         """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
@@ -145,6 +147,8 @@ class Watcher:
         if rows is None:
             self._scheduler_is_silent(now, jobs)
             return []
+        self._names |= {job.record.job_id: job.record.job_name for job in jobs if job.record.job_id}
+        rows = under_own_names(rows, self._names)
         by_name = {row.name: row for row in rows}
         missing = self._without_result([job for job in jobs if not self._take_in(job, by_name, now)], now)
         leaving = [job for job in jobs if leaves_for_long(job, now, self._settings.patience)]
@@ -173,11 +177,15 @@ class Watcher:
         return [job for job in missing if not job.files.succeeded]
 
     def _say_held(self, jobs: Iterable[Job]) -> None:
-        """Name each job that would wait for ever without a word, once."""
+        """Name the jobs that would wait for ever without a word, once."""
         rows = {job.row.job_id: job.row for job in jobs if job.row is not None and job.row.held}
+        new: dict[str, list[Row]] = {}
         for job_id in rows.keys() - self._held:
-            row = rows[job_id]
-            logger.warning("%s: job %s is held (%s), and waits until somebody releases it", row.name, job_id, row.said)
+            new.setdefault(rows[job_id].said, []).append(rows[job_id])
+        for said, alike in new.items():
+            words = self._commands.scheduler.in_words(alike[0].reason) or "it is held, until somebody releases it"
+            others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+            logger.warning("%s: job %s%s: %s: %s", alike[0].name, alike[0].job_id, others, said, words)
         self._held = set(rows)
 
     def _say_drained(self, jobs: Iterable[Job], now: float) -> None:
@@ -199,7 +207,7 @@ class Watcher:
         row = by_name.get(job.record.job_name)
         if row is None:
             return job.ended_since is not None
-        if job.record.job_id is None:
+        if job.record.job_id != row.job_id:
             self._submitter.confirm(job, row.job_id)
         job.saw(row, now)
         return True
@@ -211,7 +219,7 @@ class Watcher:
         known_names = dict.fromkeys(job.record.job_name for job in (*missing, *leaving) if job.record.job_id)
         rows = self._commands.remembered(ids, names, known_names)
         # The accounting may list a job as running that the scheduler has forgotten: only ends are believed.
-        by_name = {row.name: row for row in rows or () if row.phase.ended}
+        by_name = {row.name: row for row in under_own_names(rows or (), self._names) if row.phase.ended}
         for job in leaving:
             # The driver does not wait for a site's epilog if the accounting has the job's end.
             self._take_in(job, by_name, now)
@@ -226,5 +234,5 @@ class Watcher:
         for job in jobs:
             job.seen = job.seen.unanswered()
         self._silent_since = self._silent_since or now
-        name, seconds = self._commands.scheduler.NAME, now - self._silent_since
-        self._silence.warn("%s has not answered for %.0f s; waiting, its jobs go on", name, seconds)
+        name, seconds, why = self._commands.scheduler.NAME, now - self._silent_since, self._commands.silence
+        self._silence.warn("%s has not answered for %.0f s (%s); waiting, its jobs go on", name, seconds, why)

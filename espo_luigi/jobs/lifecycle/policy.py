@@ -86,6 +86,7 @@ class Cause(enum.StrEnum):
     LOST = "lost"
     REFUSED = "refused"
     HOPELESS = "hopeless"
+    NO_LOG = "no_log"
     NO_OUTPUT = "no_output"
     UNCONFIRMED = "unconfirmed"
     DRIVER_CANCELLED = "driver_cancelled"
@@ -177,8 +178,19 @@ CAUSES: Mapping[Cause, Consequences] = {
         "it ended without writing a result: look for a signal or a failed set-up in the log",
         other_node=True,
     ),
+    Cause.NO_LOG: Consequences(
+        "its node could not open its log",
+        "no log of this run is there yet: the log folder and the work folder have to be on the nodes, too, under the "
+        "same path; set `log_dir` to a folder that they share",
+        _NEVER,
+    ),
     Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
-    Cause.REFUSED: Consequences("refused by {scheduler}", "{submit} refused it", _NEVER, forgets=True),
+    Cause.REFUSED: Consequences(
+        "refused by {scheduler}",
+        "{submit} refused it; correct its options, of which `memory_resource = none` asks for no memory",
+        _NEVER,
+        forgets=True,
+    ),
     Cause.HOPELESS: Consequences(
         "cannot start",
         "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",
@@ -231,7 +243,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     State                                                        Action
     ============================================================ ====================================================
     its result says success                                      SUCCEED
-    it has ended, and has a result                               END
+    it has ended, and has a result, or nothing of it ran         END
     it has ended [latency_wait]                                  END
     a member that shares its job, cancelled [absent_after]       END
     its result says failure [latency_wait], and:
@@ -240,7 +252,8 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     - it is still there                                          CANCEL (result written), again [cancel_again]
     the scheduler is silent                                      WAIT
     it was cancelled, not yet [cancel_again]                     WAIT
-    it is in no answer, its id is unknown [settle]               GIVE_UP_NAME
+    it is in no answer, its id is unknown [settle, or
+    absent_after if the scheduler took it]                       GIVE_UP_NAME
     it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
     cancelled by a driver, it leaves its node [absent_after]     END
     it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
@@ -253,7 +266,8 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
         return Action(Do.SUCCEED)
     if job.ended_since is not None:
         # The scheduler may list the end before the result file is visible here.
-        over = files.result is not None or job.in_vain(job.ended_since, now, patience.latency_wait)
+        ran = row is None or not row.no_log
+        over = files.result is not None or not ran or job.in_vain(job.ended_since, now, patience.latency_wait)
         return Action(Do.END) if over else WAIT
     if record.shares_job and job.intent.cancelled is not None:
         # Its claim is closed, so that it stops by itself, or works in vain.
@@ -288,7 +302,8 @@ def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     if job.record.job_id is None:
-        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, patience.settle) else WAIT
+        seconds = patience.absent_after if job.intent.accepted else patience.settle
+        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, seconds) else WAIT
     alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
     if alive or not job.in_vain(job.seen.missing, now, patience.absent_after):
         return WAIT

@@ -22,6 +22,7 @@ from espo_luigi.errors import JobError
 from espo_luigi.files import aside_of, replace_text, sync_path, write_new
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
+from espo_luigi.jobs.trouble import passes
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
@@ -205,11 +206,20 @@ def _is_a_groups(folder: str) -> bool:
 
 
 def create_whole(path: Path, text: str) -> None:
-    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there."""
+    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there.
+
+    On a file system without hard links (some of FUSE, SMB and BeeGFS), it is empty for a moment. Of all that create it
+    in either way, one succeeds.
+    """
     aside = aside_of(path)
     try:
         write_new(aside, text)
-        os.link(aside, path)
+        try:
+            os.link(aside, path)
+        except OSError as error:
+            if passes(error) or isinstance(error, FileExistsError):
+                raise
+            write_new(path, text)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -205,6 +205,10 @@ class Submitter:
             environment_file=str(self._store.environment_path),
         )
 
+    def any_log(self) -> bool:
+        """Whether a node has ever opened a log in the log folder."""
+        return any(True for _ in self._settings.log_dir.rglob("*.out"))
+
     def avoids_nodes(self, job: Job) -> bool:
         """Whether the job avoids nodes because jobs ended badly there."""
         return bool({*self._avoided(job.record)} - set(job.order.options.exclude))
@@ -254,21 +258,27 @@ class Submitter:
     def submit(self, submission: Submission) -> str | None:
         """Run the submission's command; return the scheduler's words if it will never take this job.
 
-        After any other answer the jobs are under way; without an id, the watcher finds them by name. It never raises
-        OSError, after which they would be submitted again.
+        After any other answer the jobs are under way; without an id, the watcher finds them by name. An exit code of 0
+        is never a refusal, whatever the command writes. It never raises OSError, after which they would be submitted
+        again.
         """
         answer = self._commands.submit(submission.command)
         now = self._commands.clock.now()
         for job in submission.jobs:
             job.seen = replace(job.seen, off_node=now)
         job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
-        if job_id is not None:
+        if answer.ok:
             self.nodes.submitted(now)
-            for place, job in enumerate(submission.jobs):
-                self.confirm(job, submission.member_id(job_id, place))
             if self._refusals:
                 logger.warning("%s takes jobs again", self._scheduler.NAME)
             self._refusals, self._refusal = 0, ""
+        if job_id is not None:
+            for place, job in enumerate(submission.jobs):
+                self.confirm(job, submission.member_id(job_id, place))
+        elif answer.ok:
+            logger.info("%s took %s and told no id: %s", self._scheduler.SUBMIT, submission.command[-1], answer.words)
+            for job in submission.jobs:
+                job.intent = replace(job.intent, accepted=True)
         elif answer.returncode is not None and self._scheduler.refusal(answer.words) is Refusal.PERMANENT:
             return answer.words
         else:

@@ -25,6 +25,7 @@ from typing import Any
 from espo_luigi.errors import JobError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.dask.local import limit_thread_pools
+from espo_luigi.jobs.trouble import process_limit, start
 
 
 class Child:
@@ -66,7 +67,7 @@ class ForkServer:
         self._lock = threading.Lock()
         self._starting: list[Child] = []
         self._running: dict[int, Child] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
+        start(threading.Thread(target=self._listen, daemon=True))
 
     def start(self, order: Path, log: Path) -> Child:
         """Start the job of `order`; its output goes to `log`."""
@@ -128,7 +129,10 @@ def serve(run: Callable[[Path], int]) -> None:
 
 
 def _fork(job: dict[str, str], run: Callable[[Path], int]) -> int:
-    return forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))
+    try:
+        return forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))
+    except BlockingIOError as error:
+        raise SystemExit(process_limit(error)) from error
 
 
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:

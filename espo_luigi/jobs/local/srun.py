@@ -25,6 +25,7 @@ from espo_luigi.jobs.schedulers.slurm.steps import (
     parse_allocation,
     step_command,
 )
+from espo_luigi.jobs.trouble import start
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Step:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.ended = threading.Event()
-        threading.Thread(target=self._wait, daemon=True).start()
+        start(threading.Thread(target=self._wait, daemon=True))
 
     def stop(self) -> None:
         """Close the job's input, so that it ends by itself; on a signal, srun would kill it at once."""

@@ -66,8 +66,9 @@ class Row:
     An element of an array is a job with an id like ``1234_3`` and a name like ``name[3]``.
 
     `launch_failed`: a node could not start the job, and the scheduler queued it again and holds it. `hopeless`: waiting
-    will not start the job. `held`: the job waits until somebody releases it. `start`: when the job started, or is
-    expected to start, if the query asked for that. `in_error`: a host that is not named could not start the job.
+    will not start the job. `held`: the job waits until somebody releases it, or gives its account more. `start`: when
+    the job started, or is expected to start, if the query asked for that. `in_error`: a host that is not named could
+    not start the job. `no_log`: its node could not open the job's log, or its script, so that nothing of it ran.
     """
 
     job_id: str
@@ -82,6 +83,7 @@ class Row:
     held: bool = False
     start: str = ""
     in_error: bool = False
+    no_log: bool = False
 
     @property
     def said(self) -> str:
@@ -218,7 +220,7 @@ class Scheduler(Protocol):
         """Return the scripts and the submission of a bundle. Raises SubmissionError if there are no bundles here."""
 
     def submitted_id(self, text: str, /) -> str | None:
-        """Return the job's id, from the answer to `submit_command`."""
+        """Return the job's id, from the answer to `submit_command`; None if the answer does not tell it for sure."""
 
     def refusal(self, message: str, /) -> Refusal:
         """Say whether the same job may be accepted later."""

@@ -3,8 +3,10 @@
 #
 # Of all jobs that may ever start under this name, only one works: the job that creates the claim with its id, if the
 # driver has not closed the claim before. A job that is started again finds its own id and goes on. The claim is written
-# aside and linked, so that it appears whole. While the file system fails, and while a claim is empty, the job tries
-# again for four minutes. With `set -C`, bash does not write through a link that somebody has put there.
+# aside and linked, so that it appears whole. On a file system without hard links it is created under its name, and is
+# empty for a moment. Of all that create it in either way, one succeeds. While the file system fails, and while a claim
+# is empty, the job tries again for four minutes. With `set -C`, bash does not write through a link that somebody has
+# put there, and only creates files.
 #
 # A job that was started again then writes which of its starts works. The earlier start may still run on a node that the
 # scheduler lost; it reads this file before it publishes (`espo_luigi.jobs.node.claim`). The last start to write works.
@@ -15,7 +17,8 @@ aside=${claim%/*}/.${claim##*/}.$job_id.$HOSTNAME.$$.$RANDOM$RANDOM
 begun=again
 for pause in 1 2 4 8 15 30 60 120 0; do
     why=$( rm -f -- "$aside"; set -C
-        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] && ln -- "$aside" "$claim"; } 2>&1 ) &&
+        { printf '%s\n' "$job_id" > "$aside" && [ -s "$aside" ] &&
+            { ln -- "$aside" "$claim" || printf '%s\n' "$job_id" > "$claim"; }; } 2>&1 ) &&
         begun=first
     owner=$(cat -- "$claim" 2>/dev/null)
     [ -n "$owner" ] && break

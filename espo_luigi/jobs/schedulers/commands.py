@@ -14,7 +14,7 @@ from pathlib import Path
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.trouble import Clock
+from espo_luigi.jobs.trouble import Clock, process_limit
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class Commands:
         self.clock = clock or Clock()
         self.settings = settings or CommandSettings()
         self.counts: Counter[str] = Counter()
+        # Why the last question got no answer.
+        self.silence = ""
         # Programs of `Accounting` that this cluster lacks, as their first answer showed.
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
@@ -103,6 +105,14 @@ class Commands:
         """Submit a script, after `hand_on`; ``stdout`` holds the job's id if the scheduler accepted it."""
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
+
+    def id_of(self, answer: Answer, name: str) -> str | None:
+        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it."""
+        told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
+        if told is not None or not answer.ok:
+            return told
+        alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
+        return alive[-1] if alive else None
 
     def hand_on(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
@@ -166,6 +176,7 @@ class Commands:
                     raise ValueError(answer.words)
                 rows += query.parse(answer.stdout)
             except ValueError as error:
+                self.silence = str(error)
                 logger.debug("no answer from %s: %s", query.argv[0], error)
                 return None, answer
         return rows, None
@@ -204,7 +215,8 @@ class Commands:
         except OSError as error:
             # Any other error, such as too many processes, may pass.
             installed = not isinstance(error, FileNotFoundError | PermissionError)
-            return Answer(None, stderr=f"{argv[0]} could not be started: {error}", installed=installed)
+            why = process_limit(error) if isinstance(error, BlockingIOError) else error
+            return Answer(None, stderr=f"{argv[0]} could not be started: {why}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
 
 

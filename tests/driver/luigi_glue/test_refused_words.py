@@ -1,5 +1,6 @@
 """Luigi's command refuses wrong words in a paragraph."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,33 @@ def luigi(folder: Path, module: str, *words: str) -> tuple[int, str]:
             35,
             "--espo-engine 'locla' is not one of: allocation, local, sge, slurm",
         ),
+        (
+            ["SlowOnes", "--n", "3", "--folder", ".", "--worker-task-limit", "3"],
+            35,
+            "[worker] task_limit = 3 is less than the 4 tasks of this run, complete tasks included: leave",
+        ),
     ],
 )
 def test_it_is_named_with_what_was_expected(tmp_path: Path, words: list[str], code: int, said: str) -> None:
     ended, told = luigi(tmp_path, "toy_tasks", *words)
     assert (ended, told[: len(said)]) == (code, said)
     assert "usage:" not in told
+
+
+def test_a_damaged_file_of_the_users_own_settings_of_dask_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("distributed:\n  worker: {memory: [unclosed\n")
+    environ = {**os.environ, "DASK_CONFIG": str(tmp_path)}
+    done = subprocess.run(
+        [LUIGI, "--module", "toy_tasks", "Echo", "--text", "x", "--local-scheduler"],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"Nothing was started: A dask config file at '{tmp_path}/mine.yaml' is malformed, ")
+    assert "line 2, column 20" in done.stderr and done.stderr.endswith("that file, which all jobs read\n")
 
 
 def test_what_a_program_does_wrong_keeps_its_traceback() -> None:

@@ -1,9 +1,12 @@
 """Tasks that were stopped with a run, or left to the next run, have not failed."""
 
 import logging
+import os
 import threading
+import time
 from pathlib import Path
 
+import fake_slurm
 import luigi
 import pytest
 import toy_tasks
@@ -12,6 +15,8 @@ from toy_tasks import run
 
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.driver.run.board import board
+from espo_luigi.errors import ProcessLimitError
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, RecordStore
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -81,3 +86,40 @@ def test_a_run_that_is_ended_from_outside_has_failures_for_luigi_and_none_for_pe
     assert f"0 of 2 tasks done, 2 {words}: the same command goes on from there" in lines(log, logging.WARNING)
     state = board().snapshot()
     assert (state["outcome"], state["failures"], state["rules"]["Slow"]["failed"]) == (outcome, {}, 0)
+
+
+@pytest.fixture
+def third_task_has_no_thread(monkeypatch: pytest.MonkeyPatch, own_workdir: Path) -> None:
+    started, start = list[str](), threading.Thread.start
+    store = RecordStore(own_workdir / "scheduler")
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("Slow_"):
+            started.append(thread.name)
+            deadline = time.monotonic() + 30
+            while len(started) == 3 and time.monotonic() < deadline:
+                if [record.state for record in store.all()] == [SUBMITTED] * 2:
+                    raise RuntimeError("can't start new thread")
+                time.sleep(0.05)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+def test_where_no_thread_can_be_started_the_limit_is_named_and_the_jobs_are_left_to_the_next_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+    third_task_has_no_thread: None,
+) -> None:
+    fake = tmp_path / "fake"
+    fake_slurm.install(fake)
+    monkeypatch.setenv("PATH", f"{fake / 'bin'}:{os.environ['PATH']}")
+    get_config().set("espo", "engine", "slurm")
+    with pytest.raises(ProcessLimitError, match=r"start no further process or thread .*`ulimit -u` allows"):
+        run(toy_tasks.SlowOnes(n=3, folder=str(tmp_path)))
+    calls = [line.split()[0] for line in (fake / "calls").read_text().splitlines()]
+    assert (calls.count("sbatch"), calls.count("scancel")) == (2, 0)
+    assert [line for line in lines(log, logging.WARNING) if line.startswith("Detached: the jobs go on")]
+    assert not list(tmp_path.rglob("driver.lock"))
+    assert board().snapshot()["outcome"] == "detached"

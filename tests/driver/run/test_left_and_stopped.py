@@ -19,6 +19,7 @@ from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import standing, why
 
+HINT = "correct its options, of which `memory_resource = none` asks for no memory"
 NOT_RUN = "no driver is running: give the command of the run again"
 
 
@@ -171,10 +172,10 @@ def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_followed_to_its_
 @pytest.mark.parametrize(
     ("engine", "cause", "said"),
     [
-        ("slurm", Cause.REFUSED, "refused by Slurm (sbatch refused it)."),
-        ("sge", Cause.REFUSED, "refused by Grid Engine (qsub refused it)."),
+        ("slurm", Cause.REFUSED, f"refused by Slurm (sbatch refused it; {HINT})."),
+        ("sge", Cause.REFUSED, f"refused by Grid Engine (qsub refused it; {HINT})."),
         ("slurm", Cause.UNCONFIRMED, "never arrived in Slurm (sbatch failed, and the job never appeared in Slurm)."),
-        ("local", Cause.REFUSED, "refused by Slurm (sbatch refused it)."),
+        ("local", Cause.REFUSED, f"refused by Slurm (sbatch refused it; {HINT})."),
         ("slurm", Cause.MEMORY, "out of memory (it needed more memory than it had; raise `memory` or its cap)."),
     ],
 )

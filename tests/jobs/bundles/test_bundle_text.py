@@ -95,6 +95,11 @@ def test_the_allocation_asks_for_what_runs_at_once_and_not_for_the_sum() -> None
     assert "--array=0-3%2" in slurm.bundled(ARRAY_OF_FOUR).command
 
 
+def test_neither_a_bundle_nor_its_steps_ask_for_memory_where_the_site_forbids_that() -> None:
+    text = slurm.bundled(bundle(Bundling(STEPS, 4), memory_resource="none"))
+    assert not [one for one in text.command if one.startswith("--mem")] and "--mem" not in text.script
+
+
 def test_steps_that_overlap_share_what_the_job_has() -> None:
     values = bundle(Bundling(STEPS, 4, step_options={"overlap": "", "gpu-bind": "none"}), gres="gpu:1")
     text = slurm.bundled(values)

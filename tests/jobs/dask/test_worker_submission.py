@@ -39,8 +39,19 @@ def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session
                 assert str(error) == FULL
         session.commands.clock.sleep(1)
     assert session.commands.asked - len(taken) == 5  # after 0, 5, 15, 35 and 75 s
-    assert taken[0] == (155, "17\n")
+    assert taken[0] == (155, "17")
     assert len(taken) == 45 * 100
+
+
+@pytest.mark.parametrize("says", ["node 7 of 2026\nSubmitted batch job 18", "node 7 of 2026"])
+def test_a_job_is_known_by_its_id_and_not_by_a_number_of_the_sites_banner(
+    session: Session, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    listed = [slurm.parse_squeue(f"{job_id}|PENDING|||run.rule.hash.1.workers")[0] for job_id in (17, 18)]
+    monkeypatch.setattr(session.commands, "submit", lambda argv: Answer(0, says))
+    monkeypatch.setattr(session.commands, "jobs", lambda: listed)
+    session.ids.add("17")
+    assert session.submit(Path("script")) == "18"
 
 
 def test_nothing_is_submitted_once_the_session_is_over(session: Session) -> None:

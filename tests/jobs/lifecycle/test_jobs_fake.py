@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from fake_clock import RunningClock
@@ -31,6 +32,48 @@ def test_a_job_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     assert len(fake.calls("sbatch")) == 1
 
 
+@pytest.mark.parametrize("says", ["-- Welcome -- Submitted batch job ID", "ID;narval", "-- Welcome, in 2026 --"])
+def test_a_job_that_sbatch_takes_with_a_warning_and_a_banner_is_followed_at_once(
+    fake: FakeCluster, work: Work, says: str
+) -> None:
+    fake.misbehave("sbatch", f"say {says}")
+    manager = fake.manager(poll_seconds=30.0)
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles), 3)
+    for number, name in enumerate("abc", 1):
+        fake.finish(name, str(number))
+    assert [type(fake.outcome(handle, 5)) for handle in handles] == [Success] * 3
+    assert len(fake.calls("sbatch")) == 3
+
+
+def test_a_job_that_sbatch_took_without_an_id_is_not_given_up_while_squeue_is_late(
+    fake: FakeCluster, work: Work
+) -> None:
+    fake.misbehave("sbatch", "say -- Welcome --")
+    fake.forget_jobs()
+    handle = fake.manager().submit(work.order("a"))
+    fake.clock.go_on(PATIENCE.settle + 0.6)
+    assert len(fake.calls("sbatch")) == 1
+    (fake.folder / "squeue.says").unlink()
+    fake.eventually(has_id(handle))
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_a_job_that_runs_although_its_submission_seems_refused_is_followed(fake: FakeCluster, work: Work) -> None:
+    fake.misbehave("sbatch", "fail sbatch: error: invalid value, ignoring")
+    manager = fake.manager(max_jobs=1)
+    store = manager.store
+    first = manager.submit(work.order("a"))
+    # The next submission's job begins before sbatch has ended.
+    assert isinstance(fake.outcome(first, 5), Failure)
+    assert store.claim_path(f"{first.task}.1").read_text() == "the driver", "if it starts, it does nothing"
+    store.claim_path(f"{first.task}.2").write_text("7\n")
+    second = manager.submit(work.order("a"))
+    fake.eventually(has_id(second))
+    fake.finish("a", "7")
+    assert isinstance(fake.outcome(second, 5), Success)
+
+
 def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +87,51 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
     outcome = fake.outcome(handle, 5)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.INTERNAL
     assert fake.calls("scancel") == []
+
+
+def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.submitted(work.order("a", retries=1))
+    log = work.folder / "slurm_logs" / "rule" / "rule-name=a-1.out"
+    log.write_text("module: command not found\nCannot claim the work by claims/a (No locks available)\n")
+    fake.set_state("FAILED")
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    assert 'its log ends with "Cannot claim the work by claims/a (No locks available)"; trying again' in caplog.text
+
+
+@pytest.mark.parametrize("is_only_there", [False, True], ids=["on all nodes", "on a node"])
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
+    fake: FakeCluster, work: Work, is_only_there: bool
+) -> None:
+    manager = fake.manager(patience=PATIENCE if is_only_there else replace(PATIENCE, latency_wait=100.0))
+    if is_only_there:
+        fake.outcome(manager.submit(work.order("fine")), 0)
+        (work.folder / "slurm_logs" / "rule").mkdir(parents=True, exist_ok=True)
+        (work.folder / "slurm_logs" / "rule" / "rule-name=fine-7.out").touch()
+    handle = fake.submitted(work.order("a", retries=3), manager)
+    fake.set_state("FAILED", "JobLaunchFailure")
+    if is_only_there:
+        fake.eventually(lambda: handle.standing.attempt == 2)
+        return
+    outcome = fake.outcome(handle, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_LOG
+    assert "its node could not open its log: FAILED (JobLaunchFailure) on n1" in outcome.message
+    assert "set `log_dir` to a folder that they share" in outcome.message
+    assert len(fake.calls("sbatch")) == 1
+
+
+def test_an_account_without_time_is_named_once_for_all_jobs(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = fake.manager()
+    handles = [manager.submit(work.order(name)) for name in "abc"]
+    fake.eventually(lambda: all(has_id(handle)() for handle in handles))
+    fake.set_state("PENDING", "AssocGrpCPUMinutesLimit")
+    fake.clock.go_on(5)
+    assert caplog.text.count("AssocGrpCPUMinutesLimit): your account's time on this cluster is used up") == 1
+    assert " and 2 more: PENDING" in caplog.text
+    assert [handle.outcome for handle in handles] == [None] * 3
 
 
 def test_a_refusal_that_passes_is_tried_again_under_another_name(fake: FakeCluster, work: Work) -> None:
@@ -332,7 +420,7 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
     fake.set_state("PENDING", "JobHeldUser")
     fake.clock.go_on(5)
     assert handle.outcome is None
-    assert caplog.text.count("job 1 is held (PENDING (JobHeldUser)), and waits until somebody releases it") == 1
+    assert caplog.text.count("job 1: PENDING (JobHeldUser): it is held by you") == 1
 
 
 def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:

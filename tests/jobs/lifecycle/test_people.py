@@ -66,6 +66,47 @@ def test_a_job_that_survived_its_cancellation_is_taken_over(fake: FakeCluster, w
     assert len(fake.calls("sbatch")) == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [("RUNNING", "urgent_for_paper"), ("PENDING", "climate_{}")],
+    ids=["by a person", "by the site"],
+)
+def test_a_renamed_job_is_followed_and_cancelled_by_its_id(
+    fake: FakeCluster, work: Work, state: str, name: str
+) -> None:
+    manager = fake.manager()
+    handle, other = manager.submit(work.order("a")), manager.submit(work.order("b"))
+    fake.eventually(lambda: has_id(handle)() and has_id(other)())
+    fake.rename(name)
+    fake.set_state(state)
+    fake.eventually(lambda: handle.standing.message.startswith(f"{state}, job" if state == "PENDING" else "job"))
+    fake.clock.go_on(PATIENCE.absent_after + PATIENCE.settle + 1)
+    assert (handle.outcome, len(fake.calls("sbatch"))) == (None, 2)
+    fake.finish("a", handle.standing.job_id or "")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert manager.cancel_all() == 1, "of the task without a result"
+    cancelled = [call.split()[-1] for call in fake.calls("scancel")]
+    assert cancelled == [other.standing.job_id, handle.standing.job_id], "the second has its result and does not end"
+
+
+def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeCluster, work: Work) -> None:
+    handle = fake.submitted(work.order("a", retries=1))
+    fake.rename("another.rule.0123456789ab.1")
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    assert fake.calls("scancel") == []
+
+
+def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeCluster, work: Work) -> None:
+    (fake.folder / "jobs").write_text("1|RUNNING|n1|None|thesis\n")
+    fake.misbehave("sbatch", "say 1")
+    manager = fake.manager()
+    handle = manager.submit(work.order("a"))
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    assert manager.cancel_all() == 1
+    assert [call.split()[-1] for call in fake.calls("scancel")] == ["2"]
+
+
 class HalfDeaf:
     """Commands of a scheduler whose first listing holds one job of two, and whose first cancellation fails."""
 

@@ -187,6 +187,7 @@ FOLLOWS: dict[Cause, tuple[int, int, tuple[str, ...]] | None] = {
     Cause.LOST: (2, 5, ("n1",)),
     Cause.REFUSED: None,
     Cause.HOPELESS: None,
+    Cause.NO_LOG: None,
     Cause.NO_OUTPUT: None,
     Cause.UNCONFIRMED: (1, 5, ()),
     Cause.DRIVER_CANCELLED: (1, 5, ()),

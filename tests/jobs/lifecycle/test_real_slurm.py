@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from job_work import Work
 from real_clusters import (
@@ -54,6 +56,19 @@ def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, 
         asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
         success_of(handle)
     assert asked == "75M"
+
+
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
+    work: Work, cluster: ThrowawayCluster
+) -> None:
+    with running(work, cluster) as manager:
+        handle = manager.submit(work.order("a", retries=3, options=SlurmOptions(extra={"hold": ""})))
+        eventually(lambda: handle.standing.job_id is not None)
+        shutil.rmtree(work.folder / "slurm_logs")
+        cluster.run("scontrol", "release", job_id_of(handle))
+        failure = failure_of(handle, 30)
+    assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
+    assert manager.commands.counts["sbatch"] == 1 and work.starts() == []
 
 
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -92,6 +93,20 @@ def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
     assert store.close_unclaimed("a")
     assert store.close_unclaimed("a")
     assert store.claim_owner("a") is None
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
+def test_a_name_can_be_closed_once_where_there_are_no_hard_links(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_link)
+    assert store.close_unclaimed("a") and store.close_unclaimed("a")
+    store.claim_path("b").write_text("42\n")
+    assert not store.close_unclaimed("b") and store.claim_owner("b") == "42"
+    assert {path.name for path in store.claim_path("").iterdir()} == {"a", "b"}
 
 
 def test_a_name_under_which_a_job_started_cannot_be_closed(store: RecordStore) -> None:

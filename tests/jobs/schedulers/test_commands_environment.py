@@ -1,6 +1,8 @@
-"""The environment that a driver inside a job of a different scheduler hands on to the jobs that it submits."""
+"""The environment that a driver hands on to the jobs that it submits, and commands that cannot be started."""
 
+import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,13 @@ def test_a_job_does_not_take_itself_for_one_of_the_scheduler_around_its_driver(
     assert schedulers.around(handed_on) is None
     assert schedulers.around(handed_on | JOBS[submits]) is schedulers.SCHEDULERS[submits]
     assert handed_on["MINE"] == "kept"
+
+
+def test_a_command_for_which_no_process_is_left_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_fork(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", no_fork)
+    answer = Commands(schedulers.SCHEDULERS["slurm"]).run(("squeue",))
+    assert answer.returncode is None and answer.installed
+    assert answer.words.startswith("squeue could not be started: ") and "`ulimit -u` allows" in answer.words

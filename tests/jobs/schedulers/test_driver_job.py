@@ -16,6 +16,7 @@ from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
+from espo_luigi.jobs.schedulers.slurm.parse import row
 
 PYTHON = sys.executable
 # The job's SIGTERM, which it hands on, arrives while the driver is at its end.
@@ -160,6 +161,15 @@ def test_a_second_driver_is_refused_while_the_first_ones_job_is_there(tmp_path: 
     with pytest.raises(SubmissionError, match=r"job 7 \(PENDING\) is the driver"):
         submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("PENDING"))
     assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("FAILED")) == "7"
+
+
+def test_a_drivers_job_whose_id_sbatch_does_not_tell_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Slurm(submitted=Answer(0, "-- Welcome, in 2026 --", "sbatch: error: invalid value, ignoring..."))
+    listed = [row("8", "other", "PENDING"), row("9", values(tmp_path).name, "PENDING")]
+    monkeypatch.setattr(commands, "jobs", lambda: listed)
+    assert submit_driver(values(tmp_path), NOTE, tmp_path, commands) == "9"
 
 
 def test_of_a_job_that_slurm_may_have_taken_unnoticed_the_driver_does_nothing(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs.node.claim import Claim
 from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, render
 
+NO_LINKS = "ln() { echo 'ln: Operation not permitted' >&2; return 1; }\n"
+
 
 def run_script(
-    folder: Path, job_id: str, while_waiting: str = "true", argv: tuple[str, ...] = ("echo", "worked")
+    folder: Path, job_id: str, while_waiting: str = "true", argv: tuple[str, ...] = ("echo", "worked"), first: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a job's script, whose pauses take no time: `while_waiting` runs in each pause."""
     values = replace(PLAIN, argv=argv, workdir=str(folder), claim_file=str(folder / "claim"))
-    script = f"sleep() {{ {while_waiting}; }}\n{render(values)}"
+    script = f"{first}sleep() {{ {while_waiting}; }}\n{render(values)}"
     environ = {**os.environ, "SLURM_JOB_ID": job_id}
     return subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environ, check=False)
 
@@ -63,6 +65,15 @@ def test_a_link_where_a_claim_would_be_written_aside_is_not_written_through(tmp_
         assert precious.read_text() == "years of work"
 
 
+def test_without_hard_links_a_claim_is_made_once_and_never_over_another(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "1", first=NO_LINKS).stdout == "worked\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+    assert "belongs to '1'" in run_script(tmp_path, "2", first=NO_LINKS).stderr
+    assert run_script(tmp_path, "1", first=NO_LINKS).stdout == "worked\n"
+    (tmp_path / "claim").write_text("the driver")
+    assert "belongs to 'the driver'" in run_script(tmp_path, "1", first=NO_LINKS).stderr
+
+
 def test_full_disks_make_no_empty_claim(tmp_path: Path) -> None:
     # printf writes to a device that is always full.
     script = f'cd {tmp_path}; sleep() {{ ls -A > seen; }}; printf() {{ builtin printf "$@" > /dev/full; }}\n'
@@ -76,9 +87,12 @@ def test_full_disks_make_no_empty_claim(tmp_path: Path) -> None:
     assert not (tmp_path / "claim").exists() and "claim\n" not in (tmp_path / "seen").read_text().split(".claim")[0]
 
 
-def test_of_many_jobs_that_start_at_once_one_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["", NO_LINKS], ids=["hard links", "no hard links"])
+def test_of_many_jobs_that_start_at_once_one_works(tmp_path: Path, first: str) -> None:
     with ThreadPoolExecutor(8) as pool:
-        done = list(pool.map(lambda number: run_script(tmp_path, str(number)), range(1, 9)))
+        # Each real pause lets the job that created the claim write it.
+        waiting = "command sleep 0.1"
+        done = list(pool.map(lambda number: run_script(tmp_path, str(number), waiting, first=first), range(1, 9)))
     assert sorted(one.stdout for one in done) == [""] * 7 + ["worked\n"]
     assert all(one.returncode == 0 for one in done)
 

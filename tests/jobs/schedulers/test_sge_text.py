@@ -198,6 +198,8 @@ def test_a_log_is_found_by_the_id() -> None:
 def test_the_id_is_read_from_among_other_lines() -> None:
     assert submitted_id("17\n") == "17"
     assert submitted_id("a site's greeting\n17\n") == "17"
+    assert submitted_id('Welcome\nYour job 17 ("espo.a.1") has been submitted\n') == "17"
+    assert submitted_id("2026\n17\n") is None
     assert submitted_id("17.1-3:1\n") is None and submitted_id("") is None
 
 

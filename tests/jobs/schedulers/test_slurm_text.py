@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, chunked
+from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, Row, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.schedulers.slurm.parse import (
     STATES,
+    in_words,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
@@ -122,6 +123,19 @@ def test_sizes_below_one_are_refused(field: str) -> None:
         directives(replace(PLAIN, **{field: 0}))
 
 
+def test_no_memory_is_asked_for_where_the_site_forbids_that() -> None:
+    asked = directives(replace(PLAIN, options=SlurmOptions(memory_resource="none")))
+    assert asked == tuple(one for one in directives(PLAIN) if one != "--mem=61440M")
+    with pytest.raises(SubmissionError, match="memory_resource: 'h_vmem'; expected 'mem', or 'none'"):
+        directives(replace(PLAIN, options=SlurmOptions(memory_resource="h_vmem")))
+
+
+def test_limits_of_the_login_node_stay_there_unless_the_user_says_otherwise() -> None:
+    assert "--propagate=NONE" in directives(PLAIN)
+    asked = directives(replace(PLAIN, options=SlurmOptions(extra={"propagate": "STACK"})))
+    assert [one for one in asked if one.startswith("--propagate")] == ["--propagate=STACK"]
+
+
 def test_directives_in_the_script_are_those_given_to_sbatch() -> None:
     lines = [line for line in render(FULL).splitlines() if line.startswith("#SBATCH ")]
     # sbatch's quoting in scripts is, for what we write, that of a POSIX shell.
@@ -200,7 +214,10 @@ def test_text_that_is_no_answer_gives_no_jobs() -> None:
         ("42;narval\n", "42"),
         ("a site's greeting\n42\n", "42"),
         ("", None),
-        ("Submitted batch job 42", None),
+        ("Submitted batch job 42", "42"),
+        ("--> Welcome to node 7\n2026\nsbatch: Submitted batch job 42 on cluster narval\n", "42"),
+        ("2026\n42\n", None),
+        ("--> Checking allocation 17...OK\n", None),
     ],
 )
 def test_sbatch_parsable_is_read(text: str, job_id: str | None) -> None:
@@ -233,6 +250,48 @@ def test_every_state_that_slurms_manual_names_is_in_the_table() -> None:
 )
 def test_a_state_with_flags_means_what_still_happens_to_the_job(state: str, phase: Phase) -> None:
     assert phase_of(state) is phase
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_used_up"),
+    [
+        *((f"{whose}Grp{what}", True) for whose in ("Assoc", "QOS") for what in ("CPUMinutesLimit", "GRESMinutes")),
+        *((f"{whose}Grp{what}", True) for whose in ("Assoc", "QOS") for what in ("BillingMinutes", "WallLimit")),
+        *((f"AssocGrp{what}", False) for what in ("CPURunMinutesLimit", "MemRunMinutes", "CpuLimit", "Billing")),
+        ("Priority", False),
+    ],
+)
+def test_a_job_whose_account_has_no_time_left_waits_for_somebody(reason: str, is_used_up: bool) -> None:
+    assert row("7", "x", "PENDING", reason=reason).held is is_used_up
+    assert ("is used up" in in_words(reason)) is is_used_up
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_hopeless"),
+    [
+        *((f"AssocMax{what}", True) for what in ("CpuPerJobLimit", "MemPerJob", "WallDurationPerJobLimit")),
+        *((f"QOSMax{what}", True) for what in ("NodePerJobLimit", "CPUMinutesPerJobLimit", "GRESPerNode")),
+        *(("QOSMinMemory", True), ("InvalidQOS", True), ("AccountNotAllowed", True)),
+        *((reason, False) for reason in ("QOSMaxCpuPerUserLimit", "AssocMaxJobsLimit", "QOSGrpMemLimit", "Resources")),
+    ],
+)
+def test_a_job_that_asks_for_more_than_any_job_may_get_waits_in_vain(reason: str, is_hopeless: bool) -> None:
+    assert row("7", "x", "PENDING", reason=reason).hopeless is is_hopeless
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        *parse_squeue("1|FAILED|n1|JobLaunchFailure|wrap\n"),
+        *parse_sacct("1|FAILED|0:53|n1|2026-11-25T23:15:20|wrap\n"),
+        *parse_scontrol(
+            "JobId=1 JobName=wrap UserId=root(0) GroupId=root(0) JobState=FAILED Reason=JobLaunchFailure "
+            "ExitCode=0:53 NodeList=n1\n"
+        ),
+    ],
+)
+def test_a_job_whose_log_could_not_be_opened_is_known(ended: Row) -> None:
+    assert ended.no_log and not row("1", "x", "FAILED", reason="NonZeroExitCode", exit_code="1:0").no_log
 
 
 def test_a_job_that_its_node_could_not_start_is_known_by_its_flag_too() -> None:
@@ -296,6 +355,13 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
          "Requested node configuration is not available", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
          "PERMANENT"),
+        ("sbatch: error: The --mem=... request is not allowed nor necessary on this cluster: each job gets all of its "
+         "node sbatch: error: Batch job submission failed: Unspecified error", "PERMANENT"),
+        ("sbatch: error: You have too many jobs in the queue sbatch: error: Batch job submission failed: Unspecified "
+         "error", "PASSING"),
+        ("sbatch: error: Batch job submission failed: No partition specified or system default partition", "PERMANENT"),
+        ("sbatch: error: Batch job submission failed: Job size specification needs to be provided", "PERMANENT"),
+        ("sbatch: error: Batch job submission failed: User's group not permitted to use this partition", "PERMANENT"),
         ("sbatch: unrecognized option '--foo' Try \"sbatch --help\" for more information", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", "PASSING"),
         ("a plugin of this site says something of its own", "UNCLEAR"),

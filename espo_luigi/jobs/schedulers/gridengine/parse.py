@@ -38,9 +38,9 @@ def _name(job: str) -> str:
 
 
 def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``qsub -terse``, if there is any."""
-    found = [line.strip() for line in text.splitlines() if re.fullmatch(r"\s*\d+\s*", line, re.ASCII)]
-    return found[-1] if found else None
+    """Return the job id in the answer of ``qsub -terse``, if it tells a single id; a site's `qsub` may drop that."""
+    told = re.findall(r"\bYour job (\d+) ", text) or re.findall(r"^\s*(\d+)\s*$", text, re.MULTILINE)
+    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_qstat(text: str) -> list[Row]:

@@ -92,7 +92,7 @@ def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: C
     write_atomically(script, slurm.render_plain(values))
     note.write(path)
     answer = commands.submit(slurm.submit_command(values, script))
-    job_id = slurm.submitted_id(answer.stdout) if answer.ok else None
+    job_id = commands.id_of(answer, values.name)
     if job_id is None:
         # If Slurm has taken the job all the same, that job finds no note and does nothing.
         path.unlink()

@@ -65,11 +65,11 @@ STATES: dict[str, Phase] = {
 
 # Reasons of PENDING that waiting does not cure: the job asks for more than it may ever get.
 HOPELESS_REASONS = frozenset(
-    {"AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit"}
-    | {"AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount"}
-    | {"InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"}
-    | {"QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed"}
+    {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"}
+    | {"PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed"}
 )
+# Limits on a single job: AssocMaxCpuPerJobLimit, QOSMaxWallDurationPerJobLimit, QOSMinGRES, …
+_OF_A_JOB = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
 # Flags of a job whose node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
 # States of jobs that wait until somebody releases them.
@@ -84,11 +84,19 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     phase = phase_of(state)
     flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
     launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
-    hopeless = launch_failed or (phase is Phase.PENDING and reason in HOPELESS_REASONS)
-    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state))
+    in_vain = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
+    hopeless = launch_failed or (phase is Phase.PENDING and in_vain)
+    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state)) or _is_used_up(reason)
     held = held and phase is Phase.PENDING and not hopeless
+    no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held)
+    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
+
+
+def _is_used_up(reason: str) -> bool:
+    """Return whether an amount of an account or a QOS is used up, which no end of a job gives back."""
+    # Not those of jobs that run at the moment: AssocGrpCPURunMinutesLimit.
+    return re.match(r"(Assoc|QOS)(Grp(?!\w*Run)\w*(Minutes|Mins)|GrpWall)", reason) is not None
 
 
 def phase_of(state: str) -> Phase:
@@ -119,10 +127,12 @@ def _warn_unknown(state: str) -> None:
 
 
 def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if there is any."""
-    lines = [line.strip() for line in text.splitlines()]
-    found = [line.partition(";")[0] for line in lines if re.fullmatch(r"\d+(;\S+)?", line)]
-    return found[-1] if found else None
+    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if it tells a single id.
+
+    A site's own `sbatch` may drop ``--parsable``, so that Slurm says ``Submitted batch job id`` among other lines.
+    """
+    told = re.findall(r"\bSubmitted batch job (\d+)\b", text) or re.findall(r"^\s*(\d+)(?:;\S+)?\s*$", text, re.M)
+    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_squeue(text: str) -> list[Row]:
@@ -292,6 +302,10 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"temporarily unable to accept|Resource temporarily unavailable|Transport endpoint", Refusal.PASSING),
     (r"standby mode|Munge encode failed|authentication error|Communication (connection|shutdown)", Refusal.PASSING),
     (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
+    # The words of a site's job_submit script stand before Slurm's "Unspecified error".
+    (r"too many (jobs|submissions)|(queued|pending|submitted) jobs|rate limit|try (it )?later", Refusal.PASSING),
+    (r"Unspecified error|No partition specified|Job size specification|user's group|must specify", Refusal.PERMANENT),
+    (r"not allowed|not supported|needs? to be|(is|are) required|too long", Refusal.PERMANENT),
     (r"invalid|unrecognized option|not permitted|permission denied|can ?not be satisfied", Refusal.PERMANENT),
     (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )
@@ -380,6 +394,9 @@ def in_words(reason: str) -> str:
     """Explain a reason of PENDING to its user; an unknown reason is named as it is."""
     name = reason.split(",")[0].strip("() ")
     limit = _LIMIT.match(name)
+    if limit and _is_used_up(name):
+        whose = "your QOS's" if limit[1] == "QOS" else "your account's"
+        return f"{whose} time on this cluster is used up ({name}): it waits until the site gives more"
     if name not in _EXPLANATIONS and limit:
         whose = "your QOS" if limit[1] == "QOS" else "your account"
         return (

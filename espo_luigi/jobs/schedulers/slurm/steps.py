@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import Resources, mib
 from espo_luigi.jobs.schedulers.script import safe
 from espo_luigi.jobs.schedulers.slurm.parse import NO_SUCH_JOB
@@ -66,6 +67,14 @@ def sizes(**asked: int | str) -> list[str]:
         "mem" if name == "memory" else name: f"{mib(int(n))}M" if name == "memory" else n for name, n in asked.items()
     }
     return [f"--{name.replace('_', '-')}={text}" for name, text in texts.items()]
+
+
+def memory_asked(options: object, memory_bytes: int) -> dict[str, int]:
+    """Return the `memory` for `sizes`; nothing if `memory_resource` leaves it out. Raises SubmissionError."""
+    resource = getattr(options, "memory_resource", "mem")
+    if resource not in ("mem", "none"):
+        raise SubmissionError(f"memory_resource: {resource!r}; expected 'mem', or 'none' to ask for no memory")
+    return {} if resource == "none" else {"memory": memory_bytes}
 
 
 def step_command(job_id: str, node: str, rule: str, resources: Resources, argv: Sequence[str]) -> tuple[str, ...]:

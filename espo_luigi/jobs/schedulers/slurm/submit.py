@@ -48,7 +48,7 @@ from espo_luigi.jobs.schedulers.slurm.parse import (  # noqa: F401  # some only 
     says_out_of_memory,
     submitted_id,
 )
-from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, sizes
+from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, memory_asked, sizes
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
@@ -69,7 +69,10 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class SlurmOptions(PackOptions):
-    """Options of sbatch that are keys of luigi.cfg and parameters of tasks; no other list of them exists."""
+    """Options of sbatch that are keys of luigi.cfg and parameters of tasks; no other list of them exists.
+
+    ``memory_resource = none`` asks for no memory, where the site forbids ``--mem``.
+    """
 
     partition: str | None = None
     account: str | None = None
@@ -79,10 +82,13 @@ class SlurmOptions(PackOptions):
     gres: str | None = None
     licenses: str | None = None
     nodes: str | None = None
+    memory_resource: str = "mem"
 
 
 OPTIONS = SlurmOptions
-_NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in PACKING)
+# The options that are not sbatch's own.
+NOT_SBATCHS = (*PACKING, "memory_resource")
+_NAMED = tuple(name for name in own_names(SlurmOptions) if name != "nodes" and name not in NOT_SBATCHS)
 # The ends of the logs' names, by the kind of bundle.
 _LOG_ENDS = {"": "%j", PILOT: "%j", STEPS: "%j-step-%s-task-{}", ARRAY: "%A_%a"}
 
@@ -121,10 +127,13 @@ def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
         *_places(getattr(options, "nodes", None) or "1", ntasks),
         *sizes(
             cpus_per_task=positive("cpus_per_task", values.cpus_per_task),
-            memory=positive("memory", values.memory_bytes),
+            **memory_asked(options, positive("memory", values.memory_bytes)),
             time=positive("time_minutes", values.time_minutes),
         ),
     ]
+    if "propagate" not in options.extra:
+        # The soft limits of the login node (`ulimit -v`) are not those of a job.
+        mine.append("--propagate=NONE")
     if values.warning_seconds and "signal" not in options.extra:
         # B: signals the batch script itself. In a partition's grace time, Slurm would signal the steps alone.
         mine.append(f"--signal=B:TERM@{values.warning_seconds}")

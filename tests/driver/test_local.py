@@ -70,6 +70,11 @@ def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_other
     assert "no such luck" in path.read_text()
 
 
+def test_pools_of_processes_compute_and_end_beside_dask(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    assert run(toy_tasks.Pooled(n=100, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "pooled-100.txt").read_text() == str(20 * 100)
+
+
 def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     assert run(toy_tasks.Die(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.FAILED
     assert "ended without a result" in log.text

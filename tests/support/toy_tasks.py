@@ -1,6 +1,7 @@
 """Small tasks without climate data, for the engines' tests."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import time
@@ -64,6 +65,20 @@ class Fail(Count):
 
     def work(self) -> None:
         raise ValueError("no such luck")
+
+
+class Pooled(Count):
+    """Compute in pools of processes, which are forked beside Dask's threads."""
+
+    file_name = "pooled-{}.txt"
+
+    def work(self) -> None:
+        signal.alarm(30)  # a process that does not end would hold the test up
+        total = 0
+        for _ in range(20):
+            with multiprocessing.get_context("fork").Pool(4) as pool:
+                total += pool.apply(abs, (-self.n,))  # and the others are ended while they start
+        self.write(total)
 
 
 class Grumble(Count):

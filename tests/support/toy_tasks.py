@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -220,6 +221,24 @@ class Echo(Count):
 
     def work(self) -> None:
         self.write(self.text)
+
+
+class Say(Echo):
+    """Print a text in the job and in Dask's worker, and write it."""
+
+    uses_dask = True
+
+    def work(self) -> None:
+        import dask
+
+        _said(str(self.text))
+        self.write(dask.compute(dask.delayed(_said)(str(self.text)))[0])
+
+
+def _said(text: str) -> str:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+    return ascii(text)
 
 
 class Link(Slow):

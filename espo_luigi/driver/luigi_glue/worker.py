@@ -88,6 +88,8 @@ class EspoWorker(luigi.worker.Worker):
         """Check every task of the graph below `task`; schedule it only if all can run and no other driver runs them."""
         try:
             graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
+            if not self._is_running:
+                self._look_for_disabled()
         except (EspoError, OSError) as error:
             logger.error("Nothing was started: %s", error)
             board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, str(error))
@@ -102,7 +104,6 @@ class EspoWorker(luigi.worker.Worker):
                 succeeded = super().add(task)
             self._run_of_tasks.planned_again(graph, self._announced_pending(known))
         else:
-            self._look_for_disabled()
             succeeded = super().add(task, multiprocess, processes)
             self._run_of_tasks.planned(task, graph, self._announced_pending(known))
         return bool(succeeded)

@@ -30,7 +30,7 @@ from espo_luigi.errors import (
     SizingError,
     WorkersLostError,
 )
-from espo_luigi.files import lives, open_own, process_start
+from espo_luigi.files import lives, open_own, process_start, ready_standard_streams
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import private_mode
@@ -119,6 +119,9 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
 
 
 def _set_up_process() -> None:
+    # Logs are read as UTF-8; Dask's workers write there, too.
+    ready_standard_streams("utf-8")
+    os.environ["PYTHONIOENCODING"] = "utf-8:backslashreplace"
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )

@@ -158,14 +158,16 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
-        if type(self).__module__ == "__main__" and not works_in_driver(type(self), SlurmTask):
+        has_job = not works_in_driver(type(self), SlurmTask)
+        if has_job and type(self).__module__ == "__main__":
             raise SubmissionError(
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
         check_work(type(self), SlurmTask, settings().engine)
         check_options(type(self))
-        check_values(self)
+        if has_job:
+            check_values(self)
         _check(self.allocation, self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:

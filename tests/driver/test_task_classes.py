@@ -92,7 +92,10 @@ def test_run_in_place_of_work_is_refused_on_a_cluster_and_beside_work_it_is_not(
     def run(self: SlurmTask) -> None:
         super(type(self), self).run()
 
-    in_driver, beside = named(SlurmTask, run=run), named(SlurmTask, run=run, work=lambda self: None)
+    in_driver, beside = (
+        named(SlurmTask, run=run, n=luigi.Parameter(default=None)),
+        named(SlurmTask, run=run, work=lambda self: None),
+    )
     for task in (in_driver(), beside()):
         task.check()
     get_config().set("espo", "engine", "slurm")

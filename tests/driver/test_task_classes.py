@@ -153,7 +153,7 @@ _KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
 def test_any_value_is_the_same_in_the_job_or_refused(kind: Any, values: st.SearchStrategy[Any]) -> None:
     task = named(SlurmTask, value=kind())
 
-    @settings(max_examples=30)
+    @settings(max_examples=20)
     @given(values)
     def is_the_same_or_refused(value: Any) -> None:
         try:

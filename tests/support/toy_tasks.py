@@ -68,6 +68,26 @@ class Fail(Count):
         raise ValueError("no such luck")
 
 
+class Leave(Count):
+    """Leave the job as programs with a command line do."""
+
+    uses_dask = False
+    file_name = "leave-{}.txt"
+
+    def work(self) -> None:
+        sys.exit("no data in 1991-2020")
+
+
+class Failures(luigi.WrapperTask):
+    """Need a task that fails, and a task that leaves its job."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [kind(n=self.n, folder=self.folder) for kind in (Fail, Leave)]
+
+
 class Pooled(Count):
     """Compute in pools of processes, which are forked beside Dask's threads."""
 

@@ -117,7 +117,7 @@ def end_of_a_fork():
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def work(order, monitor):
-    ends = [end_of_a_fork() for _ in range(50)]
+    ends = [end_of_a_fork() for _ in range(30)]
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
@@ -136,5 +136,5 @@ def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_s
     ends = tmp_path / "ends"
     job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), str(ends)]
     subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
-    assert ends.read_text() == str([-signal.SIGTERM] * 51)
+    assert ends.read_text() == str([-signal.SIGTERM] * 31)
     assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"

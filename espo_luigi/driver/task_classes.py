@@ -116,12 +116,15 @@ def check_values(task: luigi.Task) -> None:
         except Exception as error:
             is_same, read = False, error
         if not is_same:
-            kind = type(parameter).__name__
-            how = f"as text, which {kind} reads" if name in as_text else "only from luigi.cfg, as it is private"
+            remedy = (
+                f"Values travel as text: give a value that {type(parameter).__name__} reads back, or take another class "
+                "(OptionalParameter, OptionalIntParameter and so on take None, PathParameter takes a path)"
+            )
+            if name not in as_text:
+                remedy = "A private parameter does not travel: set it in luigi.cfg, or make it a hidden one"
             raise SubmissionError(
                 f"{family}: the parameter {name} is {value!r} ({type(value).__name__}) here, and would be {read!r} in "
-                f"its job, which gets it {how}. Give a value of {kind}'s own kind, or take another class: "
-                "OptionalIntParameter and its like take None, PathParameter takes a path"
+                f"its job. {remedy}"
             )
 
 

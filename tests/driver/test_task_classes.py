@@ -110,13 +110,17 @@ def test_run_in_place_of_work_is_refused_on_a_cluster_and_beside_work_it_is_not(
     ("parameter", "value", "said"),
     [
         (luigi.Parameter(), None, "is None (NoneType) here, and would be 'None' in its job"),
-        (luigi.Parameter(), Path("/data/raw"), "would be '/data/raw' in its job, which gets it as text"),
-        (luigi.Parameter(), 5, "is 5 (int) here, and would be '5' in its job, which gets it as text"),
+        (luigi.Parameter(), Path("/data/raw"), "would be '/data/raw' in its job. Values travel as text"),
+        (luigi.Parameter(), 5, "is 5 (int) here, and would be '5' in its job. Values travel as text"),
         (luigi.IntParameter(), None, "is None (NoneType) here, and would be ValueError("),
         (luigi.DateParameter(), None, "is None (NoneType) here, and would be ValueError("),
         (luigi.OptionalParameter(), "", "is '' (str) here, and would be None in its job"),
         (luigi.DictParameter(), {1: "surface"}, "would be {'1': 'surface'} in its job"),
-        (luigi.Parameter(default="", visibility=ParameterVisibility.PRIVATE), "a", "only from luigi.cfg, as it is pri"),
+        (
+            luigi.Parameter(default="", visibility=ParameterVisibility.PRIVATE),
+            "a",
+            "A private parameter does not travel",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Parameter")

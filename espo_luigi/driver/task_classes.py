@@ -115,16 +115,16 @@ def check_values(task: luigi.Task) -> None:
             is_same = bool(read == value) or repr(read) == repr(value)  # NaN is not equal to itself
         except Exception as error:
             is_same, read = False, error
-        if not is_same:
-            remedy = (
-                f"Values travel as text: give a value that {type(parameter).__name__} reads back, or take another class "
-                "(OptionalParameter, OptionalIntParameter and so on take None, PathParameter takes a path)"
-            )
-            if name not in as_text:
-                remedy = "A private parameter does not travel: set it in luigi.cfg, or make it a hidden one"
+        where = f"{family}: the parameter {name}"
+        if not is_same and name not in as_text:
             raise SubmissionError(
-                f"{family}: the parameter {name} is {value!r} ({type(value).__name__}) here, and would be {read!r} in "
-                f"its job. {remedy}"
+                f"{where} is private, and its job would not get its value: set it in luigi.cfg, or make it a hidden one"
+            )
+        if not is_same:
+            raise SubmissionError(
+                f"{where} is {value!r} ({type(value).__name__}) here, and would be {read!r} in its job. Values travel as "
+                f"text: give a value that {type(parameter).__name__} reads back, or take another class "
+                "(OptionalParameter, OptionalIntParameter and so on take None, PathParameter takes a path)"
             )
 
 

@@ -122,8 +122,8 @@ def check_values(task: luigi.Task) -> None:
             )
         if not is_same:
             raise SubmissionError(
-                f"{where} is {value!r} ({type(value).__name__}) here, and would be {read!r} in its job. Values travel as "
-                f"text: give a value that {type(parameter).__name__} reads back, or take another class "
+                f"{where} is {value!r} ({type(value).__name__}) here, and would be {read!r} in its job. Values travel "
+                f"as text: give a value that {type(parameter).__name__} reads back, or take another class "
                 "(OptionalParameter, OptionalIntParameter and so on take None, PathParameter takes a path)"
             )
 

@@ -118,8 +118,8 @@ def test_run_in_place_of_work_is_refused_on_a_cluster_and_beside_work_it_is_not(
         (luigi.DictParameter(), {1: "surface"}, "would be {'1': 'surface'} in its job"),
         (
             luigi.Parameter(default="", visibility=ParameterVisibility.PRIVATE),
-            "a",
-            "A private parameter does not travel",
+            "secret",
+            "is private, and its job would",
         ),
     ],
 )

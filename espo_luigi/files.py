@@ -10,9 +10,11 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import io
 import os
 import secrets
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -176,6 +178,23 @@ def lives(pid: int, started: str | None) -> bool:
     """Return whether the process that `started` then may be alive; a later process may have the same number."""
     now = process_start(pid)
     return now is not None and ("" in (now, started) or now == started)
+
+
+def ready_standard_streams(encoding: str | None = None) -> None:
+    """Open the standard streams that are closed, and have the others escape characters that their encoding lacks.
+
+    The first files or pipes that are opened would get the numbers of closed streams (``2>&-``), and children would
+    inherit them as their output.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (open until the end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=encoding or stream.encoding, errors="backslashreplace")
 
 
 def drop_shared_numba_cache() -> str:

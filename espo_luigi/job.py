@@ -11,13 +11,16 @@ import gc
 import logging
 import os
 import sys
+import traceback
+from collections.abc import Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
-from espo_luigi.errors import ConfigurationChangedError
+from espo_luigi.driver.task_classes import no_steps
+from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, limit_thread_pools
@@ -75,10 +78,35 @@ def work(order: JobOrder, monitor: Monitor) -> None:
             client.wait_for_workers(order.workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
         with task.guarded():
-            task.work()
+            _call_work(task)
         monitor.made = task.work_made()
         monitor.done.set()
         logger.info("%s is done", task.label())
+
+
+def _call_work(task: SlurmTask) -> None:
+    """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
+    job = os.getpid()
+    try:
+        returned: object = task.work()  # type: ignore[func-returns-value]
+    except BaseException as error:
+        if os.getpid() != job:
+            _end_fork(error)
+        raise
+    if os.getpid() != job:
+        _end_fork(None)
+    if isinstance(returned, (Generator, Coroutine)):
+        raise SubmissionError(no_steps(task.get_task_family()))
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End a fork that `work` has made of this process; beyond `work`, the job's Dask session and its result are."""
+    if error is not None and not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    code = error.code if isinstance(error, SystemExit) else error is not None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else code is not None)
 
 
 def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:

@@ -251,3 +251,29 @@ def test_a_process_whose_start_cannot_be_read_may_live(monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "read_text", refuse)
     assert files.process_start(os.getpid()) == ""
     assert files.lives(os.getpid(), began)
+
+
+STREAMS = """
+import os, sys
+from espo_luigi.files import ready_standard_streams
+ready_standard_streams()
+opened = os.open(os.devnull, os.O_RDONLY)
+print("\\u2192 \\udce9", flush=True)
+print("\\u2192", file=sys.stderr)
+os.write(3, f"{opened > 3} {[stream.name for stream in (sys.stdin, sys.stdout, sys.stderr)]}".encode())
+"""
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_the_null_device_and_open_streams_take_any_text(
+    tmp_path: Path, closed: str
+) -> None:
+    command = f"{sys.executable} -c '{STREAMS}' 3>told >said {closed}"
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environ, check=True, timeout=60)
+    names = ["<stdin>", "<stdout>", "<stderr>"]
+    for number, sign in enumerate(("<&-", ">&-", "2>&-")):
+        if sign in closed.split():
+            names[number] = "/dev/null"
+    assert (tmp_path / "told").read_text() == f"True {names}"
+    assert (tmp_path / "said").read_text() == ("" if ">&-" in closed.split() else "\\u2192 \\udce9\n")

@@ -21,7 +21,7 @@ import click
 from espo_luigi.commands import views
 from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
-from espo_luigi.files import drop_foreign_backend
+from espo_luigi.files import drop_foreign_backend, ready_standard_streams
 
 if TYPE_CHECKING:
     from luigi import Task
@@ -41,6 +41,7 @@ say = views.say
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; return the process's exit code (docs/reference/files.md lists them)."""
+    ready_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
         import logging

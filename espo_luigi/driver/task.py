@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,10 +27,17 @@ from espo_luigi.driver.run.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings.worker_jobs import with_cluster
+from espo_luigi.driver.task_classes import (
+    check_names,
+    check_options,
+    check_values,
+    check_work,
+    hashable,
+    works_in_driver,
+)
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, label_of
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.state import JobState
 
@@ -89,6 +97,11 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check_names(cls, SlurmTask, RESOURCE_NAMES)
+        own = {name: vars(cls)[name]._default for name in RESOURCE_NAMES if name in vars(cls)}
+        # Heirs have these defaults as well; a parameter without a default has none for them.
+        own = {name: default for name, default in own.items() if isinstance(default, (int, str))}
+        cls.resources_default = replace(cls.resources_default, **own)
         for name in RESOURCE_NAMES:
             default = getattr(cls.resources_default, name)
             kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
@@ -102,7 +115,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         own = dict(params)
         if args or section or known.keys() | kwargs.keys() != own.keys():
             return list(super().get_param_values(params, args, {**known, **kwargs}))
-        given = {name: _hashable(own[name].normalize(value)) for name, value in kwargs.items()}
+        given = {name: hashable(own[name].normalize(value)) for name, value in kwargs.items()}
         return [(name, given[name] if name in given else known[name]) for name in own]
 
     def _get_param_visibilities(self) -> dict[str, int]:
@@ -145,12 +158,16 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
-        if type(self).__module__ == "__main__" and type(self).run is SlurmTask.run:
+        has_job = not works_in_driver(type(self), SlurmTask)
+        if has_job and type(self).__module__ == "__main__":
             raise SubmissionError(
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
-        _check_options(type(self))
+        check_work(type(self), SlurmTask, settings().engine)
+        check_options(type(self))
+        if has_job:
+            check_values(self)
         _check(self.allocation, self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:
@@ -332,7 +349,7 @@ def made_anew(tasks: Iterable[luigi.Task]) -> list[luigi.Task]:
 
 
 def _visibility(parameter: luigi.Parameter, value: Any) -> int:
-    is_shown = parameter.significant or value != _hashable(parameter._default)
+    is_shown = parameter.significant or value != hashable(parameter._default)
     return int(ParameterVisibility.PUBLIC if is_shown else ParameterVisibility.HIDDEN)
 
 
@@ -371,29 +388,15 @@ def _registered_class(name: str) -> type:
         return luigi.Task
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, set)) else value
-
-
 @functools.lru_cache(maxsize=256)
 def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[str, Any]:
     """The values of resources and options from configuration and command line, which are part of the key."""
     family = task.get_task_family()
     return {
-        name: _hashable(parameter.task_value(family, name))
+        name: hashable(parameter.task_value(family, name))
         for name, parameter in task.get_params()
         if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }
-
-
-def _check_options(task: type[SlurmTask]) -> None:
-    """Check that each of a class's options is read by an engine."""
-    family = task.get_task_family()
-    for name in SCHEDULERS:
-        if hasattr(task, f"{name}_default"):
-            raise SubmissionError(f"{family}: {name}_default has no effect; write options_default = {{{name!r}: …}}")
-    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
-        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 
 
 @functools.lru_cache(maxsize=4096)

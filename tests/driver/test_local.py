@@ -70,6 +70,22 @@ def test_a_failure_names_the_task_the_exception_and_the_log_and_spares_the_other
     assert "no such luck" in path.read_text()
 
 
+def test_pools_of_processes_compute_and_end_beside_dask(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    assert run(toy_tasks.Pooled(n=100, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    assert (tmp_path / "pooled-100.txt").read_text() == str(20 * 100)
+
+
+def test_a_run_whose_standard_streams_are_closed_and_know_no_accents_works(tmp_path: Path, own_workdir: Path) -> None:
+    (tmp_path / "luigi.cfg").write_text(f"[espo]\nworkdir = {own_workdir}\n")
+    said = "Québec → ✗"
+    command = f"{JOB_COMMAND[0]} -m luigi --module toy_tasks Say --text '{said}' --folder {tmp_path} --local-scheduler"
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, env=environ, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "echo.txt").read_text() == ascii(said)
+    assert next(own_workdir.glob("logs/Say/*.out")).read_text(encoding="utf-8").splitlines().count(said) == 2
+
+
 def test_a_job_that_is_killed_is_a_failure_that_says_so(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     assert run(toy_tasks.Die(n=1, folder=str(tmp_path))).status == luigi.LuigiStatusCode.FAILED
     assert "ended without a result" in log.text

@@ -26,11 +26,12 @@ def test_a_graph_of_tasks_runs_as_jobs_and_dask_computes_in_them(driver: Driver)
 
 
 def test_a_failure_is_told_with_its_cause_attempts_and_log_and_the_exit_code(driver: Driver) -> None:
-    errors = ended(driver.start("Fail", "--n", "1"), 30)
+    errors = ended(driver.start("Failures", "--n", "1"), 30)
     assert "attempt 1: exception: ValueError: no such luck" in errors
-    assert "0 of 1 tasks done, 1 failed" in errors
-    log = Path(errors.split("log: ")[1].split()[0])
-    assert "no such luck" in log.read_text()
+    assert "attempt 1: exception: SystemExit: no data in 1991-2020" in errors
+    assert "0 of 2 tasks done, 2 failed" in errors and "attempt 2" not in errors
+    logs = {Path(rest.split()[0]) for rest in errors.split("log: ")[1:]}
+    assert sorted("no such luck" in log.read_text() for log in logs) == [False, True]
 
 
 def test_a_job_whose_input_went_is_tried_again_once_its_input_is_there_again(driver: Driver) -> None:

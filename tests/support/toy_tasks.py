@@ -1,8 +1,10 @@
 """Small tasks without climate data, for the engines' tests."""
 
 import functools
+import multiprocessing
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -64,6 +66,40 @@ class Fail(Count):
 
     def work(self) -> None:
         raise ValueError("no such luck")
+
+
+class Leave(Count):
+    """Leave the job as programs with a command line do."""
+
+    uses_dask = False
+    file_name = "leave-{}.txt"
+
+    def work(self) -> None:
+        sys.exit("no data in 1991-2020")
+
+
+class Failures(luigi.WrapperTask):
+    """Need a task that fails, and a task that leaves its job."""
+
+    n = luigi.IntParameter()
+    folder = luigi.Parameter()
+
+    def requires(self) -> list[luigi.Task]:
+        return [kind(n=self.n, folder=self.folder) for kind in (Fail, Leave)]
+
+
+class Pooled(Count):
+    """Compute in pools of processes, which are forked beside Dask's threads."""
+
+    file_name = "pooled-{}.txt"
+
+    def work(self) -> None:
+        signal.alarm(30)  # a process that does not end would hold the test up
+        total = 0
+        for _ in range(20):
+            with multiprocessing.get_context("fork").Pool(4) as pool:
+                total += pool.apply(abs, (-self.n,))  # and the others are ended while they start
+        self.write(total)
 
 
 class Grumble(Count):
@@ -205,6 +241,24 @@ class Echo(Count):
 
     def work(self) -> None:
         self.write(self.text)
+
+
+class Say(Echo):
+    """Print a text in the job and in Dask's worker, and write it."""
+
+    uses_dask = True
+
+    def work(self) -> None:
+        import dask
+
+        _said(str(self.text))
+        self.write(dask.compute(dask.delayed(_said)(str(self.text)))[0])
+
+
+def _said(text: str) -> str:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+    return ascii(text)
 
 
 class Link(Slow):

@@ -20,6 +20,7 @@ from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientSched
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ProcessLimitError, log_as_text
+from espo_luigi.files import ready_standard_streams
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ def install() -> None:
 
     A module of tasks that Luigi's command runs calls it: there is no other place to choose the worker.
     """
+    ready_standard_streams()
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
     luigi.interface._run = _run
     luigi.interface._schedule_and_run = _schedule_and_run

@@ -33,6 +33,8 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "_url": "",
         "_fetcher": "",
         "_connect_timeout": "",
+        "_rpc_retry_attempts": "",
+        "_rpc_retry_wait": "",
     },
     "luigi.scheduler.Scheduler": {
         "_config": "",

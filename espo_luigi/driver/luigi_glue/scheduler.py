@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import heapq
 import http.client
+import ipaddress
 import json
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import luigi.scheduler
 from luigi.rpc import RemoteScheduler, RPCError, _urljoin
@@ -26,6 +30,7 @@ from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTask
 from luigi.scheduler import Task as Entry
 
 from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.errors import SubmissionError
 
 
 class ReadyTasks(SimpleTaskState):
@@ -205,27 +210,62 @@ _NOTHING = json.dumps({"response": None})
 _PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
+def _ask_without_proxy_if_loopback(host: str) -> None:
+    """Have this process and its children reach a loopback host directly: a proxy would look on its own machine."""
+    with suppress(ValueError):  # a name
+        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+            return
+        known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        os.environ["no_proxy"] = ",".join(filter(None, [known, host]))
+
+
+def _proxy_variable(url: str, host: str) -> str:
+    """Return the environment variable of the proxy that is asked for `url`, or an empty text."""
+    scheme = urlsplit(url).scheme
+    return f"{scheme}_proxy" if scheme in getproxies() and not proxy_bypass(host) else ""
+
+
 class PatientScheduler(RemoteScheduler):
-    """Waits, for as long as it takes, for a luigid that has answered before; raises if luigid never has answered."""
+    """Waits, for as long as it takes, for a luigid that has answered before.
+
+    Before its first answer, it is asked as often as ``[core] rpc-retry-attempts`` says.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
+        self._host = urlsplit(url).hostname or ""
+        _ask_without_proxy_if_loopback(self._host)
         self._reached = False
+        self._in_vain = 0
         self._silent_since: float | None = None
         self._warned_at = 0.0
 
     def _fetch(self, url_suffix: str, body: Any) -> str:
         if url_suffix in _OPTIONAL:
             return self._try(url_suffix, body)
-        if not self._reached:
-            answer = str(super()._fetch(url_suffix, body))
-            self._reached = True
-            return answer
         while True:
             try:
-                return self._once(url_suffix, body)
+                answer = self._once(url_suffix, body)
             except (OSError, http.client.HTTPException) as error:
-                self._wait(error)
+                self._wait(error) if self._reached else self._wait_to_reach(error)
+            else:
+                self._reached = True
+                return answer
+
+    def _wait_to_reach(self, error: Exception) -> None:
+        """Wait before the next attempt to reach luigid; raise `SubmissionError` after the last."""
+        cause: BaseException = error
+        while cause.__context__ is not None:  # requests wraps the system's words three times
+            cause = cause.__context__
+        silent = f"luigid at {self._url} does not answer ({cause})"
+        if proxy := _proxy_variable(self._url, self._host):
+            silent += f"; {proxy} is set, and {self._host} is not in no_proxy, so that a proxy is asked for it"
+        remedy = "start luigid, correct --scheduler-url ([core] default-scheduler-url), or give --local-scheduler"
+        self._in_vain += 1
+        if self._in_vain >= self._rpc_retry_attempts:
+            raise SubmissionError(f"{silent}: {remedy}") from error
+        logger.warning("%s: %s; trying again in %g s", silent, remedy, self._rpc_retry_wait)
+        time.sleep(self._rpc_retry_wait)
 
     def show(self, **task: Any) -> None:
         """Send luigid what only its page shows of a running task, unless it does not answer now."""
@@ -246,6 +286,8 @@ class PatientScheduler(RemoteScheduler):
         except (OSError, http.client.HTTPException) as error:  # requests' and urllib's errors are OSErrors
             code = getattr(getattr(error, "response", None), "status_code", getattr(error, "code", None))
             if code is not None and code not in _PASSING:
+                if not self._reached:
+                    raise SubmissionError(f"what answers at {self._url} is no luigid, or a proxy: {error}") from error
                 raise RPCError(f"luigid at {self._url} refused {url_suffix}: {error}", error) from error
             self._silent_since = self._silent_since or time.monotonic()
             raise

@@ -33,6 +33,7 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
+from espo_luigi.driver.task_classes import works_in_driver
 from espo_luigi.errors import EspoError, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -87,6 +88,8 @@ class EspoWorker(luigi.worker.Worker):
         """Check every task of the graph below `task`; schedule it only if all can run and no other driver runs them."""
         try:
             graph = persistently(lambda: self._checked(task), DRIVERS_PATIENCE_SECONDS)
+            if not self._is_running:
+                self._look_for_disabled()
         except (EspoError, OSError) as error:
             logger.error("Nothing was started: %s", error)
             board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, str(error))
@@ -101,7 +104,6 @@ class EspoWorker(luigi.worker.Worker):
                 succeeded = super().add(task)
             self._run_of_tasks.planned_again(graph, self._announced_pending(known))
         else:
-            self._look_for_disabled()
             succeeded = super().add(task, multiprocess, processes)
             self._run_of_tasks.planned(task, graph, self._announced_pending(known))
         return bool(succeeded)
@@ -112,7 +114,9 @@ class EspoWorker(luigi.worker.Worker):
         graph = checked_graph(task)
         self._refuse_half(graph)
         self._budget(task, graph)
-        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and type(one).run is SlurmTask.run]
+        jobs = [
+            one for one, _ in graph.values() if isinstance(one, SlurmTask) and not works_in_driver(type(one), SlurmTask)
+        ]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))

@@ -141,7 +141,7 @@ def _over(inherited: Any, value: Any) -> Any:
 def _load(where: str, path: Path) -> dict[str, Any]:
     try:
         # BaseLoader: an account called 012345 is not the number 5349.
-        content = yaml.load(path.read_text(), Loader=yaml.BaseLoader) or {}
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader) or {}
     except FileNotFoundError as error:
         names, hint = ", ".join(packaged_profiles()), nearest(path.name, packaged_profiles())
         raise ConfigurationError(f"{where}: there is no file {path}; expected one, or a name: {names}{hint}") from error

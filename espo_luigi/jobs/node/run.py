@@ -30,7 +30,7 @@ from espo_luigi.errors import (
     SizingError,
     WorkersLostError,
 )
-from espo_luigi.files import lives, open_own, process_start
+from espo_luigi.files import lives, open_own, process_start, ready_standard_streams
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import private_mode
@@ -51,6 +51,9 @@ _LONGEST_END_SECONDS = 120.0
 _PARENT_LOOK_SECONDS = 1.0
 # How long such a job has to write down its end, after the driver is gone.
 _ORPHANS_END_SECONDS = 10.0
+
+# The signals that tell a job to end.
+_STOPPING = (signal.SIGTERM, signal.SIGUSR2)
 
 # Does an order's work inside `signs_of_life`. It may give the monitor Dask's scheduler, and must set `done`.
 Work = Callable[[JobOrder, Monitor], None]
@@ -116,6 +119,9 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
 
 
 def _set_up_process() -> None:
+    # Logs are read as UTF-8; Dask's workers write there, too.
+    ready_standard_streams("utf-8")
+    os.environ["PYTHONIOENCODING"] = "utf-8:backslashreplace"
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
@@ -123,8 +129,9 @@ def _set_up_process() -> None:
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    for number in (signal.SIGTERM, signal.SIGUSR2):
+    for number in _STOPPING:
         signal.signal(number, _stop)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
     # Grid Engine sends SIGUSR2 before it kills: the last chance of a hanging job to write its stack.
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)
@@ -158,9 +165,32 @@ class Stopped(SystemExit):
 def _stop(signum: int, _frame: object) -> None:
     # Further signals are ignored, so that the result is written whole: Slurm signals again after the grace time, and a
     # process of the job may pass a signal on that all have got already.
-    for number in (signum, signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    for number in _STOPPING:
+        signal.signal(number, _go_on_stopping)
     raise Stopped(signum)
+
+
+def _go_on_stopping(signum: int, _frame: object) -> None:
+    """Ignore a signal; other than SIG_IGN, programs that the job starts do not inherit this handler."""
+
+
+# A signal ends a fork of the job (a `multiprocessing.Pool` has several), like any process. Under `_stop`, a fork might
+# raise `Stopped` where Python drops exceptions, and live on. Signals wait while the fork is made.
+
+
+def _hold_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+
+
+def _let_signals_through() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+def _leave_signals() -> None:
+    for number in _STOPPING:
+        if signal.getsignal(number) in (_stop, _go_on_stopping):
+            signal.signal(number, signal.SIG_DFL)
+    _let_signals_through()
 
 
 def _run(order: JobOrder, work: Work) -> dict[str, Any]:
@@ -185,7 +215,11 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
     if monitor.done.is_set():
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
-    said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
+    text = str(error)
+    if type(error) is SystemExit and not isinstance(error.code, str):
+        # Click does so after success, too, where more work may have been meant to follow.
+        text = f"work called sys.exit({error.code}), as argparse and click do; expected a return. The log tells why"
+    said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {text}"}
     if isinstance(error, Stopped):
         logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
         return said | {"exit_code": error.code}
@@ -255,11 +289,11 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
 
 
 def _outcome(error: BaseException) -> ResultWord:
-    if isinstance(error, Stopped) and schedulers.around() is not None:
+    if isinstance(error, Stopped):
+        if schedulers.around() is None:
+            return ResultWord.STOPPED
         is_late = time.time() >= float(os.environ.get(LATE_VARIABLE, "inf"))
         return ResultWord.TIME_LIMIT if is_late else ResultWord.PREEMPTED
-    if isinstance(error, SystemExit):
-        return ResultWord.STOPPED
     if isinstance(error, InputChangedError):
         return ResultWord.INPUT
     if isinstance(error, ConfigurationChangedError):

@@ -1,9 +1,11 @@
 """A job takes its values from its order or from Slurm, and does nothing twice."""
 
+import argparse
 import json
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,11 @@ from espo_luigi import job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, SizingError, StoreError
 from espo_luigi.jobs.layout import LAYOUT
+from espo_luigi.jobs.lifecycle.policy import Cause, cause_of
 from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import GIB, Resources, headroom
+from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
@@ -197,7 +201,8 @@ def test_an_unreadable_order_ends_the_job_with_the_files_name(tmp_path: Path) ->
     ("error", "outcome"),
     [
         (MemoryError(), "memory"),
-        (SystemExit("signal"), "stopped"),
+        (node.Stopped(15), "stopped"),
+        (SystemExit("no data in 1991-2020"), "error"),
         (ValueError(), "error"),
         (StoreError("no room"), "error"),
         (InputChangedError("gone"), "input"),
@@ -207,6 +212,52 @@ def test_only_too_little_memory_asks_for_more_and_only_another_input_for_the_sam
     error: BaseException, outcome: str
 ) -> None:
     assert node._outcome(error) == outcome
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: sys.exit("no data in 1991-2020"), "SystemExit: no data in 1991-2020"),
+        (
+            lambda: argparse.ArgumentParser().parse_args(["--no-such"]),
+            "SystemExit: work called sys.exit(2), as argparse",
+        ),
+        (lambda: sys.exit(), "SystemExit: work called sys.exit(None), as"),
+    ],
+)
+def test_a_way_out_of_the_work_is_a_failure_with_its_text_and_no_signal_of_the_scheduler(
+    call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_slurm(monkeypatch)
+
+    def work(*_: object) -> None:
+        call()
+
+    result = node._run(an_order(tmp_path), work)
+    assert result["outcome"] == "error" and result["exception"].startswith(said)
+    assert cause_of(Phase.FAILED, result, "", False) is Cause.EXCEPTION
+
+
+def test_a_fork_of_the_works_own_ends_where_the_work_would_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Forks(SlurmTask):
+        uses_dask = False
+
+        def work(self) -> None:
+            ends = [lambda: sys.exit(3), lambda: 1 / 0, lambda: None]
+            forks = []
+            for end in ends:
+                pid = os.fork()
+                if not pid:
+                    end()
+                    return
+                forks.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            (tmp_path / "forks").write_text(str(forks))
+
+    monkeypatch.setattr(job, "rebuild_task", lambda order: Forks())
+    assert node._run(an_order(tmp_path, "Forks"), job.work)["outcome"] == "success"
+    assert (tmp_path / "forks").read_text() == "[3, 1, 0]"
 
 
 def test_a_job_works_inside_its_tasks_guard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -101,3 +101,40 @@ def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
         job.terminate()
         job.communicate(timeout=60)
     assert json.loads(order.files.result.read_text())["outcome"] == "time limit"
+
+
+FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from espo_luigi.jobs.node import run as node
+
+def end_of_a_fork():
+    pid = os.fork()
+    if not pid:
+        time.sleep(5)
+        os._exit(0)
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def work(order, monitor):
+    ends = [end_of_a_fork() for _ in range(30)]
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    finally:
+        ends.append(end_of_a_fork())
+        Path(sys.argv[2]).write_text(str(ends))
+
+sys.exit(node.run_order(Path(sys.argv[1]), work))
+"""
+
+
+def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_stops(
+    tmp_path: Path, order: JobOrder
+) -> None:
+    (tmp_path / "job.py").write_text(FORKS)
+    ends = tmp_path / "ends"
+    job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), str(ends)]
+    subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
+    assert ends.read_text() == str([-signal.SIGTERM] * 31)
+    assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"

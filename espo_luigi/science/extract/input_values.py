@@ -96,8 +96,8 @@ class _Tallies:
         self.unreadable: dict[str, Problem] = {}
         # By variable, its lowest and highest value, and how many values it has.
         self.ranges: dict[str, tuple[float, float, int]] = {}
-        # By file and variable.
-        self.highest: dict[tuple[str, str], float] = {}
+        # The highest precipitation of each day.
+        self.wettest: list[tuple[RawSeries, np.ndarray, np.ndarray]] = []
         self.empty_maps: dict[str, int] = {}
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
@@ -169,7 +169,7 @@ def value_problems(
         for (kind, _, name), tally in tallies.found.items()
         if kind not in ("maps_without_data", "constant_maps") or name not in explained
     ]
-    dry = list(_too_dry([raw for raw in series.get("pr", ()) if "pr" not in explained], tallies))
+    dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else cells.problems(complete, tallies.empty_maps)
     return [*tallies.unreadable.values(), *constant, *problems, *dry, *of_cells]
@@ -181,19 +181,26 @@ def _both(limits: Limits | None, default: Limits) -> Limits:
     return low if np.isfinite(low) else default[0], high if np.isfinite(high) else default[1]
 
 
-def _too_dry(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
-    """Yield the long files of precipitation that are drier than any desert; or the first, if all together are."""
-    highest = {raw: tallies.highest.get((raw.file, raw.name), np.nan) * 86400 for raw in files}
-    dry = [raw for raw in files if raw.days.size >= DRY_DAYS and highest[raw] < DRY_MM]
-    if not dry and all(found < DRY_MM for found in highest.values()):
-        dry = list(files[:1]) if sum(raw.days.size for raw in files) >= DRY_DAYS else []
-    for raw in dry:
-        message = (
-            f"the units are probably wrong: on no day does a cell have more than {highest[raw]:.2g} mm; expected "
-            f"{DRY_MM:g} mm or more on the wettest day of {DRY_DAYS // 365} years"
-        )
-        found = raw.problem("mislabelled_units", message, int(raw.days.min()), raw.days.size)
-        yield replace(found, value=highest[raw] / 86400)
+def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
+    """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
+    if not wettest:
+        return
+    days = np.concatenate([days for _, days, _ in wettest])
+    order = np.argsort(days, kind="stable")
+    highest = np.concatenate([high for _, _, high in wettest])[order] * 86400
+    # Days without data are told of elsewhere, and end no dry time.
+    wet = np.flatnonzero(np.append(highest >= DRY_MM, True))
+    runs = np.diff(wet, prepend=-1) - 1
+    longest, after = int(runs.max()), int(wet[runs.argmax()])
+    if longest < DRY_DAYS:
+        return
+    first, most = int(days[order][after - longest]), float(np.nanmax(highest[after - longest : after], initial=0))
+    raw = next(raw for raw, of_block, _ in wettest if first in of_block)
+    message = (
+        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {most:.2g} "
+        f"mm; expected a day with {DRY_MM:g} mm or more within {DRY_DAYS // 365} years"
+    )
+    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most / 86400)
 
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
@@ -268,8 +275,8 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
-    at = maps.raw.file, maps.raw.name
-    tallies.highest[at] = float(np.fmax.reduce(high, initial=tallies.highest.get(at, -np.inf)))
+    if maps.raw.name == "pr":
+        tallies.wettest.append((maps.raw, maps.days, high))
     if empty.any():
         tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))

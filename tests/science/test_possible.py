@@ -180,6 +180,18 @@ def outcome(damage: Damage) -> str:
     return "flagged" if problems else "right"
 
 
+def test_days_on_which_tasmin_meets_tasmax_keep_a_small_range() -> None:
+    """With noise below 1e-4 K in their place, other days had ranges of thousands of kelvins."""
+    reference, simulation, clean = sound()
+    damaged, _ = Damage("meet", days=0.03).done(simulation)
+    product = product_of(reference, damaged)
+    met = (damaged["tasmax"] - damaged["tasmin"] < 0.5).values
+    ranges = (product["tasmax"] - product["tasmin"]).values
+    assert ranges[met].min() > 0 and ranges[met].max() < 10
+    usual = (clean["tasmax"] - clean["tasmin"]).values
+    np.testing.assert_allclose(ranges[~met], usual[~met], atol=2)
+
+
 OF_PR, OF_TEMPERATURE = ("drizzle below zero", "far below zero", "1000 times too small"), ("zero", "degrees Celsius")
 
 

@@ -224,7 +224,7 @@ def _refuse_impossible(
         f"{options['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
         f"first of them {block[first]:g} (day, row and column {place}, counted from 0); expected "
         f"{options['low']:g} to {options['high']:g}{above}, and a value on each day in each land cell. "
-        "Look at the simulation's raw values of that variable (`espo why`, the table of InputCheck) and correct them, "
+        "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
         "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
         f"attribute {IMPOSSIBLE_VALUES}."
     )

@@ -23,7 +23,8 @@ from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
 from espo_luigi.science.extract.input_fills import doubtful_fill
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
-from espo_luigi.science.extract.input_values import Limits, value_problems
+from espo_luigi.science.extract.input_values import value_problems
+from espo_luigi.science.possible import Limits
 from espo_luigi.science.scopes import cells_in, cut_to
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
@@ -49,6 +50,7 @@ def examine_match(
     regions: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Limits],
     mask_variable: str = "",
+    calibration: Period | None = None,
     xr_open_kwargs: Mapping[str, Any] | None = None,
     may_lack: Sequence[str] = (),
 ) -> list[Problem]:
@@ -65,6 +67,8 @@ def examine_match(
         The possible values of each variable, in canonical units.
     mask_variable
         The variable whose first map marks the land, if any.
+    calibration
+        The years whose days are counted apart in each cell, too.
     xr_open_kwargs, may_lack : optional
         As of `open_match`.
     """
@@ -83,7 +87,7 @@ def examine_match(
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
-        problems += value_problems(_cut(daily, regions, problems), limits, mask_variable)
+        problems += value_problems(_cut(daily, regions, problems), limits, mask_variable, calibration)
     return problems
 
 

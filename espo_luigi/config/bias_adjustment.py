@@ -364,5 +364,9 @@ class CleanUp(Section):
         "how tasmax, tasmin and dtr are made consistent: derived, swap, dqm-dtr", "derived"
     )
     bitround: Annotated[Whole, Field(ge=1, le=23)] | None = Absent("bits of the mantissa that products keep")
+    # The hash leaves it out, since it changes no number.
+    on_impossible: Literal["fail", "warn"] = Field(
+        default="fail", exclude=True, description="what impossible values in a product do: no product, or an attribute"
+    )
     search_data_catalogs: Ignored = None
     save: Refused = None

@@ -175,8 +175,16 @@ class OnInputProblem(Section):
     extrapolation: Action = Field(default="fail", description="regions that reach beyond the data's grid")
     mislabelled_units: Action = Field(default="fail", description="values far from possible on most days")
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
-    values_out_of_range: Action = Field(default="warn", description="impossible values")
+    impossible_values: Action = Field(default="fail", description="values that no weather has, or infinite ones")
+    crossed_temperatures: Action = Field(
+        default="fail", description="tasmax not above tasmin on more than 5 % of a file's values or of a cell's days"
+    )
+    too_few_days: Action = Field(
+        default="fail", description="cells with values on less than 90 % of the days, or of the calibration's days"
+    )
+    values_out_of_range: Action = Field(default="warn", description="values beyond the limits of the data flags")
     tasmax_below_tasmin: Action = Field(default="warn", description="maxima under minima")
+    missing_values: Action = Field(default="warn", description="cells without a value on some days")
     maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
     constant_maps: Action = Field(default="warn", description="days with the same value in all cells")
     cells_without_first_day: Action = Field(

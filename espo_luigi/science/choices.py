@@ -78,10 +78,20 @@ UnusableInput = Literal[
     "days_out_of_order",
 ]
 # Those of the second fail unless a configuration lets them through.
-DoubtfulInput = Literal["missing_chunks", "fill_values", "extrapolation", "mislabelled_units", "constant_series"]
+DoubtfulInput = Literal[
+    "missing_chunks",
+    "fill_values",
+    "extrapolation",
+    "mislabelled_units",
+    "constant_series",
+    "impossible_values",
+    "crossed_temperatures",
+    "too_few_days",
+]
 SuspiciousInput = Literal[
     "values_out_of_range",
     "tasmax_below_tasmin",
+    "missing_values",
     "maps_without_data",
     "constant_maps",
     "cells_without_first_day",

@@ -14,9 +14,10 @@ from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
+from espo_luigi.science.finalize.gaps import LET_THROUGH
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
-_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS)}
+_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH)}
 
 
 def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
@@ -25,8 +26,8 @@ def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
     Parameters
     ----------
     members
-        Datasets of the same variables, days and cells. Attributes on which they agree are kept; repairs and inserted
-        days are kept of each member.
+        Datasets of the same variables, days and cells. Attributes on which they agree are kept; repairs, inserted
+        days and problems of raw files are kept of each member.
     names
         The labels along `realization`.
 

@@ -16,7 +16,7 @@ from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.choices import NEEDED_FOR, TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes, rechunk
-from espo_luigi.science.finalize import consistency
+from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, SimulationParameter, VariableParameter
@@ -240,7 +240,7 @@ class CleanUp(EspoTask):
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
-        return finalize.clean_up(
+        made = finalize.clean_up(
             [one.drop_vars([TREATED, "treatment"], errors="ignore") for one in adjusted],
             grid=grid if config.custom.stack_drop_nans else None,
             land=grid["land"],
@@ -250,6 +250,7 @@ class CleanUp(EspoTask):
             add_attrs=config.attributes,
             **config.clean_up.xscen_clean_up.arguments("add_attrs"),
         )
+        return gaps.with_possible_values(made, grid["land"], on_impossible=config.clean_up.on_impossible)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""

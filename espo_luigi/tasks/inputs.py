@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from espo_luigi import store
@@ -21,6 +23,7 @@ from espo_luigi.science.choices import INPUT_PROBLEMS
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
+from espo_luigi.science.finalize.gaps import LET_THROUGH
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import kept
@@ -50,8 +53,12 @@ class InputTask(EspoTask):
         """Return True if the table exists, and the present configuration lets none of its problems fail."""
         if not super().complete():
             return False
-        actions = self.context.config.extraction.on_input_problem
-        return all(getattr(actions, row["problem"]) == "warn" for row in store.read_table(self.out_problems().path))
+        rows = store.read_table(self.out_problems().path)
+        return all(self.action(row["problem"], row["variable"]) == "warn" for row in rows)
+
+    def action(self, problem: str, variable: str) -> str:
+        """Return what a kind of problem with a variable does: fail or warn."""
+        return str(getattr(self.context.config.extraction.on_input_problem, problem))
 
     def work(self) -> None:
         """Write the table; raises `DataError` if a problem in it fails."""
@@ -93,6 +100,7 @@ class InputTask(EspoTask):
             examine_match,
             match,
             period=period,
+            calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
         )
@@ -109,11 +117,10 @@ class InputTask(EspoTask):
         return found
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
-        actions = self.context.config.extraction.on_input_problem
         in_order = sorted(
             problems, key=lambda found: (INPUT_PROBLEMS.index(found.kind), found.variable, found.file, found.day)
         )
-        rows = [_row(problem, getattr(actions, problem.kind)) for problem in in_order]
+        rows = [_row(problem, self.action(problem.kind, problem.variable)) for problem in in_order]
         return sorted(rows, key=lambda row: row["action"])
 
 
@@ -124,6 +131,7 @@ class InputCheck(InputTask):
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
     reads = (
         "custom.amno_region",
+        "custom.ref_period",
         "custom.sim_period",
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
@@ -152,6 +160,14 @@ class InputCheck(InputTask):
     def raw(self) -> Match:
         """Return the simulation."""
         return self.context.simulation(self.sim_id)
+
+    def action(self, problem: str, variable: str) -> str:
+        """Return what a kind of problem does; impossible values of a variable that will be repaired are a warning."""
+        repairs = self.context.config.extraction.simulation.repairs
+        repaired = {row.variable for row in repairs if fnmatchcase(self.sim_id, row.id)}
+        if problem == "impossible_values" and variable in repaired:
+            return "warn"
+        return super().action(problem, variable)
 
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
@@ -223,6 +239,16 @@ def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[st
         raise DataError(f"`{key}`: {asset.path} has {dict(found.sizes)} cells there; expected 2 or more each way.")
     beyond = beyond_the_grid(grid, box)
     return f"`{key}`: {asset.path}: {beyond}" if beyond else ""
+
+
+def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
+    """Return the attribute that tells of problems with the values of raw files; none if there are no such problems."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        if row["problem"] not in ("extrapolation", "coordinates_by_round_off"):
+            counts[f"{row['problem']} of {row['variable']}"] += int(row["count"])
+    listed = ", ".join(f"{what} ({count})" for what, count in counts.items())
+    return {LET_THROUGH: f"{of}: {listed}"} if listed else {}
 
 
 def render(rows: Sequence[Mapping[str, str]]) -> str:

@@ -152,7 +152,8 @@ class JoinTask(EspoTask):
         grid = grids[0].drop_vars("land")
         lands = [one["land"] for one in grids]
         incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
-        land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete})
+        told = {name: text for name, text in lands[0].attrs.items() if name == gaps.LET_THROUGH}
+        land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete} | told)
         part = None
         if extracted:
             part, land = cut_to_domain(grid, land, extracted[0])
@@ -172,7 +173,9 @@ class JoinTask(EspoTask):
             days=files["time"],
         )
         bits = config.clean_up.bitround
-        return made if bits is None else round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
+        if bits is not None:
+            made = round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
+        return gaps.with_possible_values(made, land, on_impossible=config.clean_up.on_impossible)
 
     def treatment(self) -> dict[str, Any]:
         """Return what is done to the variable, as arguments of `Treatment`."""

@@ -16,11 +16,12 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.land import land_map
+from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import RefInputCheck
+from espo_luigi.tasks.inputs import RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         options = extraction.extract_dataset.xr_open_kwargs
         mapping = open_grid_mapping(run.reference(), run.mask_variable, xr_open_kwargs=options)
         coords |= {str(mapping.name): mapping.variable} if mapping.name else {}
-    return in_units(maps, config.extraction.variables_and_units).assign_coords(coords)
+    return credible(in_units(maps, config.extraction.variables_and_units)).assign_coords(coords)
 
 
 class MakeRef(EspoTask):
@@ -131,6 +132,7 @@ class RefDefault(EspoTask):
         run = self.context
         maps = reference_maps(run, partition.box_of(run, self.piece))
         reference, grid = run.workflow.pieces.cut(run, maps, self.piece)
+        grid["land"].attrs |= told(checked, "reference")
         return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
 
     def dask_settings(self) -> dict[str, Any]:

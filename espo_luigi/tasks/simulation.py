@@ -21,10 +21,11 @@ from espo_luigi.science.extract.mask import create_mask
 from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
 from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
+from espo_luigi.science.possible import credible
 from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
-from espo_luigi.tasks.inputs import InputCheck
+from espo_luigi.tasks.inputs import InputCheck, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 
@@ -73,8 +74,9 @@ class Extract(EspoTask):
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
+        made = credible(repaired).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
-        single = repaired.astype("float32", keep_attrs=True)
+        single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
 

@@ -12,7 +12,7 @@ from examined_files import BOX, LAT, LON, weather
 
 from espo_luigi.catalog import Asset, Match, open_match
 from espo_luigi.catalog.examine import examine_match
-from espo_luigi.science.extract import input_values
+from espo_luigi.science.extract import input_cells
 
 
 def one_variable(*paths: Path, **columns: str) -> Match:
@@ -61,7 +61,7 @@ def test_regions_on_both_sides_of_the_edge_of_longitudes_are_looked_at(tmp_path:
     germany = {"name": "germany", "lon_bnds": (5, 15), "lat_bnds": (47, 55)}
     match = one_variable(tmp_path / "reference.nc")
     (found,) = examine_match(match, period=("2000", "2001"), regions=[spain, germany], limits={"tasmax": (200, 340)})
-    assert (found.kind, found.count) == ("values_out_of_range", 2)
+    assert (found.kind, found.count) == ("impossible_values", 2)
     assert (found.day, found.lat, found.lon) == ("2000-02-10", 40.0, 350.0)
 
 
@@ -82,13 +82,13 @@ def test_of_a_file_of_long_series_a_tile_of_the_map_is_in_memory_at_a_time(
     else:
         ds.to_netcdf(tmp_path / name, encoding={"tasmax": {"chunksizes": chunks}})
     sizes: list[int] = []
-    real = input_values._Block.__init__
+    real = input_cells.Block.__init__
 
     def measured(self: Any, raw: Any, days: Any, values: np.ndarray, *others: Any) -> None:
         sizes.append(values.size)
         real(self, raw, days, values, *others)
 
-    monkeypatch.setattr(input_values._Block, "__init__", measured)
+    monkeypatch.setattr(input_cells.Block, "__init__", measured)
     monkeypatch.setattr("espo_luigi.catalog.examine.BLOCK_BYTES", 730 * 3 * len(LON) * 4)
     world = BOX | {"lon_bnds": (250, 280), "lat_bnds": (40, 55)}
     found = examine_match(
@@ -97,10 +97,11 @@ def test_of_a_file_of_long_series_a_tile_of_the_map_is_in_memory_at_a_time(
     assert max(sizes) <= 730 * 3 * len(LON)
     rows = {problem.kind: (problem.day, problem.count, problem.lat, problem.lon, problem.value) for problem in found}
     cells = len(LAT) * len(LON)
-    (impossible,) = [problem for problem in found if problem.kind == "values_out_of_range"]
+    (impossible,) = [problem for problem in found if problem.kind == "impossible_values"]
     assert f"{cells + 1} value(s) on 3 day(s) from 2000-01-31 on" in impossible.message
     assert rows == {
         "maps_without_data": ("2000-04-11", 1, None, None, None),
         "constant_maps": ("2000-07-20", 1, None, None, 280.0),
-        "values_out_of_range": ("2000-10-28", cells + 1, LAT[0], LON[1], 0.0),
+        "missing_values": ("2000-01-01", cells - 1, LAT[0], LON[0], None),
+        "impossible_values": ("2000-10-28", cells + 1, LAT[0], LON[1], 0.0),
     }

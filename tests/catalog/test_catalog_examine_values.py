@@ -26,6 +26,7 @@ from examined_files import (
 )
 
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 
 
@@ -77,17 +78,29 @@ def test_units_that_can_be_converted_are_no_problem(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "shown"), [("tasmax", 340.0, 340.0), ("pr", -1e-6, -1e-6), ("pr", 0.05, 0.05), ("pr", 1e20, 1e20)]
+    ("name", "value", "kind"),
+    [
+        ("tasmax", 335.0, "values_out_of_range"),
+        ("pr", -1e-6, "values_out_of_range"),
+        ("pr", 0.03, "values_out_of_range"),
+        ("tasmax", 341.0, "impossible_values"),
+        ("pr", -2e-5, "impossible_values"),
+        ("pr", 0.05, "impossible_values"),
+        ("pr", 1e20, "impossible_values"),
+        ("pr", np.inf, "impossible_values"),
+    ],
 )
 def test_the_worst_impossible_value_is_named_with_its_day_and_cell(
-    files: Files, name: str, value: float, shown: float
+    tmp_path: Path, name: str, value: float, kind: str
 ) -> None:
+    files = good_files(tmp_path, "noleap")
     files.change(name, 2002, changed_at(name, "2003-07-19", 45.0, 262.0, value))
-    problem = files.only()
-    assert where(problem) == ("values_out_of_range", name, str(files.path(name, 2002)), "2003-07-19")
+    problem, *missing = files.problems()
+    assert where(problem) == (kind, name, str(files.path(name, 2002)), "2003-07-19")
     assert (problem.lat, problem.lon) == (45.0, 262.0)
-    assert problem.value == pytest.approx(shown)
+    assert problem.value == pytest.approx(value)
     assert problem.count == 1
+    assert [(one.kind, one.count) for one in missing] == ([("missing_values", 1)] if np.isinf(value) else [])
 
 
 def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) -> None:
@@ -223,7 +236,7 @@ def test_a_cell_of_zero_kelvin_on_all_days_is_not_a_matter_of_units(files: Files
 
     file = files.change("tasmax", 2002, broken)
     found = {problem.kind: problem.file for problem in files.problems()}
-    assert found == {"values_out_of_range": file, "tasmax_below_tasmin": file}
+    assert found == {"impossible_values": file, "tasmax_below_tasmin": file}
 
 
 def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
@@ -236,9 +249,9 @@ def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Fi
     file = files.change("tasmax", 2000, late)
     for first in (2002, 2005):
         files.change("tasmax", first, lambda ds: ds.assign(tasmax=ds["tasmax"].where(ds["lat"] != LAT[5])))
-    assert files.problems() == []
     arguments: dict[str, Any] = {"period": ("2000", "2005"), "regions": [BOX], "limits": {}}
-    (found,) = examine_match(files.match, **arguments, mask_variable="tasmax")
+    found, few = examine_match(files.match, **arguments, mask_variable="tasmax")
+    assert (few.kind, few.variable, few.lat) == ("too_few_days", "tasmax", LAT[5])
     assert where(found) == ("cells_without_first_day", "tasmax", file, "2000-01-01")
     assert (found.count, found.lat, found.lon) == (3, LAT[2], LON[4])
 
@@ -254,3 +267,126 @@ def test_a_box_that_reaches_beyond_the_grid_is_a_problem(files: Files, box: dict
     (found,) = examine_match(files.match, period=("2000", "2005"), regions=[BOX | box], limits={})
     assert found.kind == "extrapolation" and said in found.message
     assert found.file in {asset.path for asset in files.match.assets}
+
+
+def damaged(
+    files: Files, name: str, change: Callable[[np.ndarray], None], years: tuple[int, ...] = (2000, 2002, 2005)
+) -> None:
+    """Change the values (time, lat, lon) of a variable's files."""
+
+    def changed(ds: xr.Dataset) -> xr.Dataset:
+        change(ds[name].values)
+        return ds
+
+    for first in years:
+        files.change(name, first, changed)
+
+
+def kinds(files: Files, **arguments: Any) -> dict[tuple[str, str], Problem]:
+    given: dict[str, Any] = {"period": ("2000", "2005"), "regions": [BOX], "limits": limits_of(FLAGS)}
+    return {(found.kind, found.variable): found for found in examine_match(files.match, **given | arguments)}
+
+
+def test_tasmax_and_tasmin_that_have_each_others_values_are_refused(tmp_path: Path) -> None:
+    files = good_files(tmp_path, "noleap")
+    for first in (2000, 2002, 2005):
+        warm, cold = (load(files.path(name, first)) for name in ("tasmax", "tasmin"))
+        files.write(cold.rename(tasmin="tasmax"), files.path("tasmax", first))
+        files.write(warm.rename(tasmax="tasmin"), files.path("tasmin", first))
+    problem = kinds(files)["crossed_temperatures", "tasmax"]
+    assert "the variables are probably exchanged" in problem.message
+    assert problem.count > 0.5 * 6 * 365 * 5 * 9
+
+
+@pytest.mark.parametrize(("hits", "is_refused"), [(0.04, False), (0.06, True)])
+def test_temperatures_that_meet_are_refused_on_more_than_a_twentieth_of_the_days_of_a_cell(
+    tmp_path: Path, hits: float, is_refused: bool
+) -> None:
+    files = good_files(tmp_path, "noleap")
+
+    for first in (2000, 2002, 2005):
+        warm, cold = (load(files.path(name, first)) for name in ("tasmax", "tasmin"))
+        days = np.random.default_rng(first).permutation(warm.sizes["time"])[: round(hits * warm.sizes["time"])]
+        cold.tasmin[days, 3, 5] = warm.tasmax[days, 3, 5]
+        files.write(cold, files.path("tasmin", first))
+    found = kinds(files)
+    assert set(found) == ({("crossed_temperatures", "tasmax")} if is_refused else set())
+    if is_refused:
+        problem = found["crossed_temperatures", "tasmax"]
+        assert (problem.lat, problem.lon, problem.count) == (LAT[3], LON[5], 44 + 66 + 22)
+
+
+def test_precipitation_that_is_drier_than_any_desert_has_other_units(tmp_path: Path) -> None:
+    files = good_files(tmp_path, "noleap")
+    damaged(files, "pr", lambda values: np.divide(values, 1000, out=values))
+    problem = kinds(files)["mislabelled_units", "pr"]
+    assert problem.file == str(files.path("pr", 2000)) and problem.value == pytest.approx(5.9e-8, rel=0.01)
+    assert problem.count == 6 * 365
+    assert "from this one on has any cell more than 0.0051 mm; expected a day with 1 mm or more" in problem.message
+    damaged(files, "pr", lambda values: np.multiply(values, 1000, out=values), (2000,))
+    assert ("mislabelled_units", "pr") not in kinds(files), "four years may be dry"
+
+
+def test_a_desert_is_no_problem(tmp_path: Path) -> None:
+    """As at Arica: less than a millimetre a year, nearly all of it on the few days with rain."""
+    files = good_files(tmp_path, "noleap")
+
+    def arid(values: np.ndarray) -> None:
+        values[:] = 0
+        values[50, 3, 4] = 2 / 86400
+
+    damaged(files, "pr", arid)
+    assert kinds(files) == {}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_fifth_of_the_days_without_a_number_is_refused(tmp_path: Path, value: float) -> None:
+    files = good_files(tmp_path, "noleap")
+
+    def holed(values: np.ndarray) -> None:
+        values[::5] = value
+
+    damaged(files, "tasmax", holed)
+    problem = kinds(files)["too_few_days", "tasmax"]
+    assert problem.count == 5 * 9 and "on 1752 of 2190" in problem.message
+
+
+def test_a_scenario_without_values_is_refused_though_its_history_has_them(tmp_path: Path) -> None:
+    files = good_files(tmp_path, "noleap")
+    damaged(files, "pr", lambda values: values.fill(np.nan), (2005,))
+    problem = kinds(files)["too_few_days", "pr"]
+    assert problem.count == 5 * 9 and "on 1825 of 2190" in problem.message
+
+
+def test_days_are_counted_by_cell_in_all_years_and_in_those_of_the_calibration(tmp_path: Path) -> None:
+    """A station that closed, and two that have a gap: of the latter, one is in the calibration of three years."""
+    files = good_files(tmp_path, "noleap")
+
+    def closed(values: np.ndarray) -> None:
+        values[:, 2, 3] = np.nan
+
+    def with_gaps(values: np.ndarray) -> None:
+        values[:100, 3, 4], values[:120, 4, 5] = np.nan, np.nan
+
+    damaged(files, "pr", closed, (2002, 2005))
+    damaged(files, "tasmin", with_gaps, (2002,))
+    found = kinds(files, calibration=("2002", "2004"), mask_variable="tasmax")
+    assert list(found) == [("too_few_days", "tasmin"), ("missing_values", "tasmin"), ("too_few_days", "pr")]
+    short, lacking, few = found.values()
+    assert (few.lat, few.lon, few.count) == (LAT[2], LON[3], 1)
+    assert "on 730 of 2190, and on 0 of the calibration's 1095" in few.message
+    assert (short.lat, short.lon, short.count) == (LAT[4], LON[5], 1)
+    assert "on 2070 of 2190, and on 975 of the calibration's 1095" in short.message
+    assert (lacking.lat, lacking.lon, lacking.count) == (LAT[3], LON[4], 100)
+
+
+def test_a_variable_that_a_land_cell_never_has_is_refused(tmp_path: Path) -> None:
+    files = good_files(tmp_path, "noleap")
+
+    def without(values: np.ndarray) -> None:
+        values[:, 2, 3] = np.nan
+
+    damaged(files, "pr", without)
+    assert set(kinds(files, mask_variable="tasmax")) == {("too_few_days", "pr")}
+    damaged(files, "tasmax", without)
+    assert kinds(files, mask_variable="tasmax") == {}, "that cell is sea"

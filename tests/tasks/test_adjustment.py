@@ -75,7 +75,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
     }
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
     given: dict[str, Any] = {}
-    monkeypatch.setattr(finalize, "clean_up", lambda adjusted, **keywords: given.update(keywords))
+    monkeypatch.setattr(finalize, "clean_up", lambda adjusted, **keywords: given.update(keywords) or xr.Dataset())
     tasks.CleanUp(sim_id="SIM", piece="south").compute([make_regchunked()], make_grid())
     attributes = given["add_attrs"]["global"]
     assert attributes["dataset"] == _about().name == "ESPO-RDRS v0.1"

@@ -9,6 +9,7 @@ from typing import Any
 import luigi
 import netCDF4
 import pytest
+import xarray as xr
 from complete_demo import DAY360, NOLEAP, edit
 
 import espo_luigi
@@ -17,7 +18,9 @@ from espo_luigi.config.regions import Region
 from espo_luigi.driver.run.run import walk
 from espo_luigi.report.job_results import job_results
 from espo_luigi.science.extract.dataset import subset_box, subset_boxes
+from espo_luigi.science.finalize.gaps import LET_THROUGH
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.inputs import told
 
 Configure = Callable[..., list[Path]]
 
@@ -156,3 +159,50 @@ def test_the_references_check_reads_all_regions_in_any_convention_of_longitudes(
     parts = [subset_box(whole, region.model_dump()) for region in regions.values()]
     for dim in ("lat", "lon"):
         assert set(held[dim].values) == {value for part in parts for value in part[dim].values}
+
+
+def test_problems_that_are_let_through_are_told_in_the_product_with_their_counts() -> None:
+    """Of several files, the counts are added up; what concerns no value is not told."""
+    rows = [
+        {"problem": problem, "variable": variable, "count": count}
+        for problem, variable, count in (
+            ("missing_values", "pr", "3"),
+            ("missing_values", "pr", "4"),
+            ("tasmax_below_tasmin", "tasmax", "5"),
+            ("coordinates_by_round_off", "pr", "6"),
+        )
+    ]
+    text = "simulation: missing_values of pr (7), tasmax_below_tasmin of tasmax (5)"
+    assert told(rows, "simulation") == {LET_THROUGH: text}
+    assert told(rows[3:], "simulation") == {} == told([], "reference")
+
+
+def test_extracted_data_are_repaired_and_tell_of_the_problems(own_raw: Path) -> None:
+    """tasmin 7 K above tasmax on a day in one cell: its range is the smallest; precipitation below zero is 0."""
+    path = swap(own_raw, "Demo-NoLeap", 5000, 3, 3)
+    with netCDF4.Dataset(file_of(own_raw, "Demo-NoLeap", "pr", "ssp585"), "a") as file:
+        file["pr"][5000, 3, 3] = -1e-7
+    task = tasks.InputCheck(sim_id=NOLEAP)
+    task.work()
+    made = tasks.Extract(sim_id=NOLEAP).compute(store.read_table(task.out_problems().path))
+    text = "simulation: values_out_of_range of pr (1), tasmax_below_tasmin of tasmax (1)"
+    assert made.attrs[LET_THROUGH] == text
+    with xr.open_dataset(path) as raw:
+        cell = made.sel(time=raw.indexes["time"][5000].strftime("%Y-%m-%d"), lat=raw.lat[3], lon=raw.lon[3]).compute()
+    assert float(cell.pr.item()) == 0 and float(cell.dtr.item()) == 0.5
+    assert float((cell.tasmax - cell.tasmin).item()) == pytest.approx(-7, abs=1e-3), "nothing else is changed"
+
+
+def test_the_grid_of_the_reference_tells_of_its_problems(own_raw: Path) -> None:
+    rows = [{"problem": "missing_values", "variable": "pr", "count": "30"}]
+    grid = tasks.RefDefault(piece="south").compute(rows)["grid"]
+    assert grid["land"].attrs[LET_THROUGH] == "reference: missing_values of pr (30)"
+
+
+def test_impossible_values_of_a_variable_with_repairs_are_a_warning(own_raw: Path, tmp_path: Path) -> None:
+    assert tasks.InputCheck(sim_id=NOLEAP).action("impossible_values", "tasmax") == "fail"
+    repairs = [{"id": "*Demo-NoLeap*", "variable": "tasmax", "where": "> 335 K", "what": "missing"}]
+    edit(tmp_path / "config.yml", lambda content: content["extraction"]["simulation"].update(repairs=repairs))
+    assert tasks.InputCheck(sim_id=NOLEAP).action("impossible_values", "tasmax") == "warn"
+    assert tasks.InputCheck(sim_id=NOLEAP).action("impossible_values", "pr") == "fail"
+    assert tasks.InputCheck(sim_id=DAY360).action("impossible_values", "tasmax") == "fail"

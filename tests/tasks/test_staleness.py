@@ -30,7 +30,7 @@ from espo_luigi.tasks.ports import InputPort, ports_of
 
 MODULES = (adjustment, diagnostics, inputs, partition, product, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
-PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem")
+PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible")
 
 
 class Stand:
@@ -113,6 +113,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if str(home).startswith("espo_luigi.science") and (inspect.ismodule(value) or callable(value)):
                 stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
                 monkeypatch.setattr(module, name, stand)
+    # Whether a product with impossible values is published changes none of its values.
+    for module in (adjustment, product):
+        module.gaps.with_possible_values = lambda made, land, on_impossible: made
+    for module in (reference, simulation):
+        monkeypatch.setattr(module, "told", lambda rows, of: {})
     monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))
     for name in ("open_match", "open_fixed"):
         monkeypatch.setattr(context_module, name, Stand(calls, name))

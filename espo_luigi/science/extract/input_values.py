@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import xarray as xr
@@ -13,30 +12,21 @@ import xarray as xr
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
+from espo_luigi.science.extract.input_cells import Block, Cells, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_fills import Fills
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
+from espo_luigi.science.possible import OF_RAW_DATA, Limits
 from espo_luigi.science.units import convert_to
-
-# The lowest and the highest possible value of a variable.
-Limits = tuple[float, float]
-Series = Mapping[str, Sequence[RawSeries]]
-# A part of the map: rows and columns.
-Tile = Mapping[str, slice]
 
 # A smaller map may hold a single value by chance.
 CELLS_OF_A_MAP = 9
 # With values that are far from possible on more days than this part, it is the units that are wrong.
 MISLABELLED = 0.5
-# How far that is, as a part of the possible range's width: some models have precipitation of a little below zero.
+# How far that is, as a part of the possible range's width.
 FAR = 0.1
-# Beyond every observation on Earth, for limits that no flag gives.
-DEFAULT_LIMITS: Mapping[str, Limits] = {
-    "tasmax": (150.0, 350.0),
-    "tasmin": (150.0, 350.0),
-    "tas": (150.0, 350.0),
-    "dtr": (-1.0, 100.0),
-    "pr": (0.0, 3000.0 / 86400),
-}
+# In five years, the wettest cell of a desert has a day of 1 mm, even the coast of Atacama's; it is far more in other
+# places, but not in units that are a thousand times too large.
+DRY_DAYS, DRY_MM = 5 * 365, 1.0
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -108,25 +98,12 @@ class _Tallies:
         self.fills = Fills()
         # By variable, its lowest and highest value, and how many values it has.
         self.ranges: dict[str, tuple[float, float, int]] = {}
+        # The highest precipitation of each day.
+        self.wettest: list[tuple[RawSeries, np.ndarray, np.ndarray]] = []
+        self.empty_maps: dict[str, int] = {}
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
         return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Some days of one file in memory."""
-
-    raw: RawSeries
-    days: np.ndarray
-    values: np.ndarray
-    tile: Tile
-
-    @cached_property
-    def extremes(self) -> np.ndarray:
-        """The lowest and the highest value of each day."""
-        flat = self.values.reshape(self.days.size, -1)
-        return np.stack([np.fmin.reduce(flat, axis=1), np.fmax.reduce(flat, axis=1)])
 
 
 @dataclass
@@ -139,13 +116,18 @@ class _Maps:
     cells: np.ndarray
     """How many have a value."""
 
-    def add(self, block: _Block) -> None:
+    def add(self, block: Block) -> None:
         low, high = block.extremes
         self.extremes = np.stack([np.fmin(self.extremes[0], low), np.fmax(self.extremes[1], high)])
-        self.cells = self.cells + np.isfinite(block.values).sum(axis=(1, 2))
+        self.cells = self.cells + block.finite.sum(axis=(1, 2))
 
 
-def value_problems(series: Series, limits: Mapping[str, Limits], mask_variable: str = "") -> list[Problem]:
+def value_problems(
+    series: Series,
+    limits: Mapping[str, Limits],
+    mask_variable: str = "",
+    calibration: tuple[str, str] | None = None,
+) -> list[Problem]:
     """Read the files of each variable once, and return the problems with their values; computes.
 
     Parameters
@@ -154,41 +136,45 @@ def value_problems(series: Series, limits: Mapping[str, Limits], mask_variable: 
         Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
-        What `limits_of` returns; `DEFAULT_LIMITS` where it says nothing.
+        What `limits_of` returns; impossible values (`OF_RAW_DATA`) count apart from those beyond these limits.
     mask_variable
         The variable whose first map says which cells are land, if one does.
+    calibration
+        First and last year of the calibration, whose days are counted apart, too.
 
     Returns
     -------
     list of Problem
         One for each kind and file: impossible values and days on which tasmax is below tasmin, with the worst day and
         cell, maps without data or of one value, with the first day, and what cannot be read. One for each variable that
-        has the same value everywhere, or none, and for cells of the mask's variable that begin to have data later.
+        has the same value everywhere, or none, that is drier than any desert, or whose cells lack values, and for cells
+        of the mask's variable that begin to have data later.
     """
     tallies = _Tallies()
-    bounds = {name: _both(limits.get(name), DEFAULT_LIMITS[name]) for name in DEFAULT_LIMITS}
-    cells = _Cells(series.get(mask_variable, ()))
+    cells = Cells(series, mask_variable, calibration)
     for first, last in _spans(series):
         maps: dict[tuple[str, str], _Maps] = {}
         for tile in _tiles(series):
             blocks = {name: list(_read(files, first, last, tile, tallies)) for name, files in series.items()}
             for block in itertools.chain.from_iterable(blocks.values()):
                 _add_to_maps(maps, block)
-                _look_at_range(block, limits.get(block.raw.name), bounds.get(block.raw.name), tallies)
-                if block.raw.name == mask_variable:
-                    cells.add(block)
+                _look_at_range(block, limits.get(block.raw.name), tallies)
+                cells.add(block)
             for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
-                _compare(warm, cold, tallies)
+                _compare(warm, cold, tallies, cells)
         for whole in maps.values():
             _look_at_maps(whole, tallies)
     constant = list(_constant_series(series, tallies))
     explained = {problem.variable for problem in constant}
     problems = [
-        _problem(kind, tally, bounds)
+        _problem(kind, tally, limits)
         for (kind, _, name), tally in tallies.found.items()
         if kind not in ("maps_without_data", "constant_maps") or name not in explained
     ]
-    return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *cells.problems()]
+    dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
+    complete = {name: files for name, files in series.items() if name not in explained}
+    of_cells = [] if tallies.unreadable else cells.problems(complete, tallies.empty_maps)
+    return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *dry, *of_cells]
 
 
 def _both(limits: Limits | None, default: Limits) -> Limits:
@@ -197,34 +183,26 @@ def _both(limits: Limits | None, default: Limits) -> Limits:
     return low if np.isfinite(low) else default[0], high if np.isfinite(high) else default[1]
 
 
-class _Cells:
-    """Which cells of the mask's variable have data: on the first day, and on any."""
-
-    def __init__(self, files: Sequence[RawSeries]) -> None:
-        self.files = sorted(files, key=lambda raw: int(raw.days.min()))
-        shape = self.files[0].data.shape[1:] if self.files else (0, 0)
-        self.on_first_day, self.on_any = np.zeros(shape, bool), np.zeros(shape, bool)
-
-    def add(self, block: _Block) -> None:
-        tile = tuple(block.tile.values())
-        if block.days.min() == self.files[0].days.min():
-            self.on_first_day[tile] = np.isfinite(block.values[block.days.argmin()])
-        new = ~self.on_any[tile]
-        self.on_any[tile][new] = np.isfinite(block.values[:, new]).any(axis=0)
-
-    def problems(self) -> Iterator[Problem]:
-        late = self.on_any & ~self.on_first_day
-        # Of a first day without any value, other checks tell.
-        if late.any() and self.on_first_day.any():
-            raw, (row, column) = self.files[0], (int(at[0]) for at in np.nonzero(late))
-            cell = dict(zip(map(str, raw.data.dims[1:]), (row, column), strict=True))
-            message = (
-                f"{int(late.sum())} cell(s) have data, but none on this day, which says where land is: they are left "
-                "out, the first of them here"
-            )
-            lat, lon = (_at(raw.data[name], cell) for name in ("lat", "lon"))
-            found = raw.problem("cells_without_first_day", message, int(raw.days.min()), int(late.sum()))
-            yield replace(found, lat=lat, lon=lon)
+def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
+    """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
+    if not wettest:
+        return
+    days = np.concatenate([days for _, days, _ in wettest])
+    order = np.argsort(days, kind="stable")
+    highest = np.concatenate([high for _, _, high in wettest])[order] * 86400
+    # Days without data are told of elsewhere, and end no dry time.
+    wet = np.flatnonzero(np.append(highest >= DRY_MM, True))
+    runs = np.diff(wet, prepend=-1) - 1
+    longest, after = int(runs.max()), int(wet[runs.argmax()])
+    if longest < DRY_DAYS:
+        return
+    first, most = int(days[order][after - longest]), float(np.nanmax(highest[after - longest : after], initial=0))
+    raw = next(raw for raw, of_block, _ in wettest if first in of_block)
+    message = (
+        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {most:.2g} "
+        f"mm; expected a day with {DRY_MM:g} mm or more within {DRY_DAYS // 365} years"
+    )
+    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most / 86400)
 
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
@@ -269,7 +247,7 @@ def _chunks(raw: RawSeries) -> tuple[int, ...]:
     return raw.data.chunks[0] if raw.data.chunks else (_DAYS_OF_A_BLOCK,) * -(-raw.days.size // _DAYS_OF_A_BLOCK)
 
 
-def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[_Block]:
+def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallies: _Tallies) -> Iterator[Block]:
     for raw in files:
         there = np.flatnonzero((raw.days >= first) & (raw.days < after))
         if not there.size or raw.file in tallies.unreadable:
@@ -281,10 +259,10 @@ def _read(files: Sequence[RawSeries], first: int, after: int, tile: Tile, tallie
             tallies.unreadable[raw.file] = raw.problem("unreadable_files", message, int(raw.days[there[0]]), 1)
             continue
         days = raw.days[there]
-        yield _Block(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
+        yield Block(raw, days, tallies.fills.taken_out(raw, days, values, tile), tile)
 
 
-def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: _Block) -> None:
+def _add_to_maps(maps: dict[tuple[str, str], _Maps], block: Block) -> None:
     none = np.full_like(block.extremes, np.nan), np.zeros(block.days.size, int)
     maps.setdefault((block.raw.file, block.raw.name), _Maps(block.raw, block.days, *none)).add(block)
 
@@ -300,7 +278,10 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
+    if maps.raw.name == "pr":
+        tallies.wettest.append((maps.raw, maps.days, high))
     if empty.any():
+        tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
     # A day without rain anywhere is nothing special; a day of 0 K is.
     one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(maps.raw.name) == "K"))
@@ -312,32 +293,43 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         tally.add(maps.days[constant], constant.size)
 
 
-def _look_at_range(block: _Block, limits: Limits | None, bounds: Limits | None, tallies: _Tallies) -> None:
-    """Add the values beyond a variable's limits, and, without flags, values far from the possible range."""
-    if bounds is None:
-        return
-    low, high = block.extremes
-    far = FAR * (bounds[1] - bounds[0])
-    lowest, highest = limits or (bounds[0] - far, bounds[1] + far)
-    outside = (low < lowest) | (high > highest)
-    if outside.any():
-        values = block.values[outside]
-        excess = np.fmax(lowest - values, values - highest)
-        tally = tallies.of("values_out_of_range", block.raw)
-        tally.add_values(block.days[outside], excess, values, block.tile)
+def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
+    """Add impossible values, and others that are beyond the limits of the data flags."""
+    rest, possible = block, OF_RAW_DATA.get(block.raw.name)
+    if possible and (impossible := _add_outside("impossible_values", block, possible, tallies)):
+        far = FAR * (possible[1] - possible[0])
         # A few cells of 0 K on all days are no matter of units.
-        days = np.flatnonzero((low < bounds[0] - far) | (high > bounds[1] + far))
-        cells = block.values[days]
-        impossible = ((cells < bounds[0] - far) | (cells > bounds[1] + far)).sum(axis=(1, 2))
-        tally.far_days.update(block.days[days[impossible > 0.5 * np.isfinite(cells).sum(axis=(1, 2))]].tolist())
+        beyond = ~is_within(block.values, (possible[0] - far, possible[1] + far)) & block.finite
+        far_days = block.days[beyond.sum(axis=(1, 2)) > 0.5 * block.finite.sum(axis=(1, 2))]
+        impossible.far_days.update(far_days.tolist())
+        within = np.where(is_within(block.values, possible), block.values, np.nan)
+        rest = Block(block.raw, block.days, within, block.tile)
+    if limits:
+        _add_outside("values_out_of_range", rest, limits, tallies)
 
 
-def _compare(warm: _Block, cold: _Block, tallies: _Tallies) -> None:
+def _add_outside(kind: InputProblem, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:
+    low, high = block.extremes
+    outside = (low < limits[0]) | (high > limits[1])
+    if not outside.any():
+        return None
+    values, tally = block.values[outside], tallies.of(kind, block.raw)
+    tally.add_values(block.days[outside], np.fmax(limits[0] - values, values - limits[1]), values, block.tile)
+    return tally
+
+
+def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
     shared, of_warm, of_cold = np.intersect1d(warm.days, cold.days, return_indices=True)
     if warm.values.shape[1:] != cold.values.shape[1:] or not shared.size:
         return
-    excess = _taken(cold.values, of_cold) - _taken(warm.values, of_warm)
-    wrong = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1) > 0
+    maxima, minima = _taken(warm.values, of_warm), _taken(cold.values, of_cold)
+    excess = minima - maxima
+    worst = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1)
+    if (worst >= 0).any():
+        # Values that are impossible by themselves say nothing about the other variable.
+        possible = is_within(maxima, OF_RAW_DATA["tasmax"]) & is_within(minima, OF_RAW_DATA["tasmin"])
+        cells.add_crossed(warm, (excess >= 0) & possible)
+    wrong = worst > 0
     if wrong.any():
         tallies.of("tasmax_below_tasmin", warm.raw).add_values(shared[wrong], excess[wrong], -excess[wrong], warm.tile)
 
@@ -355,13 +347,10 @@ def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) ->
     if kind == "tasmax_below_tasmin":
         message = f"{message}; the value is tasmax - tasmin"
     else:
-        low, high = limits[raw.name]
+        possible = OF_RAW_DATA[raw.name]
+        low, high = possible if kind == "impossible_values" else _both(limits.get(raw.name), possible)
         message = f"{message}; expected {low:.6g} to {high:.6g} {CANONICAL_UNITS[raw.name]}"
-    if kind == "values_out_of_range" and len(tally.far_days) > MISLABELLED * raw.days.size:
+    if kind == "impossible_values" and len(tally.far_days) > MISLABELLED * raw.days.size:
         kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
-    lat, lon = (_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
+    lat, lon = (value_at(raw.data[name], tally.cell) for name in ("lat", "lon"))
     return replace(raw.problem(kind, message, tally.worst_day, tally.values), lat=lat, lon=lon, value=tally.worst_value)
-
-
-def _at(coordinate: xr.DataArray, cell: Mapping[str, int]) -> float:
-    return float(coordinate.isel({dim: cell[str(dim)] for dim in coordinate.dims}))

@@ -1,17 +1,20 @@
-"""Whether a scenario has data in every land cell of the reference, in every chunk of time."""
+"""Whether a scenario has data in every land cell of the reference, in every chunk of time, and values that can be."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import dask.array
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.filling import INSERTED_DAYS
+from espo_luigi.science.possible import limits_in
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 
 # A coordinate of extracted data, and a global attribute of their products.
@@ -20,6 +23,12 @@ CELLS_WITHOUT_DATA = "espo_luigi_incomplete_cells"
 # A global attribute: how many cells have extrapolated values.
 EXTRAPOLATED_CELLS = "espo_luigi_extrapolated_cells"
 DAYS_OF_A_GAP = 360
+# Global attributes: the problems of the raw files that the configuration lets through, and how many values are
+# impossible where the configuration lets them through.
+LET_THROUGH = "espo_luigi_input_problems"
+IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
+# The problems of raw files after which a scenario may lack values on land.
+_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series", "impossible_values")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
@@ -143,6 +152,79 @@ def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> das
     chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
     found = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
     return found.sum(axis=(-2, -1))
+
+
+def with_possible_values(ds: xr.Dataset, land: xr.DataArray, *, on_impossible: Literal["fail", "warn"]) -> xr.Dataset:
+    """Return a product that has no impossible values, or tells their number in its attributes.
+
+    Impossible are values beyond `limits_in`, infinite ones, tasmin above tasmax, and NaN on land, unless the attributes
+    of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count these; with
+    "fail", the result is lazy, and costs a look at each block when it is computed.
+
+    Raises
+    ------
+    DataError
+        With "fail", when it is computed: at the first block with an impossible value.
+    """
+    if on_impossible == "fail":
+        return ds.assign({name: _looked_at(ds, name, land, _refuse_impossible) for name in over_time(ds, land)})
+    lazy = [_looked_at(ds, name, land, _count_impossible).data.sum() for name in over_time(ds, land)]
+    number = sum(map(int, dask.compute(*lazy)))
+    return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
+
+
+def _looked_at(ds: xr.Dataset, name: str, land: xr.DataArray, look: Callable[..., np.ndarray]) -> xr.DataArray:
+    """Return a variable of which a function has looked at each block."""
+    ordered = ds[name].transpose(..., *land.dims)
+    low, high = limits_in(name, str(ordered.attrs.get("units", "")))
+    options = {"name": name, "low": low, "high": high, "may_lack": _may_lack_values(ds.attrs, land)}
+    # tasmin must not be above tasmax.
+    above = [ds["tasmax"].transpose(*ordered.dims)] if name == "tasmin" and "tasmax" in ds else []
+    if ordered.chunks is None:
+        others = [one.values for one in above]
+        return ordered.copy(data=look(ordered.values, land.values[None], *others, options=options))
+    blocks = [ordered.data, _cut_like(ordered, land), *(one.chunk(ordered.chunksizes).data for one in above)]
+    return ordered.copy(
+        data=dask.array.map_blocks(look, *blocks, dtype=ordered.dtype, meta=ordered.data._meta, options=options)
+    )
+
+
+def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray) -> bool:
+    told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
+    is_told = any(kind in told for kind in _LEAVE_GAPS) or REPAIRS in attrs or INSERTED_DAYS in attrs
+    return is_told or allowed_gaps(attrs, land) > 0
+
+
+def _impossible(block: np.ndarray, land: np.ndarray, *above: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
+    found = (block < options["low"]) | (block > options["high"]) | np.isinf(block)
+    for other in above:
+        found |= block > other
+    return found if options["may_lack"] else found | (np.isnan(block) & land)
+
+
+def _count_impossible(block: np.ndarray, *others: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
+    """Return 1 where a value is impossible, else 0."""
+    return _impossible(block, *others, options=options).astype(block.dtype)
+
+
+def _refuse_impossible(
+    block: np.ndarray, *others: np.ndarray, options: Mapping[str, Any], block_info: Any = None
+) -> np.ndarray:
+    found = _impossible(block, *others, options=options)
+    if not found.any():
+        return block
+    first = tuple(map(int, np.argwhere(found)[0]))
+    corner = [begin for begin, _ in block_info[0]["array-location"]] if block_info else [0] * block.ndim
+    place = ", ".join(str(begin + at) for begin, at in zip(corner, first, strict=True))
+    above = ", not above tasmax" if len(others) > 1 else ""
+    raise DataError(
+        f"{options['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
+        f"first of them {block[first]:g} (day, row and column {place}, counted from 0); expected "
+        f"{options['low']:g} to {options['high']:g}{above}, and a value on each day in each land cell. "
+        "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
+        "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
+        f"attribute {IMPOSSIBLE_VALUES}."
+    )
 
 
 def _cut_like(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:

@@ -14,7 +14,14 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.extract.dataset import dates
 from espo_luigi.science.finalize.consistency import derive_tasmin
-from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, allowed_gaps, require_data
+from espo_luigi.science.finalize.gaps import (
+    CELLS_WITHOUT_DATA,
+    EXTRAPOLATED_CELLS,
+    IMPOSSIBLE_VALUES,
+    LET_THROUGH,
+    allowed_gaps,
+    require_data,
+)
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to
 
@@ -78,7 +85,7 @@ def clean_up(
     lazy = chunks is not None or is_lazy(merged)
     gridded = unstack_fill_nan(merged, grid, cut) if grid is not None else rechunk(merged, cut) if lazy else merged
     gaps = 0 if land is None else allowed_gaps(merged.attrs, land)
-    complete = gridded if land is None else _with_gaps(require_data(gridded, land, allowed=gaps, days=days), gaps)
+    complete = gridded if land is None else _told(require_data(gridded, land, allowed=gaps, days=days), land, gaps)
     derived = _with_tasmin(complete)
     rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
     described = _describe(_labelled(rounded, to_level), add_attrs)
@@ -136,7 +143,7 @@ def clean_up_cells(
     if part is not None:
         inside = land.reset_coords(drop=True)
         maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
-    complete = _with_gaps(require_data(maps, land, allowed=allowed, days=days), allowed)
+    complete = _told(require_data(maps, land, allowed=allowed, days=days), land, allowed)
     rounded = _rounded(complete, treatment)
     clipped = rounded.assign(
         {name: rounded[name].clip(*bounds, keep_attrs=True) for name, bounds in treatment.clip_var.items()}
@@ -220,6 +227,13 @@ def _with_gaps(ds: xr.Dataset, number: int) -> xr.Dataset:
     return _with_attrs(ds, attrs | ({CELLS_WITHOUT_DATA: number} if number else {}))
 
 
+def _told(ds: xr.Dataset, land: xr.DataArray, gaps: int) -> xr.Dataset:
+    """The dataset with attributes that tell how many land cells may lack data, and the problems of the raw files."""
+    problems = [str(one[LET_THROUGH]) for one in (ds.attrs, land.attrs) if LET_THROUGH in one]
+    counted = _with_gaps(ds, gaps)
+    return counted.assign_attrs({LET_THROUGH: "; ".join(problems)}) if problems else counted
+
+
 def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
     """Return the dataset with all variables NaN unless tasmin is above 100 K; lazy, dtypes and attributes kept."""
     credible = convert_to(ds["tasmin"], "K") > LOWEST_CREDIBLE_TASMIN_K
@@ -249,8 +263,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     )
     out = _with_attrs(joined, {**parts[0].attrs, "cat:domain": domain, "cat:processing_level": processing_level})
     out = _with_gaps(out, sum(int(part.attrs.get(CELLS_WITHOUT_DATA, 0)) for part in parts))
-    if any(EXTRAPOLATED_CELLS in part.attrs for part in parts):
-        out.attrs[EXTRAPOLATED_CELLS] = sum(int(part.attrs.get(EXTRAPOLATED_CELLS, 0)) for part in parts)
+    for count in (EXTRAPOLATED_CELLS, IMPOSSIBLE_VALUES):
+        if any(count in part.attrs for part in parts):
+            out.attrs[count] = sum(int(part.attrs.get(count, 0)) for part in parts)
     for name in out.coords:
         out[name].attrs = _without_conflicts([part[name].attrs for part in parts if name in part.coords])
     return out

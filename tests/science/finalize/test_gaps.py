@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import dask
 import numpy as np
 import pytest
@@ -12,11 +14,14 @@ from espo_luigi.science.diagnose.health import health_checks
 from espo_luigi.science.extract.dataset import cells_inside, subset_box
 from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
+    IMPOSSIBLE_VALUES,
+    LET_THROUGH,
     check_data,
     join_land,
     land_without_data,
     require_data,
     with_incomplete_cells,
+    with_possible_values,
 )
 from espo_luigi.science.finalize.scenario import clean_up, concatenate
 from espo_luigi.science.regrid.cascade import regrid
@@ -181,3 +186,66 @@ def test_health_checks_say_which_variable_lacks_land() -> None:
     with pytest.raises(HealthCheckError, match=r"land cells of the reference\. \[land\]"):
         health_checks(ds, land=land_of(scenario()), raise_on=["land"])
     assert "warnings" not in health_checks(scenario().chunk(CHUNKS), land=land_of(scenario())).attrs
+
+
+def product(**changed: float) -> xr.Dataset:
+    """Temperatures and precipitation on the land of `scenario`, with other values at day 9, row 1, column 3."""
+    land = scenario().tasmax.notnull()
+    values = {"tasmax": (290.0, "K"), "tasmin": (280.0, "K"), "pr": (1e-5, "kg m-2 s-1")}
+    made = xr.Dataset({name: land.where(land) * value for name, (value, _) in values.items()}).astype("float32")
+    for name, (_, units) in values.items():
+        made[name].attrs = {"units": units}
+        made[name][9, 1, 3] = changed.get(name, made[name][9, 1, 3])
+    return made
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS, None])
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tasmin": 291.0}, "tasmin .* 291 .*expected 180 to 340, not above tasmax"),
+        ({"tasmax": 345.0}, "tasmax .* 345 .*expected 180 to 340, and"),
+        ({"tasmin": 170.0}, "tasmin .* 170 "),
+        ({"pr": -1e-12}, "pr .* -1e-12 .*expected 0 to 0.0347"),
+        ({"pr": np.nan}, "pr .* nan "),
+        ({"tasmax": np.inf}, "tasmax .* inf "),
+    ],
+)
+def test_an_impossible_value_refuses_a_product_and_is_named_with_its_place(
+    changed: dict[str, float], said: str, chunks: dict[str, int] | None
+) -> None:
+    made = product(**changed).chunk(chunks) if chunks else product(**changed)
+    land = land_of(scenario())
+    with pytest.raises(DataError, match=rf"{said}[^$]*on_impossible: warn") as refusal:
+        with_possible_values(made, land, on_impossible="fail").compute()
+    assert "1 impossible values" in str(refusal.value) and "(day, row and column 9, 1, 3" in str(refusal.value)
+    let_through = with_possible_values(made, land, on_impossible="warn")
+    assert let_through.attrs == {IMPOSSIBLE_VALUES: 1}
+    xr.testing.assert_equal(let_through, made)
+
+
+@pytest.mark.parametrize("how", ["fail", "warn"])
+def test_possible_values_pass_unchanged_in_any_units_and_lazily(how: Literal["fail", "warn"]) -> None:
+    made, land = product().chunk(CHUNKS), land_of(scenario())
+    xr.testing.assert_identical(with_possible_values(made, land, on_impossible=how).compute(), made.compute())
+    assert dask.is_dask_collection(with_possible_values(made, land, on_impossible=how).pr)
+    for name in ("tasmax", "tasmin"):
+        made[name] = (made[name] - 273.15).assign_attrs(units="degC")
+    made["pr"] = (made["pr"] * 86400).assign_attrs(units="mm d-1")
+    xr.testing.assert_identical(with_possible_values(made, land, on_impossible=how).compute(), made.compute())
+
+
+def test_days_without_data_are_possible_only_where_attributes_tell_of_them() -> None:
+    made, land = product(pr=np.nan), land_of(scenario())
+    told = {LET_THROUGH: "simulation: missing_values of pr (1)"}
+    for known, of in ((made.assign_attrs(told), land), (made, land.assign_attrs(told))):
+        xr.testing.assert_equal(with_possible_values(known, of, on_impossible="fail"), made)
+    other = made.assign_attrs({LET_THROUGH: "simulation: tasmax_below_tasmin of tasmax (3)"})
+    with pytest.raises(DataError, match="1 impossible values"):
+        with_possible_values(other, land, on_impossible="fail")
+
+
+def test_the_impossible_values_of_all_regions_are_counted() -> None:
+    parts = [scenario(0).assign_attrs({IMPOSSIBLE_VALUES: 2}), scenario(6), scenario(12)]
+    parts[2].attrs[IMPOSSIBLE_VALUES] = 3
+    assert concatenate(parts, domain="NAM").attrs[IMPOSSIBLE_VALUES] == 5

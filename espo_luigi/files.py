@@ -60,6 +60,20 @@ def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
     return open_new(path, mode, append)
 
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def kind_of_file(mode: int) -> str:
+    """Return what a path is by its mode, such as "a pipe"."""
+    return _KINDS.get(stat.S_IFMT(mode), "a file")
+
+
 def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:
     """Write a new file; `durable` forces it onto the disk. Raises FileExistsError as `open_new` does."""
     with open(open_new(path, mode), "w", encoding="utf-8") as file:

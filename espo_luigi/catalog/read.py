@@ -25,6 +25,7 @@ from espo_luigi.catalog.cells import (
     is_url,
     parse_date,
     parse_variables,
+    without_scheme,
 )
 from espo_luigi.catalog.cmip7 import normal_region, searched_name
 from espo_luigi.errors import CatalogError
@@ -236,7 +237,7 @@ def table_of(path: Path) -> Path:
 
 def _table(description: Mapping[str, Any], path: Path) -> Path:
     name = _of_kind(description["catalog_file"], str, f"catalog_file of {path}")
-    name = name.removeprefix("file://")
+    name = without_scheme(name)
     if fault := fault_of("path", name):
         raise CatalogError(f"catalog_file of {path} {fault}.")
     return path.parent / expand_path(name)
@@ -330,7 +331,7 @@ def _check_columns(rows: Sequence[Mapping[str, str]], source: str, wanted: Mappi
 def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     columns = row if "id" in row else {"id": make_id(row), **row}
     faults = _faults(columns, where, made="id" not in row)
-    written = expand_path(row.get("path", ""))
+    written = without_scheme(expand_path(row.get("path", "")))
     path = written if is_url(written) or not written else str(folder / written)
     given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
     listing = row.get("variable", "")

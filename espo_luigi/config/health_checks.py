@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -35,6 +34,7 @@ from espo_luigi.config.fields import (
 )
 from espo_luigi.config.regions import Calendar
 from espo_luigi.errors import nearest
+from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, Check, MissingMethod
 
 
@@ -210,7 +210,7 @@ def _as_polygons(value: Any, info: ValidationInfo) -> Any:
         raise ValueError("expected the path of a GeoJSON file")
     path = find_file(str(value), (info.context or {}).get("folders", ()))
     try:
-        content = json.loads(path.read_text())
+        content = load_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
     found = tuple(_polygons_of(content))

@@ -6,6 +6,9 @@ import base64
 import json
 import os
 import pickle
+import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import xarray as xr
 import zarr
 from pydantic import ValidationError
 
-from espo_luigi.catalog import Asset, Match, make_catalog, open_match, read_catalogue
+from espo_luigi.catalog import Asset, Catalog, Match, make_catalog, open_match, read_catalogue
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.searching import ExtractDataset
@@ -292,3 +295,63 @@ def test_thousands_of_variables_are_refused_before_they_are_opened(tmp_path: Pat
     (tmp_path / "a.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
     with pytest.raises(DataError, match="it has more than 2000 variables"):
         open_match(match(tmp_path / "a.zarr"))
+
+
+def row(name: str, start: str = "2000") -> Asset:
+    text = f"date_start is {start!r}"
+    columns = {"id": name, "source": name, "xrfreq": "D", "variable": "tasmax", "date_start": start, "date_end": "2001"}
+    faults = {} if start.isdigit() else {"date_start": text}
+    return Asset(columns, ("tasmax",), f"/{name}.nc", faults)
+
+
+def search(assets: Sequence[Asset], **criteria: Any) -> list[str]:
+    told: list[str] = []
+    found = Catalog(assets).search(
+        variables_and_freqs={"tasmax": "D"}, tell_dropped=lambda name, reason: told.append(reason), **criteria
+    )
+    assert all(len(reason) < 1000 for reason in told)
+    return list(found)
+
+
+def test_thousands_of_faulty_rows_take_no_longer_than_as_many_sound_ones(caplog: pytest.LogCaptureFixture) -> None:
+    bad = [row(f"M{number}", f"none{number}") for number in range(20_000)]
+    began = time.process_time()
+    assert search([*bad, row("GOOD")]) == ["GOOD"]
+    assert time.process_time() - began < 10
+    assert max(len(record.getMessage()) for record in caplog.records) < 2000
+    with pytest.raises(CatalogError, match="wants 20000 rows with a cell that cannot be used") as caught:
+        search([*bad, row("GOOD")], strict=True)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+$", "(a|aa)*$", "^(a*)*$", "(?:a|a){2,}$", "a*a*a*a*b$", r"(a*)\1$", "(?=(a+))+$", "a?" * 30 + "$"],
+)
+@pytest.mark.parametrize("kind", ["other_search_criteria", "exclusions"])
+def test_a_pattern_that_takes_for_ever_is_refused_before_it_is_compared(kind: str, pattern: str) -> None:
+    with pytest.raises(CatalogError, match="criterion source: .* might take hours to compare; expected a regular"):
+        search([row("a" * 200 + "!")], **{kind: {"source": ["X", pattern]}})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^EC-Earth3",
+        "Veg$",
+        ".*Earth.*Veg.*",
+        "^EC-(Earth3|Moon).*(Veg|CC)",
+        "^[A-Z]+-.*[^0-9]$",
+        "E?C-Earth3-V*",
+        "EC*",
+    ],
+)
+def test_ordinary_patterns_find_what_python_s_own_search_finds(pattern: str) -> None:
+    names = ["EC-Earth3-Veg", "EC-Earth3", "CanESM5", "MPI-ESM1-2-HR", "E3SM-2-0"]
+    expected = [name for name in names if re.search(pattern, name)]
+    assert expected and search(list(map(row, names)), other_search_criteria={"source": pattern}) == sorted(expected)
+
+
+def test_a_pattern_is_not_compared_with_a_cell_of_any_length() -> None:
+    with pytest.raises(CatalogError, match="got a cell of 5000 characters"):
+        search([row("a" * 5000)], other_search_criteria={"source": "^a.*b"})

@@ -178,9 +178,7 @@ def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> No
     ],
 )
 def test_a_setting_of_dask_that_runs_code_or_opens_a_session_is_refused(load_with: Any, setting: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"`dask\.(distributed|jobqueue|logging|default)\S*`: expected a setting that"
-    ):
+    with pytest.raises(ConfigurationError, match=r"`dask\.\S+`: expected a setting that runs no code"):
         load_with(f"dask: {{{setting}}}")
 
 

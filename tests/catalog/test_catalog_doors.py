@@ -330,7 +330,7 @@ def test_thousands_of_faulty_rows_take_no_longer_than_as_many_sound_ones(caplog:
 )
 @pytest.mark.parametrize("kind", ["other_search_criteria", "exclusions"])
 def test_a_pattern_that_takes_for_ever_is_refused_before_it_is_compared(kind: str, pattern: str) -> None:
-    with pytest.raises(CatalogError, match="criterion source: .* might take hours to compare; expected a regular"):
+    with pytest.raises(CatalogError, match=r"criterion source: .* might take hours to compare; expected a regular"):
         search([row("a" * 200 + "!")], **{kind: {"source": ["X", pattern]}})
 
 

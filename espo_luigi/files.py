@@ -106,7 +106,9 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES, *, unzip: b
     Raises OSError as `open_regular` does and for more bytes; for damaged gzip also EOFError and zlib.error.
     """
     with open_regular(path) as file:
-        content = (gzip.GzipFile(fileobj=file) if unzip else file).read(most + 1)
+        # Python would make room for all bytes that it is asked for.
+        size = most if unzip else min(os.fstat(file.fileno()).st_size, most)
+        content = (gzip.GzipFile(fileobj=file) if unzip else file).read(size + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes, expected a smaller file", os.fspath(path))
     return content

@@ -81,9 +81,11 @@ def check_inside(root: str, key: str) -> None:
     StoreError
         If a link on its way leads out of the folder, or it is neither a file nor a folder, or too large for metadata.
     """
-    path = root
+    path, parts = root, key.split("/")
+    if ".." in parts or key.startswith("/"):
+        raise StoreError(f"{root}: got the key {key[:200]!r}, expected the name of a file in the store")
     try:
-        for part in key.split("/"):
+        for part in parts:
             path = f"{path}/{part}"
             mode = os.lstat(path).st_mode
             if not stat.S_ISLNK(mode):

@@ -18,14 +18,17 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 from pydantic import ValidationError
 
 from espo_luigi.catalog import Asset, Catalog, Match, make_catalog, open_match, read_catalogue
-from espo_luigi.catalog.files import tracking_id
+from espo_luigi.catalog.files import open_zarr, tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.searching import ExtractDataset
 from espo_luigi.errors import CatalogError, DataError, StoreError
 from espo_luigi.store import Marker, open_store, write_store
+from espo_luigi.store.read import check_inside
 
 SECRET = b"the private key of the user" * 40
 
@@ -355,3 +358,51 @@ def test_ordinary_patterns_find_what_python_s_own_search_finds(pattern: str) -> 
 def test_a_pattern_is_not_compared_with_a_cell_of_any_length() -> None:
     with pytest.raises(CatalogError, match="got a cell of 5000 characters"):
         search([row("a" * 5000)], other_search_criteria={"source": "^a.*b"})
+
+
+@pytest.mark.parametrize("name", ["../home", "{0}"])
+def test_consolidated_metadata_cannot_name_an_array_out_of_the_store(name: str, tmp_path: Path, private: Path) -> None:
+    (private.parent / "0").write_bytes(SECRET[:1000])
+    array = {"shape": [1000], "chunks": [1000], "dtype": "|u1", "fill_value": 0, "order": "C", "zarr_format": 2}
+    array |= {"filters": None, "compressor": None}
+    name = name.format(private.parent)
+    metadata = {
+        ".zgroup": {"zarr_format": 2},
+        f"{name}/.zarray": array,
+        f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]},
+    }
+    path = tmp_path / "a.zarr"
+    path.mkdir()
+    (path / ".zgroup").write_text('{"zarr_format": 2}')
+    (path / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": metadata}))
+    try:
+        with open_zarr(str(path), {"consolidated": True, "decode_times": False, "chunks": None}) as ds:
+            read = b"".join(data.values.tobytes() for data in ds.variables.values())
+    except (DataError, StoreError, ValueError, KeyError):
+        read = b""
+    assert b"private key" not in read
+    with pytest.raises(StoreError, match="expected the name of a file in the store"):
+        check_inside(str(path), f"{name}/0")
+
+
+class _Bucket(MemoryFileSystem):
+    """A service of objects, in this process."""
+
+    protocol = "s3"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("s3://").lstrip("/")
+
+
+def test_a_file_behind_a_url_is_looked_at_as_a_local_one(
+    tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_registry, "s3", _Bucket)
+    daily().to_netcdf(tmp_path / "sound.nc", engine="h5netcdf")
+    _Bucket().pipe("s3://bucket/sound.nc", (tmp_path / "sound.nc").read_bytes())
+    ds = open_match(match("s3://bucket/sound.nc"), xr_open_kwargs={"engine": "h5netcdf"})
+    assert float(ds["tasmax"].mean()) == 280
+    _Bucket().pipe("s3://bucket/a.nc", kept_elsewhere(tmp_path / "a.nc", private, "storage").read_bytes())
+    with pytest.raises(DataError, match=r"the values of /tasmax are in .*id_rsa, another file"):
+        open_match(match("s3://bucket/a.nc"), xr_open_kwargs={"engine": "h5netcdf"})

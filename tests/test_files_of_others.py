@@ -121,9 +121,7 @@ def test_a_file_of_more_bytes_than_any_is_refused_and_not_read_to_its_end(tmp_pa
 
 
 def test_a_bomb_of_gzip_is_not_unpacked(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "cat.csv.gz", "wb", compresslevel=9) as file:
-        for _ in range(300):
-            file.write(b"a" * 2**20)
+    (tmp_path / "cat.csv.gz").write_bytes(gzip.compress(b"a" * 2**20) * 300)
     (tmp_path / "cat.json").write_text('{"catalog_file": "cat.csv.gz"}')
     with pytest.raises(EspoError, match=r"cat\.csv\.gz.*cannot be read.*it has more than 268435456 bytes"):
         read_catalogue(tmp_path / "cat.json")

@@ -1,4 +1,4 @@
-"""Safe creation of files in folders that other accounts may write, and checks that a folder is private.
+"""Safe creation and reading of files that other accounts may write, and checks that a folder is private.
 
 Files are never created through a link. An account that may write the folder could otherwise put a link where this
 process is about to write, and so have this process empty a file of its own elsewhere.
@@ -9,17 +9,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gzip
 import importlib.util
 import io
+import io
+import json
 import os
 import secrets
 import stat
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 # Opening a link fails with ELOOP, a FIFO without a reader with ENXIO.
 _NO_FILE = {errno.ELOOP, errno.ENXIO}
+# The most that is read of a file of others, compressed or not: a catalogue of 500 000 rows has 150 MB.
+MOST_BYTES = 2**28
+# The values of a JSON file may take thirty times as much memory.
+_MOST_JSON_BYTES = 2**27
+_DEEPEST = 100
+_TOO_DEEP = f"the recursion of lists or mappings is more than {_DEEPEST} deep, expected a few levels"
 # Each further try is needed only if a link or FIFO appears in the microseconds after the last one was removed.
 _TRIES = 5
 
@@ -60,6 +71,77 @@ def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return open_new(path, mode, append)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def kind_of_file(mode: int) -> str:
+    """Return what a path is by its mode, such as "a pipe"."""
+    return _KINDS.get(stat.S_IFMT(mode), "a file")
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file of others to read, without waiting: a pipe has perhaps no writer, and a device no end.
+
+    Raises OSError, also for anything that is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, f"it is {kind_of_file(mode)}, expected a file", os.fspath(path))
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES, *, unzip: bool = False) -> bytes:
+    """Read the whole of a file of others, decompressed by gzip if `unzip`, of at most so many bytes.
+
+    Raises OSError as `open_regular` does and for more bytes; for damaged gzip also EOFError and zlib.error.
+    """
+    with open_regular(path) as file:
+        # Python would make room for all bytes that it is asked for.
+        size = most if unzip else min(os.fstat(file.fileno()).st_size, most)
+        content = (gzip.GzipFile(fileobj=file) if unzip else file).read(size + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes, expected a smaller file", os.fspath(path))
+    return content
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: str = "utf-8") -> str:
+    """Read the whole text of a file of others. Raises OSError as `read_bytes` does, and UnicodeDecodeError."""
+    return read_bytes(path, most).decode(encoding)
+
+
+def load_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file of others. Raises OSError as `read_bytes` does, and ValueError as `parse_json` does."""
+    return parse_json(read_text(path, _MOST_JSON_BYTES))
+
+
+def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Parse a JSON text of others; `pairs` makes the mappings.
+
+    Raises ValueError for a text that is no JSON, or is nested deeper than a function that looks at it can follow.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
 
 
 def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:

@@ -37,6 +37,8 @@ FORMATS = {name: "nc" for name in ("nc", "nc4", "netcdf", "netcdf4", "hdf5", "op
 PATH_VARIABLES = ("HOME", "USER", "SCRATCH", "PROJECT", "SLURM_TMPDIR")
 """The environment variables that a catalogue's paths may name: others may be secret, and the catalogue somebody's."""
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
+# Other schemes read other files or run code (`reference::`, `filecache::`), and a fragment chooses netCDF's reader.
+_URL = re.compile(r"file:///(?:(?!::|://).)*|(?:s3|https)://(?!:)(?:(?!::|://)[^#])+")
 # Lone surrogates stand for bytes of a file's name that are not UTF-8; a catalogue cannot be written with them.
 _NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -50,8 +52,13 @@ def expand_path(path: str) -> str:
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is a URL."""
-    return "://" in path
+    """Whether a path is a URL, or a chain of them."""
+    return "://" in path or "::" in path
+
+
+def without_scheme(path: str) -> str:
+    """Return the local path that a URL of the scheme `file` names, any other path as it is."""
+    return path.removeprefix("file://") if path.startswith("file:///") else path
 
 
 def parse_date(text: str | None, where: str = "", *, end: bool = False) -> datetime | None:
@@ -137,10 +144,22 @@ def _expected_format(text: str) -> str:
     return "" if not text or text.lower() in FORMATS else f"nc or zarr (also {', '.join(FORMATS)})"
 
 
+def expected_url(text: str) -> str:
+    """Return what is expected instead of a URL that may not be opened; nothing for others, and for local paths."""
+    if not is_url(text) or _URL.fullmatch(text):
+        return ""
+    return (
+        "the path of a file or store, or a URL that begins with file:///, s3:// or https:// and has neither `::`, a "
+        "second `://` nor `#`: other URLs may read other files, or run code"
+    )
+
+
 def _expected_path(text: str) -> str:
     if not text or _NOT_IN_PATHS.search(text):
         return "the path of a file or Zarr store, in UTF-8 and without control characters"
     variables = {"".join(names) for names in _VARIABLE.findall(text)}
+    if expected := expected_url(text):
+        return expected
     if is_url(text):
         return "a URL without environment variables (write %24 for a dollar sign)" if variables else ""
     listing = ", ".join(f"${name}" for name in PATH_VARIABLES)

@@ -18,6 +18,12 @@ _OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "re
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 """What makes a text a regular expression, for intake-esm too."""
 
+# Each `*` of a pattern may end at each character of a cell, and Python tries all combinations: in a cell of 300
+# characters, a hundred million take some seconds.
+_MOST_STEPS, _USUAL_CELL, _LONGEST_CELL = 10**8, 300, 1000
+_CHARACTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""What stands for one character in a regular expression: an escape, or a set in brackets."""
+
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
@@ -46,7 +52,14 @@ def _equal(cell: str | None, value: Any) -> bool:
     if isinstance(value, re.Pattern):
         return value.search(cell) is not None
     text = str(value)
-    return cell == text or (_WILDCARD.search(text) is not None and re.search(text, cell) is not None)
+    if cell == text or not _WILDCARD.search(text):
+        return cell == text
+    if len(cell) > _LONGEST_CELL:
+        raise CatalogError(
+            f"got a cell of {len(cell)} characters, {cell[:80]!r}…; expected {_LONGEST_CELL} at most where a criterion "
+            "is a regular expression. Shorten the cell, or list the wanted values"
+        )
+    return re.search(text, cell) is not None
 
 
 def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
@@ -57,10 +70,32 @@ def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]
             f"criterion {column!r} is no column of the catalogue{hint}; it has {', '.join(sorted(known))}."
         )
     for value in values:
+        pattern = str(value) if _WILDCARD.search(str(value)) else ""
         try:
-            re.compile(str(value) if _WILDCARD.search(str(value)) else "")
-        except re.error as error:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
             raise CatalogError(f"criterion {column}: {value!r} is not a regular expression ({error}).") from None
+        if _steps(pattern) > _MOST_STEPS:
+            raise CatalogError(
+                f"criterion {column}: {value!r} might take hours to compare; expected a regular expression without "
+                "repeated groups such as `(a+)+` and back-references, and with two or three `*` or `+`, as in "
+                "^CMIP6_.*_(ssp245|ssp585)_r1i. Write it so, or list the values."
+            )
+
+
+def _steps(pattern: str) -> float:
+    """Return a bound of the steps in which Python finds a regular expression in a cell; infinite if there is none."""
+    characters = _CHARACTER.findall(pattern)
+    plain = _CHARACTER.sub("c", pattern).replace("(?:", "(")
+    if any(re.fullmatch(r"\\[1-9]", one) for one in characters) or re.search(r"\)[*+{]|\(\?", plain):
+        return float("inf")
+    starts = 0 if plain.startswith("^") else 1
+    # At the ends, `.*` matches whatever is there.
+    inner = re.sub(r"^\^?\.\*|\.\*\$?$", "", re.sub(r"([*+?}])[?+]", r"\1", plain))
+    repeats, groups = len(re.findall(r"[*+{]", inner)), inner.count("(")
+    # The product of the groups' alternatives is largest if all have as many.
+    choices = ((inner.count("|") + groups) / groups) ** groups if groups else inner.count("|") + 1
+    return float(_USUAL_CELL ** (repeats + starts) * 2 ** inner.count("?") * choices)
 
 
 def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:

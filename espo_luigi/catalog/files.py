@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cftime
+import h5py
+import netCDF4
 import numpy as np
 import pandas as pd
 import xarray as xr
+from xarray.backends.locks import HDF5_LOCK
 from xarray.backends.plugins import guess_engine
 
-from espo_luigi.catalog.cells import is_url
+from espo_luigi.catalog.cells import expected_url, is_url, without_scheme
 from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
+from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
+from espo_luigi.files import kind_of_file
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 
 # The coordinate with the days from a stamp to the middle of its interval.
@@ -25,11 +32,12 @@ DAYS_PER_CHUNK = 365
 # On a small grid, several years make a chunk: each chunk costs Dask a few milliseconds.
 BYTES_PER_CHUNK = 16 * 1024**2
 REFUSED_CALENDARS = ("julian", "utc", "tai")
-_NETCDF_ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap")
 # Units of time up to the time of day, then a time zone: "days since 1850-01-01 00:00:00 +0100".
 _WITH_ZONE = re.compile(
     r"(.* since \s*\d+-\d+-\d+[T ]\s*\d+(?::\d+){0,2}(?:\.\d*)?)\s*(?:[+-]\s*\d+(?::\d+)?| \d+(?::\d+)?|[A-Za-z/_]+)\s*"
 )
+# Raw data of a dozen variables and hourly steps stay far below; more takes minutes and gigabytes to open.
+MOST_VARIABLES, LONGEST_DIMENSION = 2000, 5_000_000
 
 
 def is_zarr(path: str, stated_format: str = "") -> bool:
@@ -45,12 +53,18 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     Raises
     ------
     DataError
-        If a codec of the store may run code, or its calendar is one of `REFUSED_CALENDARS`.
+        If the path is none that may be opened, a codec of the store may run code, the store has too many arrays, or its
+        calendar is one of `REFUSED_CALENDARS`.
+    StoreError
+        If a part of the store, here or when values are read, is a link out of the store.
     """
-    from espo_luigi.store.read import unsafe_codec
+    from espo_luigi.store.read import arrays_of, unsafe_codec
 
+    path = _checked(path, options, folder=not path.endswith(".zip"))
     store = zarr_store(path)
-    if unsafe := unsafe_codec(store, {**options, **(options.get("backend_kwargs") or {})}):
+    arrays = arrays_of(store, {**options, **(options.get("backend_kwargs") or {})})
+    _check_extent(len(arrays), max((size for one in arrays.values() for size in one.shape), default=0))
+    if unsafe := unsafe_codec(arrays):
         raise DataError(
             f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "
             "a compressor, a checksum or a filter of numbers. Do not open the store elsewhere; have its owner write it "
@@ -63,18 +77,20 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
         raw = _with_time(stored, axis)
         if with_times:
             _check_calendar(raw)
-        ds = xr.open_dataset(store, **{"engine": "zarr", "chunks": {}, "decode_timedelta": False, **options})
+        ds = xr.open_dataset(store, **{"chunks": {}, "decode_timedelta": False, **options, "engine": "zarr"})
         return _dated(_with_time(ds, axis), raw) if with_times else _with_time(ds, axis)
 
 
 def zarr_store(path: str) -> Any:
     """Return what xarray and Zarr open a path by: a store, or the URL."""
-    from zarr.storage import LocalStore, ZipStore
+    from zarr.storage import ZipStore
+
+    from espo_luigi.store.read import ClosedStore
 
     # Zarr opens no archive by its path. From 3.2 on, it parses a text as a URL, which ends at `#` or `?`.
     if path.endswith(".zip"):
         return ZipStore(path, mode="r")
-    return path if is_url(path) else LocalStore(Path(path).absolute(), read_only=True)
+    return path if is_url(path) else ClosedStore.at(Path(path).absolute())
 
 
 def _time_axis(stored: xr.Dataset) -> str:
@@ -123,9 +139,14 @@ def open_netcdf(
     Raises
     ------
     DataError
-        If xarray would read the file with a package that is not for NetCDF, or the calendar is refused.
+        If the path is none that may be opened, xarray would read the file with a package that is not for NetCDF, the
+        file keeps values in other files or has too many variables, or the calendar is refused.
     """
+    if options.get("engine") == "zarr":
+        return open_zarr(path, options)
+    path = _checked(path, options)
     options = {**options, "engine": options.get("engine") or _netcdf_engine(path)}
+    _check_contents(path, options)
     with xr.open_dataset(path, decode_cf=False, engine=options["engine"]) as stored:
         axis = _time_axis(stored)
         raw = _with_time(stored, axis)
@@ -138,6 +159,102 @@ def open_netcdf(
         chunks = {axis if dim == "time" else dim: size for dim, size in chunks.items()}
         ds = _with_time(xr.open_dataset(path, **{"chunks": chunks, "decode_timedelta": False, **options}), axis)
         return ds if options.get("decode_times") is False else _dated(ds, raw)
+
+
+def _checked(path: str, options: Mapping[str, Any], *, folder: bool = False) -> str:
+    """Return a path, or a URL that is none of a local file, which may be opened with these options.
+
+    Opening a pipe would wait for its writer, and a device may have no end.
+    """
+    if fault := refused_option(options):
+        raise DataError(f"xr_open_kwargs: {fault}")
+    if expected := expected_url(path):
+        raise DataError(f"the catalogue has {path[:200]!r}; expected {expected}")
+    path = without_scheme(path)
+    if not is_url(path):
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
+            raise DataError(f"{path} is {kind_of_file(mode)}; expected a {'folder' if folder else 'file'}")
+    return path
+
+
+def _check_contents(path: str, options: Mapping[str, Any]) -> None:
+    """Look at a NetCDF file's header before anything else does, which may read what the header names."""
+    if is_url(path):
+        if options["engine"] != "h5netcdf":
+            return  # OPeNDAP: answers of a server, no file
+        import fsspec
+
+        inner = options.get("backend_kwargs") or {}
+        given = options.get("storage_options") or inner.get("storage_options") or {}
+        with fsspec.open(path, **given) as file, HDF5_LOCK, h5py.File(file, "r") as held:
+            _check_hdf5(held)
+    elif h5py.is_hdf5(path):
+        with HDF5_LOCK, h5py.File(path, "r") as held:
+            _check_hdf5(held)
+    else:
+        with netCDF4.Dataset(path) as classic:
+            _check_extent(len(classic.variables), max((dim.size for dim in classic.dimensions.values()), default=0))
+
+
+def _check_hdf5(file: h5py.File) -> None:
+    """Refuse values in other files, which HDF5 reads without a word, whatever they are; loops; and too many objects."""
+    objects = longest = 0
+    soft, groups, to_see = [], {file["/"].id}, [file["/"]]
+    while to_see:
+        group = to_see.pop()
+        for name in group:
+            objects += 1
+            _check_extent(objects, longest)
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                _refuse_part(f"{name} is a link to {link.filename}, another file")
+            if isinstance(link, h5py.SoftLink):
+                soft.append((group, name))  # not followed yet: an external link may lie on its way
+                continue
+            found = group[name]
+            if isinstance(found, h5py.Group):
+                if found.id in groups:
+                    _refuse_part(f"the group {name} is there twice, and may be inside of itself")
+                groups.add(found.id)
+                to_see.append(found)
+            longest = max(longest, _longest_of(found))
+    for group, name in soft:
+        if name in group and isinstance(group[name], h5py.Group):
+            _refuse_part(f"{name} is a link to a group")
+    _check_extent(objects, longest)
+
+
+def _longest_of(found: h5py.HLObject) -> int:
+    """Return the longest dimension of a dataset, and 0 of anything else; refuse values in other files."""
+    if not isinstance(found, h5py.Dataset):
+        return 0
+    elsewhere = [one[0] for one in found.external or ()]
+    if found.is_virtual:
+        elsewhere += [one.file_name for one in found.virtual_sources() if one.file_name != "."]
+    if elsewhere:
+        _refuse_part(f"the values of {found.name} are in {elsewhere[0]}, another file")
+    return max(found.shape or (), default=0)
+
+
+def _refuse_part(what: str) -> NoReturn:
+    raise DataError(
+        f"{what}; expected all values in the file itself, each once, as a file of others might name a private one. "
+        "Have its owner write the values into a new file, or catalogue the other file"
+    )
+
+
+def _check_extent(variables: int, longest: int) -> None:
+    if variables > MOST_VARIABLES:
+        raise DataError(
+            f"it has more than {MOST_VARIABLES} variables; expected a dataset of a few. Write those that you need into "
+            "a file of their own"
+        )
+    if longest > LONGEST_DIMENSION:
+        raise DataError(
+            f"a dimension has {longest} steps; expected {LONGEST_DIMENSION} at most, which are 500 years of hours. The "
+            "file is damaged, or its steps are too short"
+        )
 
 
 def _check_calendar(raw: xr.Dataset) -> None:
@@ -156,10 +273,10 @@ def _netcdf_engine(path: str) -> str:
     A file's name may choose them: kerchunk's reads an unchecked Zarr store, cfgrib's reads pickles.
     """
     engine = guess_engine(path)
-    if engine not in _NETCDF_ENGINES:
+    if engine not in ENGINES or engine == "zarr":
         raise DataError(
             f"by its name, xarray would read it with {engine}; expected a NetCDF file, or `zarr` as its format in the "
-            "catalogue. Convert it to one of them, or name the engine in xr_open_kwargs if you trust the file."
+            "catalogue. Convert it to one of them."
         )
     return str(engine)
 
@@ -241,7 +358,7 @@ def tracking_id(path: str) -> str:
         if is_zarr(path):
             ds = open_zarr(path, {"decode_times": False})
         else:
-            ds = xr.open_dataset(path, decode_cf=False, engine=_netcdf_engine(path))
+            ds = open_netcdf(path, (), {"decode_times": False, "chunks": None})
         with ds:
             return str(ds.attrs.get("tracking_id", ""))
     # A damaged file may raise nearly anything from its backend; other checks report the damage.

@@ -60,7 +60,7 @@ def missing_chunks(
 
 
 def _opened(path: str, options: Mapping[str, Any]) -> Any:
-    """Open a group by xarray's own function, as `unsafe_codec` does: of its metadata only."""
+    """Open a group by xarray's own function, as `arrays_of` does: of its metadata only."""
     how = {name: options[name] for name in ("group", "storage_options") if options.get(name)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -20,7 +20,7 @@ from espo_luigi.catalog.coverage import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset
 from espo_luigi.catalog.search import Match
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.science.calendar import calendar_of, floor_to_day, whole_years
 from espo_luigi.science.extract.dataset import (
     as_maps,
@@ -302,7 +302,7 @@ def _open_file(asset: Asset, match: Match, open_kwargs: dict[str, Any], most_byt
         if is_zarr(asset.path, asset.columns.get("format", "")):
             return open_zarr(asset.path, open_kwargs)
         return open_netcdf(asset.path, match.variables, open_kwargs, most_bytes)
-    except DataError as error:
+    except (DataError, StoreError) as error:
         raise DataError(f"{asset.path} (id {match.id}): {error}") from None
     # A backend may raise nearly anything on a damaged file (OSError, RuntimeError, ValueError, KeyError, zlib.error …).
     except Exception as error:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
+import itertools
 import re
 import zlib
 from collections import Counter
@@ -25,9 +24,11 @@ from espo_luigi.catalog.cells import (
     is_url,
     parse_date,
     parse_variables,
+    without_scheme,
 )
 from espo_luigi.catalog.cmip7 import normal_region, searched_name
 from espo_luigi.errors import CatalogError
+from espo_luigi.files import parse_json, read_bytes
 
 COLUMNS = (
     "id",
@@ -76,6 +77,8 @@ ID_COLUMNS = (
 )
 """The columns that make an id, in its order; empty ones are left out."""
 
+# A row takes 2 kB of memory.
+MOST_ROWS = 1_000_000
 _REQUIRED = ("xrfreq", "variable", "path")
 _KINDS = {dict: "a mapping", list: "a list", str: "a text", bool: "true or false"}
 _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
@@ -148,10 +151,13 @@ def read_catalogue(path: Path) -> list[Asset]:
     }
     if description.get("catalog_dict") is not None:
         source = f"catalog_dict of {path}"
-        rows = list(_inline_rows(description["catalog_dict"], source, wanted))
+        found = _inline_rows(description["catalog_dict"], source, wanted)
     else:
         source = str(_table(description, path))
-        rows = list(_table_rows(Path(source), path, wanted))
+        found = _table_rows(Path(source), path, wanted)
+    rows = list(itertools.islice(found, MOST_ROWS + 1))
+    if len(rows) > MOST_ROWS:
+        raise CatalogError(f"{source} has more than {MOST_ROWS} rows; expected fewer: cut it into several catalogues.")
     _check_columns([row for _, row in rows], source, wanted)
     folder = path.parent.absolute()
     return [_asset(row, where, folder) for where, row in rows]
@@ -159,12 +165,12 @@ def read_catalogue(path: Path) -> list[Asset]:
 
 def _description(path: Path) -> dict[str, Any]:
     try:
-        description = json.loads(_text(path), object_pairs_hook=_mapping)
+        description = parse_json(_text(path), _mapping)
     except FileNotFoundError:
         raise CatalogError(
             f"catalogue {path} does not exist; give an existing one in data_catalogs. {_MAKE_ONE}."
         ) from None
-    except (*_UNREADABLE, RecursionError) as error:
+    except _UNREADABLE as error:
         raise CatalogError(
             f"catalogue {path} cannot be read ({error}); expected an intake-esm JSON file. {_MAKE_ONE}."
         ) from None
@@ -188,9 +194,7 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     """A file's text, without the byte order mark that Excel writes; decompressed if its name ends in `.gz`."""
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
+    content = read_bytes(path, unzip=path.suffix == ".gz")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -236,7 +240,7 @@ def table_of(path: Path) -> Path:
 
 def _table(description: Mapping[str, Any], path: Path) -> Path:
     name = _of_kind(description["catalog_file"], str, f"catalog_file of {path}")
-    name = name.removeprefix("file://")
+    name = without_scheme(name)
     if fault := fault_of("path", name):
         raise CatalogError(f"catalog_file of {path} {fault}.")
     return path.parent / expand_path(name)
@@ -297,7 +301,9 @@ def _columns(names: Sequence[str], wanted: Mapping[str, str], where: str) -> lis
     stripped = [name.strip() for name in names]
     twice = [name for name, count in Counter(stripped).items() if name and count > 1]
     if twice:
-        raise CatalogError(f"{where}: the column {twice[0]} is there twice; expected it once. Rename or remove one.")
+        raise CatalogError(
+            f"{where}: the column {twice[0][:100]} is there twice; expected it once. Rename or remove one."
+        )
     ours = {name: column for column, name in wanted.items()}
     return [ours.get(name) or (None if name in wanted else name) for name in stripped]
 
@@ -307,8 +313,8 @@ def _check_unnamed(columns: Sequence[str | None], cells: Sequence[str], where: s
     for number, (column, cell) in enumerate(zip(columns, cells, strict=True), start=1):
         if column == "" and cell.strip() and not cell.strip().isdigit():
             raise CatalogError(
-                f"{where}: got {cell!r}, but column {number} has no name; expected a name in the first line of the "
-                "table. Write it there, or remove the column."
+                f"{where}: got {cell[:100]!r}, but column {number} has no name; expected a name in the first line of "
+                "the table. Write it there, or remove the column."
             )
 
 
@@ -323,14 +329,14 @@ def _check_columns(rows: Sequence[Mapping[str, str]], source: str, wanted: Mappi
         present = sorted({wanted.get(column, column) for row in rows for column in row})
         raise CatalogError(
             f"{source} has no column {' nor '.join(wanted.get(column, column) for column in missing)} (or only empty "
-            f"cells); it has {', '.join(present)}. Expected the columns of xscen. {_MAKE_ONE}."
+            f"cells); it has {', '.join(present)[:500]}. Expected the columns of xscen. {_MAKE_ONE}."
         )
 
 
 def _asset(row: dict[str, str], where: str, folder: Path) -> Asset:
     columns = row if "id" in row else {"id": make_id(row), **row}
     faults = _faults(columns, where, made="id" not in row)
-    written = expand_path(row.get("path", ""))
+    written = without_scheme(expand_path(row.get("path", "")))
     path = written if is_url(written) or not written else str(folder / written)
     given = {"format": FORMATS.get(row["format"].lower(), row["format"])} if "format" in row else {}
     listing = row.get("variable", "")

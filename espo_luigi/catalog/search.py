@@ -220,7 +220,8 @@ class Catalog:
         # Only rows of members that are kept count.
         candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
-        spoiled = {name: _faults_of(rows) for name in kept if (rows := [one for one in suspects if one.id == name])}
+        rows_by_id = _by_id(suspects)
+        spoiled = {name: _faults_of(rows_by_id[name]) for name in kept if name in rows_by_id}
         left = {name: match for name, match in kept.items() if name in found and name not in spoiled}
         if spoiled and (strict or not left):
             _refuse(spoiled)
@@ -273,13 +274,18 @@ def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
     )
 
 
+def _by_id(assets: Iterable[Asset]) -> dict[str, list[Asset]]:
+    by_id: dict[str, list[Asset]] = defaultdict(list)
+    for asset in assets:
+        by_id[asset.id].append(asset)
+    return by_id
+
+
 def _complete(
     assets: Sequence[Asset], wanted: _Wanted, of_history: Mapping[str, str]
 ) -> tuple[dict[str, Match], dict[str, str]]:
     """Return the complete ids, and the objections to all other ids."""
-    by_id: dict[str, list[Asset]] = defaultdict(list)
-    for asset in assets:
-        by_id[asset.id].append(asset)
+    by_id = _by_id(assets)
     found: dict[str, Match] = {}
     dropped: dict[str, str] = {}
     for name in sorted(by_id):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from espo_luigi.config.fields import (
 )
 from espo_luigi.config.regions import Calendar
 from espo_luigi.errors import nearest
+from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, Check, MissingMethod
 
 
@@ -215,7 +215,7 @@ def _as_polygons(value: Any, info: ValidationInfo) -> Any:
         raise ValueError("expected the path of a GeoJSON file")
     path = find_file(str(value), (info.context or {}).get("folders", ()))
     try:
-        content = json.loads(path.read_text())
+        content = load_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
     _check_crs(content, path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from espo_luigi.config.fields import (
     Absent,
@@ -26,6 +27,7 @@ from espo_luigi.config.fields import (
     Unit,
     Whole,
 )
+from espo_luigi.errors import nearest
 from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, Filling
 
@@ -68,11 +70,59 @@ class SearchDataCatalogs(Section):
         return kept.get("ordered")
 
 
+ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap", "zarr")
+"""The backends of xarray that are for NetCDF and Zarr. Others may read further files, or pickles, which run code."""
+
+_OPEN_KWARGS = frozenset(
+    {
+        *("backend_kwargs", "cache", "chunks", "concat_characters", "consolidated", "create_default_indexes"),
+        *("decode_cf", "decode_coords", "decode_timedelta", "decode_times", "decode_vlen_strings", "drop_variables"),
+        *("engine", "group", "inline_array", "invalid_netcdf", "lock", "mask_and_scale", "phony_dims"),
+        *("storage_options", "use_cftime", "use_zarr_fill_value_as_mask", "zarr_format"),
+    }
+)
+# Options of fsspec that open something else than the URL in the catalogue.
+_OTHER_FILES = frozenset({"fo", "fs", "protocol", "remote_options", "remote_protocol"}) | {
+    *("target_options", "target_protocol"),
+}
+
+
+def refused_option(options: Mapping[str, Any]) -> str:
+    """Return what is wrong with keyword arguments of `xarray.open_dataset`, as "got …, expected …"; nothing if sound.
+
+    The rest may write (`mode`), run code or read other files than those of the catalogue (`chunk_store`).
+    """
+    inner = options.get("backend_kwargs") or {}
+    for name in [*options, *inner]:
+        if name not in _OPEN_KWARGS:
+            near = nearest(str(name), _OPEN_KWARGS)
+            return f"got the argument {name!r}, expected one of {', '.join(sorted(_OPEN_KWARGS))}{near}"
+    engine = options.get("engine")
+    if engine is not None and engine not in ENGINES:
+        return f"got the engine {engine!r}, expected one of {', '.join(ENGINES)}"
+    storage = [one for one in (options.get("storage_options"), inner.get("storage_options")) if one]
+    while storage:
+        found = storage.pop()
+        if isinstance(found, Mapping):
+            if other := sorted(_OTHER_FILES & found.keys()):
+                return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
+            storage += found.values()
+    return ""
+
+
+def _as_open_kwargs(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    if fault := refused_option(value):
+        raise ValueError(fault)
+    return value
+
+
 class ExtractDataset(Section):
     """How datasets are opened."""
 
     periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
-    xr_open_kwargs: Free = Field(default={}, description="keyword arguments of xarray.open_dataset")
+    xr_open_kwargs: Annotated[Free, AfterValidator(_as_open_kwargs)] = Field(
+        default={}, description="keyword arguments of xarray.open_dataset"
+    )
     xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
     ensure_correct_time: Ignored = None
     to_level: Ignored = None

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.files import read_text
 
 KeyPath = tuple[str, ...]
 
@@ -132,7 +133,7 @@ def _text(path: Path) -> str:
             raise ConfigurationError(
                 f"The file {path} has {size} bytes; expected a configuration, of at most {_LARGEST_BYTES} bytes."
             )
-        return path.read_text(encoding="utf-8")
+        return read_text(path, _LARGEST_BYTES)
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"The file {path} does not exist (looked for it from {Path.cwd()}). Give existing YAML files: `[espo] "

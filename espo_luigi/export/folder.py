@@ -18,7 +18,7 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import Stretch
 from espo_luigi.export.netcdf import Layout, write_netcdf
-from espo_luigi.files import aside_of, write_new
+from espo_luigi.files import aside_of, load_json, open_regular, write_new
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.table import read_checksums, write_checksums
 
@@ -42,7 +42,7 @@ class Owner:
         """Return whether the folder has an owner's file; raise `StoreError` if it names a different owner."""
         path = folder / OWNER_NAME
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = load_json(path)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
@@ -158,6 +158,7 @@ def export_id_of(path: Path) -> str:
 
 def _attributes(path: Path) -> Mapping[str, str]:
     try:
+        open_regular(path).close()
         with netCDF4.Dataset(path) as file:
             return {name: str(getattr(file, name, "")) for name in (EXPORT_ID, PRODUCT)}
     except OSError:
@@ -166,5 +167,5 @@ def _attributes(path: Path) -> Mapping[str, str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
-    with disk_errors(path, "read"), path.open("rb", buffering=0) as file:
+    with disk_errors(path, "read"), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

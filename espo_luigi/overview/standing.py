@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 import re
 from collections import Counter
@@ -24,7 +23,7 @@ from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
-from espo_luigi.files import age_of
+from espo_luigi.files import age_of, parse_json, read_bytes
 from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, read_json
@@ -68,10 +67,10 @@ def _open_records(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of jobs that may be out, without parsing the other (up to 20 000) records."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(OSError, ValueError, RecursionError):
-                text = Path(entry.path).read_bytes()
+            with suppress(OSError, ValueError):
+                text = read_bytes(entry.path)
                 if _OPEN.search(text):
-                    yield json.loads(text)
+                    yield parse_json(text)
 
 
 def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:

@@ -16,6 +16,7 @@ from espo_luigi.catalog.build import describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
+from espo_luigi.files import read_text
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.products import Product
 from espo_luigi.store.marker import REMAKE
@@ -110,16 +111,16 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
     if not catalogue.exists() and not table.exists():
         return table, COLUMNS, []
     try:
-        with table.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True, restval="")
-            rows = list(reader)
+        stream = io.StringIO(read_text(table, encoding="utf-8-sig"), newline="")
+        reader = csv.DictReader(stream, strict=True, restval="")
+        rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(f"{table}, the catalog_file of {catalogue}, cannot be read: {error}.") from None
     columns = reader.fieldnames or COLUMNS
     if "path" not in columns or any(None in row for row in rows):
         raise CatalogError(
             f"{table}: expected a column `path`, and as many cells in each row as columns; got the columns "
-            f"{', '.join(columns)}. Nothing was changed. Name another file in paths.project_catalog"
+            f"{', '.join(columns)[:500]}. Nothing was changed. Name another file in paths.project_catalog"
         )
     return table, columns, rows
 

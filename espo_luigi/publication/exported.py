@@ -12,6 +12,7 @@ import h5py
 
 from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import StoreError, nearest
+from espo_luigi.files import open_regular, read_text
 from espo_luigi.store.marker import TABLE_MARK, Marker
 
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
@@ -83,7 +84,10 @@ def _checksum_files(folder: Path) -> Iterator[Path]:
 
 
 def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
-    lines = list(enumerate(table.read_text(encoding="utf-8").splitlines(), 1))
+    try:
+        lines = list(enumerate(read_text(table).splitlines(), 1))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{table} cannot be read ({error}); {_EXPORT_AGAIN}") from error
     sums = [(number, line) for number, line in lines if not line.startswith("#")]
     if not sums:
         raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
@@ -110,7 +114,7 @@ def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
 def _described(path: Path, sha256: str, table: Path) -> ExportedFile:
     try:
         # xarray needs ten times as long, and an export may have ten thousands of files.
-        with h5py.File(path) as file:
+        with open_regular(path) as opened, h5py.File(opened) as file:
             product, tracking_id = (_text(file.attrs.get(name, "")) for name in (PRODUCT, TRACKING_ID))
         size = path.stat().st_size
     except FileNotFoundError:

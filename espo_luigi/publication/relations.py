@@ -6,6 +6,7 @@ https://datacite-metadata-schema.readthedocs.io/en/4.6, https://developers.zenod
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import CatalogError, nearest
+from espo_luigi.files import read_text
 from espo_luigi.publication.products import Product, raw_files
 
 _HANDLE = re.compile(r"(?:hdl:|https?://hdl\.handle\.net/)?(\d+(?:\.\d+)+/\S+)")
@@ -159,9 +161,9 @@ def read_dois(table: Path, datasets: Collection[str]) -> dict[str, str]:
 def _lines(table: Path) -> list[tuple[int, str, str]]:
     """The number, pattern and DOI of each line."""
     try:
-        with table.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True, restval="")
-            rows = [(reader.line_num, row) for row in reader]
+        stream = io.StringIO(read_text(table, encoding="utf-8-sig"), newline="")
+        reader = csv.DictReader(stream, strict=True, restval="")
+        rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(
             f"{table} cannot be read: {error}; expected a CSV file with {' and '.join(_COLUMNS)}"
@@ -170,7 +172,7 @@ def _lines(table: Path) -> list[tuple[int, str, str]]:
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise CatalogError(
             f"{table}: the column {' and '.join(missing)} is missing; expected a first line with "
-            f"{' and '.join(_COLUMNS)}, got {', '.join(columns) or 'an empty file'}"
+            f"{' and '.join(_COLUMNS)}, got {', '.join(columns)[:500] or 'an empty file'}"
         )
     named = [(number, {str(name).strip(): str(value).strip() for name, value in row.items()}) for number, row in rows]
     return [(number, row["pattern"], row["doi"]) for number, row in named]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.files import write_new
+from espo_luigi.files import load_json, write_new
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication import footprint, references
 from espo_luigi.publication.assets import (
@@ -220,7 +220,7 @@ def _former_items(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((folder / ITEMS).glob("*.json")):
         try:
-            item = json.loads(path.read_text(encoding="utf-8"))
+            item = load_json(path)
             found[str(item["properties"]["espo_luigi:product"])] = item
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import sync_path
+from espo_luigi.files import read_text, sync_path
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory, lost_bytes
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
@@ -48,7 +48,7 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
         check_inventory(path)
         # "x" refuses a file that is there already.
         with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            text = (path / MARKER_NAME).read_text(encoding="utf-8") if marker is None else marker.to_json()
+            text = read_text(path / MARKER_NAME) if marker is None else marker.to_json()
             archive.writestr(_member(MARKER_NAME, 0o644), text.encode())
             # All files share a buffer: clearing the pages of new memory took longer than copying.
             buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))

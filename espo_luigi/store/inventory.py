@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import InputChangedError, StoreError
+from espo_luigi.files import load_json
 from espo_luigi.store.marker import ID_LENGTH, MARKER_NAME, REMAKE, ROOT_METADATA_NAME, Marker, render
 
 
@@ -42,7 +43,7 @@ def _hashed(fingerprint: str) -> str:
 def has_fingerprint(root: Path, fingerprint: str) -> bool:
     """Whether a store directory is whole, and its marker file has this fingerprint."""
     try:
-        content = json.loads((root / MARKER_NAME).read_text(encoding="utf-8"))
+        content = load_json(root / MARKER_NAME)
         check_inventory(root)
     except (OSError, ValueError, StoreError):
         return False
@@ -51,7 +52,7 @@ def has_fingerprint(root: Path, fingerprint: str) -> bool:
 
 def read_inventory(root: Path) -> Inventory | None:
     """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, ValueError."""
-    found = json.loads((root / MARKER_NAME).read_text(encoding="utf-8")).get("inventory")
+    found = load_json(root / MARKER_NAME).get("inventory")
     return Inventory(**found) if found else None
 
 
@@ -133,9 +134,9 @@ def _deleted(found: str) -> str:
 
 def _arrays(partial: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name of each array, and its metadata as the root has them, which readers use."""
-    root = json.loads((partial / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+    root = load_json(partial / ROOT_METADATA_NAME)
     for name, array in root["consolidated_metadata"]["metadata"].items():
-        own = json.loads((partial / name / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+        own = load_json(partial / name / ROOT_METADATA_NAME)
         if {**own, "consolidated_metadata": None} != {**array, "consolidated_metadata": None}:
             raise StoreError(f"{partial}: the metadata of {name} differ from their copy in {ROOT_METADATA_NAME}")
         if array["node_type"] == "array":

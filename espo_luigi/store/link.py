@@ -14,7 +14,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import replace_text
+from espo_luigi.files import load_json, replace_text
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
@@ -60,7 +60,7 @@ def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapp
 
 
 def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
-    content = json.loads(metadata.read_text(encoding="utf-8"))
+    content = load_json(metadata)
     content["attributes"] |= attributes
     # Replaced, not written in place: the source shares the file.
     replace_text(metadata, json.dumps(content, ensure_ascii=False))
@@ -130,7 +130,7 @@ def _spans(sources: Sequence[Path], dim: str) -> Iterator[Span]:
 
 def _array(store: Path, name: Hashable) -> dict[str, Any]:
     """The metadata of an array, without its attributes."""
-    content = json.loads((store / str(name) / ROOT_METADATA_NAME).read_text(encoding="utf-8"))
+    content = load_json(store / str(name) / ROOT_METADATA_NAME)
     return {key: value for key, value in content.items() if key != "attributes"}
 
 

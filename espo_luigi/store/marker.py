@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import open_regular, parse_json, read_text
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
@@ -114,10 +115,10 @@ class Marker:
             If the text is not a marker.
         """
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
             return cls(**{"processor": "", **known})
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise StoreError(
                 f"not a marker ({error}): got {text[:80]!r}, expected the JSON of an {MARKER_NAME}"
             ) from error
@@ -149,8 +150,7 @@ def _marker_text(path: Path) -> str | None:
         if path.suffix in (".csv", ".html", ".sha256"):
             return _marker_line(path)
         # A plan reads as many markers as there are tasks, and making a path takes its time.
-        with open(f"{path}/{MARKER_NAME}", encoding="utf-8") as file:
-            text = file.read()
+        text = read_text(f"{path}/{MARKER_NAME}")
         return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
         return None
@@ -158,7 +158,7 @@ def _marker_text(path: Path) -> str | None:
 
 def _marker_line(path: Path) -> str | None:
     """The text of the marker in the last line of a table or a page."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, file.seek(0, 2) - _LONGEST_LINE))
         last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
     if last.startswith(PAGE_MARK) and last.endswith(PAGE_END):
@@ -171,7 +171,7 @@ def _marker_of_archive(zip_path: Path) -> str | None:
 
     This reads a few hundred bytes, however many members there are. Chunks are checked when they are read.
     """
-    with zip_path.open("rb") as file:
+    with open_regular(zip_path) as file:
         size = file.seek(0, os.SEEK_END)
         if not _has_whole_directory(file, size):
             return None

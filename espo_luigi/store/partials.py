@@ -27,7 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import open_own, process_start, replace_text
+from espo_luigi.files import (
+    load_json,
+    open_own,
+    parse_json,
+    process_start,
+    read_bytes,
+    read_text,
+    replace_text,
+)
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
 
@@ -226,7 +234,7 @@ def _begin(partial: Path, fingerprint: str) -> _Start:
 
 def _meaning(metadata: Path) -> str:
     """The content of a metadata file without the times in its histories."""
-    return json.dumps(json.loads(metadata.read_text(encoding="utf-8"), object_pairs_hook=_without_times))
+    return json.dumps(parse_json(read_text(metadata), _without_times))
 
 
 def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -238,7 +246,7 @@ def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_start(partial: Path) -> _Start | None:
     try:
-        content = json.loads((partial / FOLDER_NAME / START_NAME).read_text(encoding="utf-8"))
+        content = load_json(partial / FOLDER_NAME / START_NAME)
         return _Start(str(content["fingerprint"]), _parsed(content["files"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -271,7 +279,7 @@ def record(partial: Path, block: Block, names: Iterable[str]) -> None:
 def recorded(partial: Path) -> list[tuple[Block, Files]]:
     """Return the blocks that have a whole line, each with the inventory of its files."""
     folder = partial / FOLDER_NAME
-    return [line for name in sorted(_line_files(partial)) for line in _whole_lines((folder / name).read_bytes())]
+    return [line for name in sorted(_line_files(partial)) for line in _whole_lines(read_bytes(folder / name))]
 
 
 def _line_files(partial: Path) -> set[str]:
@@ -284,7 +292,7 @@ def _line_files(partial: Path) -> set[str]:
 def _whole_lines(content: bytes) -> Iterator[tuple[Block, Files]]:
     for text in content.splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, AttributeError):
-            line = json.loads(text)
+            line = parse_json(text)
             yield (str(line["block"][0]), tuple(line["block"][1])), _parsed(line["files"])
 
 
@@ -371,5 +379,5 @@ class BlockCount:
 def _new_blocks(partial: Path, before: set[str]) -> int:
     new = _line_files(partial) - before
     with contextlib.suppress(FileNotFoundError):
-        return sum((partial / FOLDER_NAME / name).read_bytes().count(b"}\n") for name in new)
+        return sum(read_bytes(partial / FOLDER_NAME / name).count(b"}\n") for name in new)
     return 0

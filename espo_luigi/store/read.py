@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import xarray as xr
 import zarr
@@ -15,10 +17,12 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import kind_of_file
 from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, is_complete
 
+_METADATA = (".zattrs", ".zarray", ".zgroup", ".zmetadata", "zarr.json")
 _CHUNK_KEY = re.compile(r"/c(/\d+)*$")
 # Codecs that turn bytes into numbers or text, and do nothing else.
 _SAFE = frozenset(
@@ -33,6 +37,72 @@ _SAFE = frozenset(
         "vlen-utf8",
     }
 )
+
+
+# Consolidated metadata of thousands of arrays; and more arrays than any dataset has.
+_LARGEST_METADATA, _MOST_ENTRIES = 64 * 2**20, 10_000
+
+
+class ClosedStore(zarr.storage.WrapperStore[Any]):
+    """A store in a folder whose every read comes from a file of the folder: no link in it leads out, as into a home."""
+
+    @classmethod
+    def at(cls, folder: Path) -> Self:
+        """Return the store in a folder, to be read only."""
+        return cls(zarr.storage.LocalStore(folder, read_only=True))
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Return a key's bytes, None if there is no such file.
+
+        Raises
+        ------
+        StoreError
+            If the file is reached by a link out of the folder, or is a pipe or device, or more metadata than any
+            dataset has.
+        """
+        check_inside(os.fspath(self._store.root), key)
+        return cast("Buffer | None", await self._store.get(key, prototype, byte_range))
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names in a folder of the store. Raises StoreError if there are too many for arrays of a dataset."""
+        number = 0
+        async for name in self._store.list_dir(prefix):
+            number += 1
+            if number > _MOST_ENTRIES:
+                raise StoreError(f"{prefix or 'the store'} holds more than {_MOST_ENTRIES} arrays; expected a dataset")
+            yield name
+
+
+def check_inside(root: str, key: str) -> None:
+    """Check that a key of a store in a folder is a file of this folder, or missing.
+
+    Raises
+    ------
+    StoreError
+        If a link on its way leads out of the folder, or it is neither a file nor a folder, or too large for metadata.
+    """
+    path, parts = root, key.split("/")
+    if ".." in parts or key.startswith("/"):
+        raise StoreError(f"{root}: got the key {key[:200]!r}, expected the name of a file in the store")
+    try:
+        for part in parts:
+            path = f"{path}/{part}"
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISLNK(mode):
+                continue
+            target = os.path.realpath(path)
+            if not target.startswith(os.path.realpath(root) + "/"):
+                raise StoreError(
+                    f"{path} is a link to {target}, out of the store; expected a file in the store, as a store of "
+                    "others might link to a private one. Copy it with what its links lead to (`cp -rL`)"
+                )
+            mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise StoreError(f"{path} is {kind_of_file(mode)}; expected a file")
+    if key.endswith(_METADATA) and (size := os.stat(path).st_size) > _LARGEST_METADATA:
+        raise StoreError(f"{path} has {size} bytes; expected metadata of {_LARGEST_METADATA} at most")
 
 
 class DenseStore(zarr.storage.WrapperStore[Any]):
@@ -109,10 +179,10 @@ def open_store(path: Path, *, check: bool = True, cut: bool = True) -> xr.Datase
 
 
 def _open(path: Path, opened: Identity | None, cut: bool) -> xr.Dataset:
-    inner: Any = zarr.storage.ZipStore if path.is_file() else zarr.storage.LocalStore
     try:
-        source = DenseStore(inner(path, read_only=True), path, opened)
-        if unsafe := unsafe_codec(source, {"consolidated": True}):
+        inner: Any = zarr.storage.ZipStore(path, read_only=True) if path.is_file() else ClosedStore.at(path)
+        source = DenseStore(inner, path, opened)
+        if unsafe := unsafe_codec(arrays_of(source, {"consolidated": True})):
             raise StoreError(
                 f"{path}: espo_luigi never writes {unsafe}, which may run code: somebody altered the store"
             )
@@ -134,11 +204,8 @@ def _why_not_complete(path: Path) -> str:
     return f"{path} is not a complete store of espo_luigi: {lost}; {REMAKE}"
 
 
-def unsafe_codec(store: Any, options: Mapping[str, Any]) -> str:
-    """Name the first codec of a Zarr group that cannot be trusted, and its array; nothing if all can. Reads no values.
-
-    Decoding with some codecs runs code. A list of allowed codecs stays right when somebody installs a package that
-    adds codecs.
+def arrays_of(store: Any, options: Mapping[str, Any]) -> dict[str, zarr.Array]:
+    """Return the arrays of a Zarr group, by name; reads no values.
 
     Parameters
     ----------
@@ -155,9 +222,16 @@ def unsafe_codec(store: Any, options: Mapping[str, Any]) -> str:
         # Zarr warns of labels such as the properties' names, which it would rather have written another way.
         warnings.filterwarnings("ignore", message=".*Zarr V3 specification.*")
         opened = xr.backends.ZarrStore.open_group(store, mode="r", consolidated=options.get("consolidated"), **how)
-        codecs = [
-            (codec, name) for name, array in opened.zarr_group.members() for codec in _codecs(array.metadata.to_dict())
-        ]
+        return dict(opened.zarr_group.arrays())
+
+
+def unsafe_codec(arrays: Mapping[str, zarr.Array]) -> str:
+    """Name the first codec of a Zarr group's arrays that cannot be trusted, and its array; nothing if all can.
+
+    Decoding with some codecs runs code. A list of allowed codecs stays right when somebody installs a package that
+    adds codecs.
+    """
+    codecs = ((codec, name) for name, array in arrays.items() for codec in _codecs(array.metadata.to_dict()))
     unsafe = (f"the codec {codec} of {name}" for codec, name in codecs if codec.removeprefix("numcodecs.") not in _SAFE)
     return next(unsafe, "")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import write_new
+from espo_luigi.files import read_text, write_new
 from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Marker
 from espo_luigi.store.publish import written_aside
 
@@ -42,7 +42,10 @@ def read_table(path: Path) -> list[Row]:
     StoreError
         If the file is missing or cannot be read.
     """
-    return list(csv.DictReader(_lines(path, "table")))
+    try:
+        return list(csv.DictReader(_lines(path, "table")))
+    except csv.Error as error:
+        raise StoreError(f"cannot read the table {path} ({error}); {REMAKE}") from error
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
@@ -87,7 +90,7 @@ def read_checksums(path: Path) -> dict[str, str]:
 def _lines(path: Path, what: str) -> list[str]:
     """The lines of a file, but the marker's."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read the {what} {path} ({error}); {REMAKE}") from error
     return [line for line in lines if not line.startswith(TABLE_MARK)]

@@ -28,6 +28,9 @@ from espo_luigi.tasks.partition import Workflow
 
 logger = logging.getLogger(__name__)
 
+_MOST_TOLD = 200
+"""How many dropped datasets a search tells one by one: a damaged catalogue may have a hundred thousand."""
+
 # The catalogue's columns that paths of products may name.
 FACETS = ("mip_era", "activity", "institution", "source", "experiment", "member")
 
@@ -290,7 +293,10 @@ class RunContext:
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason
-        warn_of_dropped(sim_id, reason)
+        if len(self.dropped) < _MOST_TOLD:
+            warn_of_dropped(sim_id, reason)
+        elif len(self.dropped) == _MOST_TOLD:
+            logger.warning("the search drops further datasets, too, which are not told one by one.")
 
     def _missing_days(self, simulation: Match) -> str:
         """Return a sentence if a simulation lacks days at the period's ends; the search accepts 99 % of the period."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,38 @@ def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> No
     assert len(pairs) > 400
     for one, other in pairs:
         assert fields.converts(f"1 {one}", other) == registry_converts(one, other), (one, other)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "distributed: {worker: {preload: [/tmp/evil.py]}}",
+        "distributed.worker.preload: /tmp/evil.py",
+        "distributed.worker: {preload_argv: [--x]}",
+        "distributed: {nanny.preload: [evil], scheduler.preload: [evil]}",
+        "distributed.nanny.environ: {LD_PRELOAD: /tmp/evil.so}",
+        "distributed.nanny.pre_spawn_environ.LD_PRELOAD: /tmp/evil.so",
+        "distributed.scheduler.http.routes: [evil]",
+        "distributed.worker: [evil]",
+        "distributed.scheduler.active-memory-manager.policies: [{class: evil.Policy}]",
+        "distributed.comm.require-encryption: false",
+        "distributed.client.security-loader: evil.load",
+        "default_scheme: tcp",
+        "jobqueue.slurm.job_script_prologue: [evil]",
+        "logging: {version: 1, handlers: {x: {(): os.system, command: evil}}}",
+    ],
+)
+def test_a_setting_of_dask_that_runs_code_or_opens_a_session_is_refused(load_with: Any, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"`dask\.\S+`: expected a setting that runs no code"):
+        load_with(f"dask: {{{setting}}}")
+
+
+def test_settings_that_tune_dask_pass(load_with: Any) -> None:
+    settings = {
+        "distributed.scheduler.worker_saturation": 6.0,
+        "distributed.comm.timeouts.connect": "60s",
+        "distributed.worker.memory.target": False,
+        "logging.distributed": "info",
+        "array.chunk-size": "64MiB",
+    }
+    assert load_with(f"dask: {json.dumps(settings)}").dask_settings == settings

@@ -75,6 +75,26 @@ _NOT_FOR_USERS = {"protocol", "security", "processes", "worker_class", "schedule
     *("services", "service_kwargs", "worker_services", "worker_dashboard_address")
 }
 
+# The settings of these parts of Dask that a configuration may hold, each with all below it. Others run code (`preload`,
+# `environ`, `routes`, `policies`, `jobqueue`, a dictionary of `logging`), or open a session to other accounts (`tls`).
+_GUARDED = ("distributed.", "jobqueue.", "logging.", "default-scheme.", "ucx.")
+_SETTINGS_FOR_USERS = {
+    "logging.": ("distributed",),
+    "distributed.": ("adaptive", "client.heartbeat", "deploy", "diagnostics", "p2p"),
+    "distributed.admin.": ("log-length", "low-level-log-length", "max-error-length", "system-monitor", "tick"),
+    "distributed.comm.": ("compression", "offload", "retry", "shard", "socket-backlog", "timeouts", "zstd"),
+    "distributed.scheduler.": (
+        *("allowed-failures", "bandwidth", "default-data-size", "default-task-durations", "events-cleanup-delay"),
+        *("idle-timeout", "locks", "no-workers-timeout", "rootish-taskgroup", "rootish-taskgroup-dependencies"),
+        *("unknown-task-duration", "validate", "work-stealing", "work-stealing-interval", "worker-saturation"),
+        *("worker-ttl", "active-memory-manager.start", "active-memory-manager.interval"),
+    ),
+    "distributed.worker.": (
+        *("connections", "daemon", "lifetime", "memory", "profile", "resources", "transfer", "use-file-locking"),
+        "validate",
+    ),
+}
+
 
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
     """Limit the thread pools of computing libraries to a single thread in `environment`, unless the user set them."""
@@ -208,6 +228,25 @@ def check_client(client: Mapping[str, Any]) -> None:
             "no other account can speak with its scheduler and workers (docs/explanation/security.md). Remove it."
         )
     on_loopback(client.get("dashboard_address"))
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the settings of Dask in a configuration, by dotted names.
+
+    Raises
+    ------
+    ConfigurationError
+        If one may run code or open a server: only those pass that tune Dask (`_SETTINGS_FOR_USERS`).
+    """
+    allowed = [f"{prefix}{name}" for prefix, names in _SETTINGS_FOR_USERS.items() for name in names]
+    for key in settings:
+        # Dask takes `_` for `-`.
+        name = f"{key}.".replace("_", "-")
+        if name.startswith(_GUARDED) and not any(name.startswith(f"{one}.") for one in allowed):
+            raise ConfigurationError(
+                f"`dask.{key}`: expected a setting that runs no code and opens no server, one of {', '.join(allowed)} "
+                "or below. Remove it, or write it into your own ~/.config/dask."
+            )
 
 
 def on_loopback(address: Any) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.files import read_bytes
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore, as_object, read_object
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
 from espo_luigi.jobs.resources import GIB
@@ -104,7 +105,7 @@ class Files:
     def read_beat(self, path: Path, now: float) -> Files:
         """After a look at the heartbeat: any change of the file counts, as nodes' clocks differ."""
         try:
-            beat = path.read_bytes()
+            beat = read_bytes(path)
         except FileNotFoundError:
             beat = b""
         except OSError:

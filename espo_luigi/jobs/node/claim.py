@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import ClaimLostError
+from espo_luigi.files import read_text
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import CLAIM_VARIABLE, FIRST_START, START_VARIABLE, start_path
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
@@ -59,6 +60,6 @@ def check_claim() -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return read_text(path).strip()
     except FileNotFoundError:
         return ""

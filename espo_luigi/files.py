@@ -12,7 +12,6 @@ import functools
 import gzip
 import importlib.util
 import io
-import io
 import json
 import os
 import secrets

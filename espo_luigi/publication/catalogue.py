@@ -8,16 +8,18 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import xarray as xr
 
-from espo_luigi.catalog.build import describe_product, description
+from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.products import Product
+from espo_luigi.replacing import Judge, by_digest, check_ours, read_file
 from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
@@ -54,19 +56,39 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     StoreError
         If the disk refuses, or another process writes it for too long.
     """
-    # A catalogue that is a link stays a link.
-    catalogue, folder = catalogue.resolve(), folder.absolute()
+    check_catalogue(catalogue)
+    catalogue, folder = catalogue.parent.resolve() / catalogue.name, folder.absolute()
     data = [product for product in products if product.is_data]
     rows = [row for product in data if (row := row_of(product))]
     catalogue.parent.mkdir(parents=True, exist_ok=True)
     with alone(catalogue) as write:
-        table, columns, found = _read(catalogue)
+        table, columns, found, judge = _read(catalogue)
         new = {row["path"] for row in rows}
         others = [row for row in found if row["path"] not in new and not _is_gone(Path(row["path"]), folder)]
-        write(table, _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows]))
+        text = _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows])
+        write(table, text, judge)
         if not catalogue.exists():
-            write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n")
+            write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n", OF_OURS)
     return Catalogued(catalogue, len(rows), len(others), tuple(one.path for one in data if str(one.path) not in new))
+
+
+def check_catalogue(catalogue: Path) -> None:
+    """Raise `CatalogError` if a catalogue, or its table, is a link, or its table lies in another folder.
+
+    Whoever may write the folder of a shared catalogue could otherwise have a private file of ours rewritten.
+    """
+    table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
+    if link := next((path for path in (catalogue, table) if path.is_symlink()), None):
+        raise CatalogError(
+            f"{link} is a link: publishing follows none, as it would rewrite a file elsewhere. Nothing was changed. "
+            "Name the catalogue itself in paths.project_catalog"
+        )
+    if table.parent.resolve() != catalogue.parent.resolve():
+        raise CatalogError(
+            f"{catalogue} has its table elsewhere (catalog_file: {table}); expected the name of a file beside it, as "
+            "publishing rewrites the table. Nothing was changed. Correct catalog_file, or name another catalogue in "
+            "paths.project_catalog"
+        )
 
 
 def row_of(product: Product) -> Row:
@@ -104,15 +126,16 @@ def _is_gone(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder) and not path.exists()
 
 
-def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
-    """The CSV file of a catalogue, its columns and its rows."""
+def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
+    """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
+    check_catalogue(catalogue)
     table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
-    if not catalogue.exists() and not table.exists():
-        return table, COLUMNS, []
+    if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
+        return table, COLUMNS, [], TABLE_OF_OURS
     try:
-        with table.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True, restval="")
-            rows = list(reader)
+        content = read_file(table)
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True, restval="")
+        rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(f"{table}, the catalog_file of {catalogue}, cannot be read: {error}.") from None
     columns = reader.fieldnames or COLUMNS
@@ -121,7 +144,7 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
             f"{table}: expected a column `path`, and as many cells in each row as columns; got the columns "
             f"{', '.join(columns)}. Nothing was changed. Name another file in paths.project_catalog"
         )
-    return table, columns, rows
+    return table, columns, rows, by_digest({sha256(content).hexdigest()})
 
 
 def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
-    check_replaceable(out)
+    _or_catalog_error(check_replaceable, out)
     if not folder.is_dir():
         raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
     rows: list[dict[str, str]] = []
@@ -123,11 +123,15 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
     rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
-    try:
-        write_catalog(rows, out, "espo catalog")
-    except OSError as error:
-        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
+    _or_catalog_error(write_catalog, rows, out, "espo catalog")
     return CatalogReport(len(rows), unreadable)
+
+
+def _or_catalog_error(write: Callable[..., None], *arguments: Any) -> None:
+    try:
+        write(*arguments)
+    except OSError as error:
+        raise CatalogError(f"the catalogue cannot be written: {error}.") from error
 
 
 def find_data(folder: Path) -> Iterator[Path]:
@@ -359,7 +363,7 @@ def check_replaceable(out: Path) -> None:
     """Raise an error if a catalogue `out` would replace, or its table beside it, what `espo catalog` has not made."""
     if out.suffix == ".csv":
         raise CatalogError(
-            f"--out {out}: expected the name of the catalogue's JSON file; its table gets the ending .csv."
+            f"--out {out}: expected a JSON file's name, such as {out.stem}.json; its table ends in .csv."
         )
     if check_ours(out, OF_OURS) is None:
         check_ours(out.with_suffix(".csv"), _no_table_of_ours)

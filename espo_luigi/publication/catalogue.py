@@ -77,17 +77,22 @@ def check_catalogue(catalogue: Path) -> None:
 
     Whoever may write the folder of a shared catalogue could otherwise have a private file of ours rewritten.
     """
+    _check_regular(catalogue)
     table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
-    if link := next((path for path in (catalogue, table) if path.is_symlink()), None):
-        raise CatalogError(
-            f"{link} is a link: publishing follows none, as it would rewrite a file elsewhere. Nothing was changed. "
-            "Name the catalogue itself in paths.project_catalog"
-        )
+    _check_regular(table)
     if table.parent.resolve() != catalogue.parent.resolve():
         raise CatalogError(
             f"{catalogue} has its table elsewhere (catalog_file: {table}); expected the name of a file beside it, as "
             "publishing rewrites the table. Nothing was changed. Correct catalog_file, or name another catalogue in "
             "paths.project_catalog"
+        )
+
+
+def _check_regular(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise CatalogError(
+            f"{path} is a link, a folder or a device, expected a file: publishing follows no link, as it would rewrite "
+            "a file elsewhere. Nothing was changed. Name the catalogue itself in paths.project_catalog"
         )
 
 

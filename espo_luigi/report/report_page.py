@@ -41,6 +41,7 @@ from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_rec
 from espo_luigi.report.treated import treated_section
 from espo_luigi.report.uncalibrated import first_page, read_compared, uncalibrated_section
 from espo_luigi.report.view import RunView
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.table import page_text, table_text
 
@@ -87,8 +88,9 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
 
 def check_replaceable(out: Path) -> None:
     """Raise `StoreError` if a report `out` would replace what no report has put there."""
-    for path, judge in _judges(out).items():
-        check_ours(path, judge)
+    with disk_errors(out, "write"):
+        for path, judge in _judges(out).items():
+            check_ours(path, judge)
 
 
 def _judges(out: Path) -> dict[Path, Judge]:

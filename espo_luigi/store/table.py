@@ -54,8 +54,8 @@ def read_table(path: Path) -> list[Row]:
 def page_text(html: str, marker: Marker | None) -> str:
     """Return a page of HTML with its marker as the last line."""
     # The marker must not contain the end of the comment.
-    mark = _in_one_line(marker).replace(">", chr(92) + "u003e") if marker else _INCOMPLETE
-    return html.rstrip("\n") + f"\n{PAGE_MARK}{mark}{PAGE_END}\n"
+    line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
+    return html.rstrip("\n") + "\n" + line
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:

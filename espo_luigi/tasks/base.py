@@ -185,11 +185,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Raise an error if a wildcard or a resource is not possible, or an output's path has what is not ours."""
         super().check()
         _ = self.context.folders_are_writable
-        for target in self.output():
-            check_replaceable(target.path)
         for name, parameter in self.get_params():
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())
+        self.check_outputs()
+
+    def check_outputs(self) -> None:
+        """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""
+        for target in self.output():
+            check_replaceable(target.path)
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks that make this task's inputs, as its ports say."""

@@ -154,10 +154,10 @@ def publish(
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
-    if with_crate:
-        check_ours(final / METADATA_NAME, OF_OURS)
-    if relations:
-        check_ours(relations.file, RELATIONS)
+    written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
+    for path, judge in written + ([(relations.file, RELATIONS)] if relations else []):
+        with disk_errors(path, "write"):
+            check_ours(path, judge)
     catalogue = context().config.paths.project_catalog or final / "catalog.json"
     if with_catalogue:
         check_catalogue(catalogue)
@@ -192,7 +192,6 @@ def default_folder() -> Path:
 def write_crate(final: Path) -> None:
     """Write the metadata file of the products' folder."""
     path = final / METADATA_NAME
-    check_ours(path, OF_OURS)
     with alone(path) as write:
         # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))

@@ -295,15 +295,25 @@ def test_folders_behind_links_get_the_same_catalogue_and_stay_links(final: Path,
     assert {one.assets["zarr"].href for one in inside.values()} == {f"../../{ARCHIVE}", f"../../{DAY360}"}
 
 
-@pytest.mark.parametrize("name", ["notes.txt", ".git"])
-def test_a_folder_that_holds_anything_else_is_refused(name: str, final: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("notes.txt", "notes.txt"),
+        (".git", ".git"),
+        ("items/my.json", "items/my.json"),
+        ("kerchunk/my.json", "kerchunk"),
+    ],
+)
+def test_a_folder_that_holds_anything_else_is_refused(name: str, named: str, final: Path, tmp_path: Path) -> None:
     write(final, StacOptions(tmp_path / "stac"))
-    (tmp_path / "stac" / name).write_text("mine")
+    mine = tmp_path / "stac" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(StoreError, match=rf"stac is there, .* has not made it: {name} in it is not ours"):
+    with pytest.raises(StoreError, match=rf"stac is there, .* has not made it: {named} in it is not ours"):
         write(final, StacOptions(tmp_path / "stac"))
     with pytest.raises(StoreError, match="has not made it: it is no folder"):
-        write(final, StacOptions(tmp_path / "stac" / name))
+        write(final, StacOptions(mine))
     assert contents(tmp_path) == before
 
 

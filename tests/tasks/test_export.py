@@ -25,6 +25,7 @@ from espo_luigi import build, store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.export import netcdf
 from espo_luigi.export.folder import files_of
+from espo_luigi.store.identity import identity_of
 from espo_luigi.tasks.export import Export, every_export
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
@@ -164,10 +165,10 @@ def test_a_killed_export_leaves_nothing_half_written_and_goes_on_after_the_last_
         and whole == [f"{STEM}_19910101-19941231.nc"]
         and not task.complete()
     )
-    first = (out / NC / whole[0]).stat()
+    first = identity_of(out / NC / whole[0])
     monkeypatch.setattr(netcdf, "_describe", describe)
     task.work()
-    assert task.complete() and (out / NC / whole[0]).stat() == first
+    assert task.complete() and identity_of(out / NC / whole[0]) == first
     assert written(out / NC) == [f"{STEM}.sha256", *whole, f"{STEM}_19950101-19971231.nc"]
 
 
@@ -175,11 +176,11 @@ def test_a_deleted_file_is_written_again_alone(archives: dict[str, xr.Dataset], 
     task = one(tmp_path / "netcdf")
     task.work()
     first, second = files_of(task.out_checksums().path)
-    kept = first.stat()
+    kept = identity_of(first)
     second.unlink()
     assert not task.complete()
     task.work()
-    assert task.complete() and first.stat() == kept and second.exists()
+    assert task.complete() and identity_of(first) == kept and second.exists()
 
 
 @pytest.mark.parametrize("sums_are", ["there", "deleted", "damaged", "a folder"])

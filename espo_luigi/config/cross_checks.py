@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import pwd
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +14,7 @@ from espo_luigi.config.diagnosis import DiagStep, OffDiag
 from espo_luigi.config.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
-from espo_luigi.config.regions import Custom, Paths, Region
+from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.jobs.dask.local import check_client
@@ -41,7 +37,6 @@ def checked(config: RunConfig) -> RunConfig:
         date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
         lies outside it; a variable or a source is unknown.
     """
-    _check_folders(config.paths)
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
@@ -59,32 +54,6 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})
-
-
-def _check_folders(paths: Paths) -> None:
-    """Refuse a folder of products that has other things: a home folder, the root, or the folder of temporary files."""
-    final, tmpdir = paths.final.resolve(), paths.tmpdir.resolve()
-    why = ""
-    if final.is_relative_to(tmpdir):
-        why = f"it is {'' if final == tmpdir else 'inside of '}paths.tmpdir ({tmpdir}), whose files a run deletes"
-    elif final == Path("/"):
-        why = "it is the root of the file system"
-    elif final in _homes(final):
-        why = "it is a home folder"
-    if why:
-        raise ConfigurationError(
-            f"paths.final = {paths.final}: {why}. Expected a folder for the products alone: name another, such as "
-            f"{(tmpdir.parent if final.is_relative_to(tmpdir) else final) / 'espo-final'}"
-        )
-
-
-def _homes(folder: Path) -> set[Path]:
-    """The home folders of this user, and of the owner of a folder."""
-    homes = [os.environ.get("HOME") or "/"]
-    for user in {os.geteuid(), folder.stat().st_uid if folder.exists() else os.geteuid()}:
-        with contextlib.suppress(KeyError):
-            homes.append(pwd.getpwuid(user).pw_dir)
-    return {Path(home).resolve() for home in homes}
 
 
 def _check_pieces(config: RunConfig) -> None:

@@ -72,7 +72,7 @@ def test_what_could_only_fail_later_is_refused(tmp_path: Path, path: str, value:
 
 def test_the_shipped_grids_cover_the_shipped_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
-        monkeypatch.setenv(f"ESPO_{name}", f"/data/{name}")
+        monkeypatch.setenv(f"ESPO_{name}", "/data")
     production = DEMO.parent / "espo-g6"
     config = load([production / "config.yml", production / "paths.yml"])
     assert len(config.regrid.regrid_dataset.intermediate_grids) == 2

@@ -10,7 +10,6 @@ import pytest
 from complete_demo import NOLEAP, edit
 
 from espo_luigi import tasks
-from espo_luigi.config.load import load
 from espo_luigi.errors import ConfigurationError, StoreError
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -71,6 +70,6 @@ def test_products_get_a_folder_of_their_own(
     files = configured()
     edit(files[1], lambda content: content["paths"].update(final=str(finals[where]), tmpdir=str(work)))
     with pytest.raises(ConfigurationError, match=r"paths\.final = .*Expected a folder for the products alone"):
-        load(files)
+        context()
     edit(files[1], lambda content: content["paths"].update(final=str(home / "final")))
-    assert load(files).paths.final == home / "final"
+    assert context().config.paths.final == home / "final"

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, make_id
 from espo_luigi.errors import CatalogError, EspoError, as_text
-from espo_luigi.files import replace_text
+from espo_luigi.replacing import by_content, check_ours, write_ours
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,16 @@ _OF_THE_FILE = ("variable", "date_start", "date_end", "format", "path")
 _ABSENT = {"", "none", "no parent", "unknown", "n/a", "nan"}
 
 
+# How a catalogue and its table are known to be ours.
+OF_OURS = by_content(
+    lambda content: content.startswith(b'{\n  "esmcat_version"') and b'"description": "Made by ' in content,
+    "a catalogue that espo_luigi has made",
+)
+TABLE_OF_OURS = by_content(
+    lambda content: content.startswith(",".join(COLUMNS).encode()), "the table of a catalogue that espo_luigi has made"
+)
+
+
 @dataclass(frozen=True)
 class CatalogReport:
     """The result of `make_catalog`."""
@@ -93,6 +103,7 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
+    _or_catalog_error(check_replaceable, out)
     if not folder.is_dir():
         raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
     rows: list[dict[str, str]] = []
@@ -113,11 +124,15 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
     rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
-    try:
-        write_catalog(rows, out, "espo catalog")
-    except OSError as error:
-        raise CatalogError(f"catalogue {out} cannot be written: {error}.") from error
+    _or_catalog_error(write_catalog, rows, out, "espo catalog")
     return CatalogReport(len(rows), unreadable)
+
+
+def _or_catalog_error(write: Callable[..., None], *arguments: Any) -> None:
+    try:
+        write(*arguments)
+    except OSError as error:
+        raise CatalogError(f"the catalogue cannot be written: {error}.") from error
 
 
 def find_data(folder: Path, unreadable: list[tuple[Path, str]]) -> list[Path]:
@@ -387,6 +402,21 @@ def _defaults(row: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in inferred.items() if value} | filled
 
 
+def check_replaceable(out: Path) -> None:
+    """Raise an error if a catalogue `out` would replace, or its table beside it, what `espo catalog` has not made."""
+    if out.suffix == ".csv":
+        raise CatalogError(
+            f"--out {out}: expected a JSON file's name, such as {out.stem}.json; its table ends in .csv."
+        )
+    if check_ours(out, OF_OURS) is None:
+        check_ours(out.with_suffix(".csv"), _no_table_of_ours)
+    check_ours(out.with_suffix(".csv"), TABLE_OF_OURS)
+
+
+def _no_table_of_ours(descriptor: int) -> str:
+    return "it is the table of no catalogue"
+
+
 def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     """Write rows as a catalogue: `out`, and a table beside it, which is there first."""
     table = out.with_suffix(".csv")
@@ -396,8 +426,9 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     writer.writeheader()
     writer.writerows(rows)
     out.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(table, text.getvalue(), shared=True)
-    replace_text(out, json.dumps(description(out, table, maker), indent=2) + "\n", shared=True)
+    check_replaceable(out)
+    write_ours(table, text.getvalue(), TABLE_OF_OURS)
+    write_ours(out, json.dumps(description(out, table, maker), indent=2) + "\n", OF_OURS)
 
 
 def description(out: Path, table: Path, maker: str) -> dict[str, Any]:

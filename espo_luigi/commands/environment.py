@@ -7,8 +7,8 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,11 +25,15 @@ from packaging.version import Version
 
 from espo_luigi.errors import InstallationError
 from espo_luigi.files import drop_shared_numba_cache
-from espo_luigi.jobs.lifecycle.records import write_atomically
+from espo_luigi.replacing import Judge, by_content, is_hidden_name, partial_path, put, write_ours
+from espo_luigi.store.disk import delete_quietly
+from espo_luigi.store.partials import sweep_partials
 
 PROJECT = "espo_luigi"
-# In a wheelhouse, the folder of unfinished wheels: on the same file system as the finished ones.
-_PARTIAL = ".partial"
+# In a wheelhouse, the hidden folder of unfinished wheels has this in its name.
+_UNFINISHED = "wheels"
+_PINS = re.compile(rb"# [^\n]+, [^\n]+\n(?:[\w.-]+==[^\s]+\n)+")
+_REQUIREMENTS = by_content(lambda content: bool(_PINS.fullmatch(content)), "a file of `espo env --requirements`")
 
 
 def described_platform() -> str:
@@ -107,7 +111,7 @@ def requirements_text() -> str:
 def write_requirements(path: Path) -> str:
     """Write the requirements file; return a sentence about it."""
     text = requirements_text()
-    write_atomically(path, text, public=True)
+    write_ours(path, text, _REQUIREMENTS)
     return f"{path}: {text.count('==')} exact versions"
 
 
@@ -123,21 +127,27 @@ def collect_wheels(folder: Path) -> str:
     """
     needed = needed_distributions(PROJECT)
     _check_folder(folder)
-    partial = folder / _PARTIAL
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = partial_path(folder / _UNFINISHED)
     partial.mkdir(parents=True)
+    sweep_partials(folder / _UNFINISHED)
     try:
         have = set(_fitting_wheels(folder))
         _make_wheels({_pin(one): _source(one) for one in needed if _is_to_make(one, have)}, partial)
         _check_versions(needed, {*have, *_fitting_wheels(partial)})
-        for wheel in partial.iterdir():
-            os.replace(wheel, folder / wheel.name)
+        for wheel in list(partial.iterdir()):
+            put(wheel, folder / wheel.name, _wheel_of(wheel.name))
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        delete_quietly(partial)
     return (
         f"{folder}: wheels of {len(needed)} exact versions, for {described_platform()}\n"
         f"pip install --no-index --find-links {shlex.quote(str(folder))} {_pin(distribution(PROJECT))}"
     )
+
+
+def _wheel_of(name: str) -> Judge:
+    """The judge of a wheel that may be replaced by another build of the same version."""
+    record = f"{'-'.join(name.split('-')[:2])}.dist-info/RECORD".encode()
+    return by_content(lambda content: record in content, "a wheel of the same version")
 
 
 def compile_kernels() -> str:
@@ -160,7 +170,7 @@ def compile_kernels() -> str:
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InstallationError(f"{folder} is a file, expected a folder of wheels, or none yet: name another")
-    others = sorted(path.name for path in folder.glob("*") if path.name != _PARTIAL and not _parts(path))
+    others = sorted(path.name for path in folder.glob("*") if not is_hidden_name(path.name) and not _parts(path))
     if others:
         raise InstallationError(
             f"{folder} holds {others[0]}{' and more' if others[1:] else ''}, expected an empty folder, one that holds "

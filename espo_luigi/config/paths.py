@@ -6,12 +6,15 @@ path always says which task makes it.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import re
 import string
 from collections.abc import Mapping
 from pathlib import Path
 
-from espo_luigi.errors import ParameterError
+from espo_luigi.errors import ConfigurationError, ParameterError
 
 _FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
 
@@ -28,6 +31,32 @@ def check_wildcard(name: str, value: str) -> None:
 def existing_parent(folder: Path) -> Path:
     """Return `folder`, or the nearest folder above it that exists."""
     return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+
+
+def check_products_folder(products: Path, temporary: Path) -> None:
+    """Raise `ConfigurationError` if the folder of products is the root, a home folder, or the temporary files'."""
+    final, tmpdir = products.resolve(), temporary.resolve()
+    why = ""
+    if final.is_relative_to(tmpdir):
+        why = f"it is {'' if final == tmpdir else 'inside of '}paths.tmpdir ({tmpdir}), whose files a run deletes"
+    elif final == Path("/"):
+        why = "it is the root of the file system"
+    elif final in _homes(final):
+        why = "it is a home folder"
+    if why:
+        raise ConfigurationError(
+            f"paths.final = {products}: {why}. Expected a folder for the products alone: name another, such as "
+            f"{(tmpdir.parent if final.is_relative_to(tmpdir) else final) / 'espo-final'}"
+        )
+
+
+def _homes(folder: Path) -> set[Path]:
+    """The home folders of this user, and of the owner of a folder."""
+    homes = [os.environ.get("HOME") or "/"]
+    for user in {os.geteuid(), folder.stat().st_uid if folder.exists() else os.geteuid()}:
+        with contextlib.suppress(KeyError):
+            homes.append(pwd.getpwuid(user).pw_dir)
+    return {Path(home).resolve() for home in homes}
 
 
 def render_path(template: str, fields: Mapping[str, str]) -> Path:

@@ -23,6 +23,7 @@ from espo_luigi.demo.v2 import V2_REFERENCE, V2_SIMULATIONS
 from espo_luigi.demo.weather import Days, Field, days_of, heights, invent_weather
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.files import open_own, write_new
+from espo_luigi.replacing import by_manifest, check_ours, write_manifest
 from espo_luigi.science.finalize.quantization import round_mantissas
 from espo_luigi.store.publish import written_aside
 
@@ -75,6 +76,7 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder):
         if not _is_made(folder, record):
+            check_ours(folder, by_manifest(_MAKER))
             _make(folder, record)
     return folder
 
@@ -115,12 +117,13 @@ def _make(folder: Path, record: Mapping[str, Any]) -> None:
         reference, simulations = V2_REFERENCE, V2_SIMULATIONS
     size = 60 if "production" in record else 230
     logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
-    with written_aside(folder) as partial:
+    with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
         partial.mkdir()
         for name, sources in {"reconstruction": (reference,), "simulation": simulations}.items():
             rows = [row for source in sources for row in _write_source(source, partial, folder, record["seed"])]
             write_catalog(rows, partial / f"{name}.json", _MAKER)
         write_new(partial / _RECORD_NAME, json.dumps(record))
+        write_manifest(partial, _MAKER)
     logger.info("Made the demo's data in %.0f s", time.monotonic() - start)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from espo_luigi.errors import ParameterError
 from espo_luigi.explain.values import Adjusted, Way
-from espo_luigi.report.drawings import drawing, new_figure
+from espo_luigi.replacing import check_ours, write_ours
+from espo_luigi.report.drawings import PICTURE_OF_OURS, drawing, new_figure, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +32,14 @@ def draw(way: Way, path: Path) -> None:
         If the file's suffix is none of those that can be drawn.
     """
     check_suffix(path)
-    figure_of(way).savefig(path, dpi=150)
+    write_ours(path, picture(figure_of(way), path.suffix, 150), PICTURE_OF_OURS)
 
 
 def check_suffix(path: Path) -> None:
-    """Raise `ParameterError` unless the file's suffix is of a kind that can be drawn."""
+    """Raise an error unless the file's suffix can be drawn, and any file there is a drawing of ours."""
     if path.suffix not in SUFFIXES:
         raise ParameterError(f"--plot {path}: expected a file of {', '.join(SUFFIXES)}.")
+    check_ours(path, PICTURE_OF_OURS)
 
 
 @drawing

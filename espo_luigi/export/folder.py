@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import Stretch
 from espo_luigi.export.netcdf import Layout, write_netcdf
-from espo_luigi.files import aside_of, load_json, open_regular, write_new
+from espo_luigi.files import aside_of, load_json, replace_text, write_new
+from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, is_file, read_file, why_not
 from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.publish import check_replaceable
 from espo_luigi.store.table import read_checksums, write_checksums
 
 logger = logging.getLogger(__name__)
@@ -95,8 +97,9 @@ def export_files(
 ) -> None:
     """Write a product's files, then their checksums.
 
-    A file that an earlier attempt at the same export has written stays, unless former checksums say that it has changed
-    since. Files that an export of former inputs or settings has left go.
+    A file is ours if the former checksums, or the notes of an attempt that was cut short, have its SHA-256: no file
+    else is replaced or removed. Files of an earlier attempt at the same export stay. Files that an export of former
+    inputs or settings has left go.
 
     Parameters
     ----------
@@ -114,58 +117,91 @@ def export_files(
     Raises
     ------
     StoreError
-        If a file has a name of these files and no export made it: nothing is written then. If the disk refuses.
+        If a file has a name of these files and is not ours: nothing is written then. If the disk refuses.
     """
     stem = checksums.name.removesuffix(CHECKSUMS)
     paths = [checksums.with_name(f"{stem}_{one.dates}.nc") for one in days]
-    sums = {path.name: sha256_of(path) for path in paths if export_id_of(path) == marker.id}
-    if checksums.exists():
-        try:
-            former_sums = read_checksums(checksums)
-            sums = {name: digest for name, digest in sums.items() if former_sums.get(name, digest) == digest}
-        except (StoreError, ValueError):
-            sums = {}  # damaged: nothing vouches for the files
-        store.remove(checksums)
-    # The stem of a different variable may begin with this one.
-    dated = re.compile(rf"{re.escape(stem)}_\d{{8}}-\d{{8}}\.nc")
-    there = {path for path in checksums.parent.glob("*.nc") if dated.fullmatch(path.name)}
-    for former in sorted(there - set(paths)):
-        if _attributes(former).get(PRODUCT) == ds.attrs[PRODUCT]:
-            store.remove(former)
+    notes = _Notes(checksums.with_name(f".{checksums.name}.espo-notes"))
+    noted = notes.read(checksums)
+    kept = {path.name: digest for path in paths if (digest := _kept(path, noted, marker.id))}
+    notes.begin(noted)
+    store.remove(checksums)
+    names = {path.name for path in paths}
+    for name in sorted(set(noted) - names):
+        former = checksums.with_name(name)
+        if not why_not(former, by_digest(noted[name])):
+            store.remove(former, by_digest(noted[name]))
     for one, path in zip(days, paths, strict=True):
-        if path.name not in sums:
-            write_netcdf(ds.isel(time=one.days).assign_attrs({EXPORT_ID: marker.id}), path, layout)
-            sums[path.name] = sha256_of(path)
-    write_checksums(dict(sorted(sums.items())), checksums, marker)
+        if path.name not in kept:
+            part = ds.isel(time=one.days).assign_attrs({EXPORT_ID: marker.id})
+            kept[path.name] = write_netcdf(part, path, layout, notes.judge(path.name), notes.add)
+    write_checksums(dict(sorted(kept.items())), checksums, marker)
+    notes.end()
 
 
-def export_id_of(path: Path) -> str:
-    """Return the id of the export that made a file; an empty text if there is no such file.
+def _kept(path: Path, noted: Mapping[str, Collection[str]], id: str) -> str:
+    """The SHA-256 of a file of ours of this very export; "" for other files of ours, and where there is no file.
 
-    Raises
-    ------
-    StoreError
-        If no export of espo_luigi made the file.
+    Raises `StoreError` if the file is not ours.
     """
-    if not path.exists():
-        return ""
-    if found := _attributes(path).get(EXPORT_ID):
-        return found
-    raise StoreError(
-        f"{path} is there, and no export of espo_luigi made it: move it away, or export into another folder"
-    )
+    digests = noted.get(path.name, ())
+    with disk_errors(path, "read"):
+        found = digest_of_ours(path, lambda descriptor: "" if is_file(descriptor) else "no file")
+        if found and found[0] in digests:
+            return found[0] if _export_id(path) == id else ""
+        check_ours(path, by_digest(digests))
+    return ""
 
 
-def _attributes(path: Path) -> Mapping[str, str]:
-    try:
-        open_regular(path).close()
-        with netCDF4.Dataset(path) as file:
-            return {name: str(getattr(file, name, "")) for name in (EXPORT_ID, PRODUCT)}
-    except OSError:
-        return {}
+def _export_id(path: Path) -> str:
+    with netCDF4.Dataset(path) as file:
+        return str(getattr(file, EXPORT_ID, ""))
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    with disk_errors(path, "read"), open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class _Notes:
+    """The SHA-256 of each file of an unfinished export, noted before the file gets its name: they tell it from others'.
+
+    The hidden file of notes is there from before the former checksums are removed until the new ones are written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, set[str]] = defaultdict(set)
+
+    def read(self, checksums: Path) -> Mapping[str, set[str]]:
+        """Return the SHA-256 by name, of the notes and of the former checksums."""
+        with contextlib.suppress(FileNotFoundError):
+            for name, digest in _pairs(read_file(self._path)):
+                self._known[name].add(digest)
+        if checksums.exists():
+            check_replaceable(checksums)
+            for name, digest in read_checksums(checksums).items():
+                self._known[name].add(digest)
+        return {name: set(digests) for name, digests in self._known.items()}
+
+    def begin(self, noted: Mapping[str, Collection[str]]) -> None:
+        """Write what is known."""
+        lines = [f"{digest}  {name}\n" for name, digests in sorted(noted.items()) for digest in sorted(digests)]
+        with disk_errors(self._path, "write"):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(self._path, "".join(lines), durable=True)
+
+    def add(self, path: Path, digest: str) -> None:
+        """Note a file that is about to get its name."""
+        self._known[path.name].add(digest)
+        self.begin(self._known)
+
+    def judge(self, name: str) -> Judge:
+        """Return the judge of what stands at a file's name."""
+        return by_digest(self._known.get(name, ()))
+
+    def end(self) -> None:
+        """Remove the notes."""
+        self._path.unlink(missing_ok=True)
+
+
+def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
+    for line in content.decode("utf-8", errors="replace").splitlines():
+        digest, _, name = line.partition("  ")
+        if name:
+            yield name, digest

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
@@ -18,6 +19,7 @@ import xarray as xr
 from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import BOUNDS
 from espo_luigi.files import aside_of, open_new, sync_path
+from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside
 
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 FILL_VALUE = np.float32(1e20)
 # Below this size, the time to ask for a chunk outweighs the time to read it (CMIP7's guidance for modellers).
 SMALLEST_CHUNK_BYTES = 4 * 2**20
+# Without a list of files of ours, no file is replaced.
+_NEW = by_digest(())
 # What HDF5 keeps of a variable in memory: each chunk is written once, whole, and needs no cache.
 _NO_CACHE = 0
 
@@ -65,24 +69,36 @@ class Layout:
         return days, sizes[0], sizes[1]
 
 
-def write_netcdf(ds: xr.Dataset, path: Path, layout: Layout) -> None:
+def write_netcdf(
+    ds: xr.Dataset,
+    path: Path,
+    layout: Layout,
+    judge: Judge = _NEW,
+    note: Callable[[Path, str], None] | None = None,
+) -> str:
     """Write a dataset of `conventions.described` as a NetCDF-4 file, and publish it atomically.
 
     Data are float32, compressed by deflate 1 with shuffle; coordinates are double and have no fill value. Memory holds
-    a chunk of the file and the chunks of the source that it is made of.
+    a chunk of the file and the chunks of the source that it is made of. `note` gets the SHA-256 of the file before the
+    file gets its name; it is returned.
 
     Raises
     ------
     StoreError
-        If the disk refuses. Nothing is left behind.
+        If the disk refuses, or a file of that name is not ours by the `judge`. Nothing is left behind.
     """
-    with written_aside(path) as partial:
+    with written_aside(path, judge=judge) as partial:
         with _errors_of_the_disk(partial), _new_file(partial, layout) as file:
             _define_coordinates(file, ds, layout)
             for name, variable in ds.data_vars.items():
                 _write_variable(file, str(name), variable.variable, layout)
         sync_path(partial)
+        with partial.open("rb", buffering=0) as written:
+            digest = hashlib.file_digest(written, "sha256").hexdigest()
+        if note is not None:
+            note(path, digest)
     logger.info("wrote %s", path)
+    return digest
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import ParameterError
-from espo_luigi.files import open_own, replace_text
 from espo_luigi.overview.plan import Plan
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN
+from espo_luigi.replacing import write_ours
+from espo_luigi.report.drawings import PICTURE_MARK, PICTURE_OF_OURS, picture
 from espo_luigi.tasks.partition import simulations_of
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
@@ -70,7 +70,7 @@ def draw(plan: Plan, out: Path, *, by_task: bool = False) -> None:
         raise ParameterError(f"--dag {out}: expected a name that ends in one of {', '.join(_KINDS)}")
     nodes = nodes_of(plan, by_task=by_task)
     if out.suffix == ".mmd":
-        replace_text(out, as_mermaid(nodes), shared=True)
+        write_ours(out, f"%% {PICTURE_MARK}\n{as_mermaid(nodes)}", PICTURE_OF_OURS)
     else:
         _draw(nodes, out)
 
@@ -166,8 +166,7 @@ def _draw(nodes: Mapping[str, Node], out: Path) -> None:
         for needed in _direct(nodes, name):
             start, end = (edges[needed][1], at[needed][1]), (edges[name][0], at[name][1])
             axes.annotate("", end, start, arrowprops=_ARROW, zorder=1)
-    with open(open_own(out, os.O_TRUNC), "wb") as file:
-        figure.savefig(file, dpi=160, format=out.suffix[1:])
+    write_ours(out, picture(figure, out.suffix, 160), PICTURE_OF_OURS)
 
 
 def _left_and_right(text: Any, axes: Any) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from espo_luigi.errors import StoreError
 from espo_luigi.files import write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.replacing import Judge
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import written_aside
 
@@ -22,12 +23,14 @@ SILENT_SECONDS = 300.0
 PATIENCE_SECONDS = 600.0
 _LOOK_EVERY_SECONDS = 0.2
 
-Write = Callable[[Path, str], None]
+Write = Callable[[Path, str, Judge], None]
 
 
 @contextmanager
 def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
-    """Wait until no other process changes `path`; yield a function that replaces it by a text, whole or not at all.
+    """Wait until no other process changes `path`; yield a function that replaces a file of ours by a text.
+
+    The file is replaced whole or not at all.
 
     The lock is a file beside it, with host, process and start of its holder. The lock of a dead process of this host is
     taken at once. The lock of a process of a second host is taken once it has not been refreshed for long.
@@ -41,8 +44,8 @@ def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Wr
     with disk_errors(path, "write"):
         _take(lock, locks, path, time.monotonic() + patience_seconds)
 
-    def write(target: Path, text: str) -> None:
-        with written_aside(target) as partial:
+    def write(target: Path, text: str, judge: Judge) -> None:
+        with written_aside(target, judge=judge) as partial:
             write_new(partial, text, durable=True)
             if not locks.still_held():
                 raise StoreError(

@@ -8,17 +8,18 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import xarray as xr
 
-from espo_luigi.catalog.build import describe_product, description
+from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, description
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
-from espo_luigi.files import read_text
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.products import Product
+from espo_luigi.replacing import Judge, by_digest, check_ours, read_file
 from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
@@ -55,19 +56,44 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     StoreError
         If the disk refuses, or another process writes it for too long.
     """
-    # A catalogue that is a link stays a link.
-    catalogue, folder = catalogue.resolve(), folder.absolute()
+    check_catalogue(catalogue)
+    catalogue, folder = catalogue.parent.resolve() / catalogue.name, folder.absolute()
     data = [product for product in products if product.is_data]
     rows = [row for product in data if (row := row_of(product))]
     catalogue.parent.mkdir(parents=True, exist_ok=True)
     with alone(catalogue) as write:
-        table, columns, found = _read(catalogue)
+        table, columns, found, judge = _read(catalogue)
         new = {row["path"] for row in rows}
         others = [row for row in found if row["path"] not in new and not _is_gone(Path(row["path"]), folder)]
-        write(table, _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows]))
+        text = _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows])
+        write(table, text, judge)
         if not catalogue.exists():
-            write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n")
+            write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n", OF_OURS)
     return Catalogued(catalogue, len(rows), len(others), tuple(one.path for one in data if str(one.path) not in new))
+
+
+def check_catalogue(catalogue: Path) -> None:
+    """Raise `CatalogError` if a catalogue, or its table, is a link, or its table lies in another folder.
+
+    Whoever may write the folder of a shared catalogue could otherwise have a private file of ours rewritten.
+    """
+    _check_regular(catalogue)
+    table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
+    _check_regular(table)
+    if table.parent.resolve() != catalogue.parent.resolve():
+        raise CatalogError(
+            f"{catalogue} has its table elsewhere (catalog_file: {table}); expected the name of a file beside it, as "
+            "publishing rewrites the table. Nothing was changed. Correct catalog_file, or name another catalogue in "
+            "paths.project_catalog"
+        )
+
+
+def _check_regular(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise CatalogError(
+            f"{path} is a link, a folder or a device, expected a file: publishing follows no link, as it would rewrite "
+            "a file elsewhere. Nothing was changed. Name the catalogue itself in paths.project_catalog"
+        )
 
 
 def row_of(product: Product) -> Row:
@@ -105,14 +131,15 @@ def _is_gone(path: Path, folder: Path) -> bool:
     return path.is_relative_to(folder) and not path.exists()
 
 
-def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
-    """The CSV file of a catalogue, its columns and its rows."""
+def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
+    """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
+    check_catalogue(catalogue)
     table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
-    if not catalogue.exists() and not table.exists():
-        return table, COLUMNS, []
+    if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
+        return table, COLUMNS, [], TABLE_OF_OURS
     try:
-        stream = io.StringIO(read_text(table, encoding="utf-8-sig"), newline="")
-        reader = csv.DictReader(stream, strict=True, restval="")
+        content = read_file(table)
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True, restval="")
         rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CatalogError(f"{table}, the catalog_file of {catalogue}, cannot be read: {error}.") from None
@@ -122,7 +149,7 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row]]:
             f"{table}: expected a column `path`, and as many cells in each row as columns; got the columns "
             f"{', '.join(columns)[:500]}. Nothing was changed. Name another file in paths.project_catalog"
         )
-    return table, columns, rows
+    return table, columns, rows, by_digest({sha256(content).hexdigest()})
 
 
 def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:

@@ -17,11 +17,18 @@ from urllib.parse import quote
 
 from espo_luigi.jobs.order import label_of
 from espo_luigi.publication.products import Product, raw_files
+from espo_luigi.replacing import by_content
 from espo_luigi.store import Marker
 
 METADATA_NAME = "ro-crate-metadata.json"
 _CRATE = "https://w3id.org/ro/crate/1.1"
 _PROFILE = "https://w3id.org/ro/wfrun/process/0.5"
+
+# How a metadata file is known to be ours: it names this profile, and this software.
+OF_OURS = by_content(
+    lambda content: _PROFILE.encode() in content and b'"name": "espo_luigi"' in content,
+    "an RO-Crate that espo_luigi has made",
+)
 
 Entity = dict[str, Any]
 

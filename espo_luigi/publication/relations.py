@@ -17,11 +17,19 @@ from typing import Any
 from espo_luigi.errors import CatalogError, nearest
 from espo_luigi.files import read_text
 from espo_luigi.publication.products import Product, raw_files
+from espo_luigi.replacing import by_content
 
 _HANDLE = re.compile(r"(?:hdl:|https?://hdl\.handle\.net/)?(\d+(?:\.\d+)+/\S+)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _DOI = re.compile(r"(?:doi:\s*|https?://(?:dx\.)?doi\.org/)?(10\.\d{4,9}/\S+)", re.IGNORECASE)
 _COLUMNS = ("pattern", "doi")
+# How a file of relations is known to be ours, of earlier versions, too.
+RELATIONS = by_content(
+    lambda content: (
+        content.startswith(b'{\n "datacite": {\n  "relatedIdentifiers": [') and b'"without_doi": [' in content
+    ),
+    "a file of relations of `espo publish --datacite`",
+)
 
 
 @dataclass(frozen=True)

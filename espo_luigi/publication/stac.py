@@ -37,12 +37,14 @@ from espo_luigi.publication.crate import About
 from espo_luigi.publication.exported import ExportedFile
 from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.publication.relations import identifier_of
+from espo_luigi.replacing import by_manifest, check_ours, write_manifest
 from espo_luigi.store.marker import REMAKE
 from espo_luigi.store.publish import written_aside
 
 VERSION = "1.1.0"
 COLLECTION = "collection.json"
-_OURS = {COLLECTION, ITEMS, REFERENCES}
+_MAKER = "espo publish --stac"
+_JUDGE = by_manifest(_MAKER)
 # pystac 1.15 reads datacube 2.2.0, and nothing of 2.3.0 is needed.
 _SCHEMAS = {
     name: f"https://stac-extensions.github.io/{name}/{version}/schema.json"
@@ -120,10 +122,11 @@ def write_stac(
     for described, checksum in zip(found, checksums, strict=True):
         texts |= _files_of_item(described, checksum, order)
     texts[COLLECTION] = _render(_collection(found, about))
-    with written_aside(folder) as partial:
+    with written_aside(folder, judge=_JUDGE) as partial:
         for name, text in texts.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             write_new(partial / name, text, durable=True)
+        write_manifest(partial, _MAKER)
     files = sum(len(exported.get(relative(one.product, final), ())) for one in found)
     items = {one.product.path for one in found}
     left_out = tuple(product.path for product in data if product.path not in items)
@@ -133,15 +136,8 @@ def write_stac(
 
 def _check_ours(folder: Path, about: About) -> None:
     """Refuse to replace anything but an earlier catalogue of the same collection."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if check_ours(folder, _JUDGE) is None or not any(folder.iterdir()):
         return
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if COLLECTION not in names or names - _OURS:
-        other = ", ".join(sorted(names - _OURS)[:3]) or "no collection.json"
-        raise StoreError(
-            f"{folder} is there and is no catalogue of `espo publish --stac` (it has {other}); expected a new folder, "
-            "or that of an earlier catalogue: name another folder"
-        )
     former, new = (read_json(folder / COLLECTION) or {}).get("id"), _collection_id(about)
     if former != new:
         raise StoreError(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 import xarray as xr
 
+from espo_luigi.replacing import by_content
 from espo_luigi.report.page import Picture, Section, Warned
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ ADJUSTED: dict[str, Any] = {"color": "#0072B2", "linestyle": "-", "linewidth": 1
 STYLES = {"reference": REFERENCE, "raw": RAW, "adjusted": ADJUSTED}
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 DOTS_PER_INCH = 100
+# In the metadata of pictures that commands write under a name of the user's.
+PICTURE_MARK = "drawn by espo_luigi"
+PICTURE_OF_OURS = by_content(lambda content: PICTURE_MARK.encode() in content, "a picture that espo_luigi has drawn")
 
 _SETTINGS: Any = {
     "font.size": 8,
@@ -125,6 +129,14 @@ def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
+    return file.getvalue()
+
+
+def picture(figure: Figure, suffix: str, dots_per_inch: int) -> bytes:
+    """Return a figure as the bytes of a file of a PNG, SVG or PDF, which says that it is ours."""
+    file = io.BytesIO()
+    said = {"Software" if suffix == ".png" else "Creator": PICTURE_MARK}
+    figure.savefig(file, format=suffix[1:], dpi=dots_per_inch, metadata=said)
     return file.getvalue()
 
 

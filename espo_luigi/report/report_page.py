@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,22 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.display.status import cpu_time
-from espo_luigi.errors import StoreError
+from espo_luigi.files import write_new
 from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.energy import Power, in_words
 from espo_luigi.jobs.resources import GIB
+from espo_luigi.replacing import (
+    Judge,
+    by_content,
+    by_digest,
+    by_manifest,
+    check_ours,
+    digest_of_ours,
+    is_no_folder,
+    noted_beside,
+    why_not,
+    write_manifest,
+)
 from espo_luigi.report import job_use, problem_sections, product_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
@@ -26,13 +41,16 @@ from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_rec
 from espo_luigi.report.treated import treated_section
 from espo_luigi.report.uncalibrated import first_page, read_compared, uncalibrated_section
 from espo_luigi.report.view import RunView
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import written_aside
+from espo_luigi.store.table import page_text, table_text
 
 logger = logging.getLogger(__name__)
 
 WANTED_PERIODS = "1991-2020 to 2071-2100"
 # The rule that makes the page is at work while it is made.
 _OURSELVES = "Report"
+_MAKER = "espo report"
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
@@ -43,30 +61,69 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     Raises
     ------
     StoreError
-        If the disk refuses, or the folder of figures holds what no report has put there.
+        If anything there is no report's, or has changed since, or the disk refuses.
     """
-    figures = out.with_name(f"{out.stem}-figures")
-    _check_replaceable(figures)
+    judges = _judges(out)
+    check_replaceable(out)
     undrawn, shares = make_sections(view)
     parts = with_pictures(undrawn, processes)
-    with written_aside(figures) as partial:
+    figures, *others = judges
+    page = page_text(render_page(*_title(view), parts), marker)
+    texts = dict(zip(others, (table_text(*improvement_rows(shares)), page), strict=True))
+    # The former ones, too: this process may be killed before it has replaced them.
+    beside = {
+        path.name: [sha256(text.encode()).hexdigest(), *digest_of_ours(path, judges[path])]
+        for path, text in texts.items()
+    }
+    with written_aside(figures, judge=judges[figures]) as partial:
         partial.mkdir(parents=True)
         for picture in (one for part in parts for one in part.pictures):
             (partial / f"{picture.name}.png").write_bytes(picture.png)
-    columns, rows = improvement_rows(shares)
-    store.write_table(columns, rows, out.with_name(f"{out.stem}-improvement.csv"), None)
-    store.write_page(render_page(*_title(view), parts), out, marker)
+        write_manifest(partial, _MAKER, beside)
+    for path, text in texts.items():
+        with written_aside(path, judge=judges[path]) as partial:
+            write_new(partial, text)
     logger.info("The report is %s (%.1f MB)", out, out.stat().st_size / 1e6)
 
 
-def _check_replaceable(figures: Path) -> None:
-    others = sorted(one.name for one in figures.glob("*") if one.suffix != ".png")
-    if others or (figures.exists() and not figures.is_dir()):
-        raise StoreError(
-            f"{figures} would be replaced by this report's figures, and holds something else "
-            f"({', '.join(others[:3])}): expected the PNG files of an earlier report, or nothing; "
-            "move it, or give the report another name"
-        )
+def check_replaceable(out: Path) -> None:
+    """Raise `StoreError` if a report `out` would replace what no report has put there."""
+    with disk_errors(out, "write"):
+        for path, judge in _judges(out).items():
+            check_ours(path, judge)
+
+
+def _judges(out: Path) -> dict[Path, Judge]:
+    """How the figures, the table and the page are known: by the list among the figures; without it, by their content.
+
+    Earlier versions wrote no list.
+    """
+    figures, table = out.with_name(f"{out.stem}-figures"), out.with_name(f"{out.stem}-improvement.csv")
+    if noted_beside(figures, out.name) is not None:
+        noted = {path: by_digest(noted_beside(figures, path.name) or ()) for path in (table, out)}
+        return {figures: by_manifest(_MAKER), **noted}
+    return {
+        figures: _in_page(out),
+        table: by_content(lambda content: content.startswith(b"domain,simulation,"), "a report's table"),
+        out: by_content(lambda content: b"Made by espo_luigi on " in content, "a page of a report"),
+    }
+
+
+def _in_page(out: Path) -> Judge:
+    """The judge of a folder that is empty, or holds the pictures of a page beside it and nothing else."""
+
+    def judge(descriptor: int) -> str:
+        if why := is_no_folder(descriptor):
+            return why
+        names = sorted(os.listdir(descriptor))
+        if names and (not out.is_file() or out.is_symlink()):
+            return f"it holds {names[0]}, and there is no page {out.name} of a report"
+        page = out.read_bytes() if names else b""
+        shown = by_content(lambda png: b64encode(png) in page, f"a picture of {out.name}")
+        found = ((name, why_not(name, shown, descriptor)) for name in names)
+        return next((f"{name} in it is not ours ({why})" for name, why in found if why), "")
+
+    return judge
 
 
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import sync_path
+from espo_luigi.replacing import delete
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +30,8 @@ _ADVICE = {
 }
 
 
-def delete(path: Path) -> None:
-    """Delete a file or a tree; readers may see a part of it meanwhile."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def delete_quietly(path: Path) -> None:
-    """Delete a file or a tree that nothing needs any more: an error is only logged."""
+    """Delete what has a hidden name of ours, and nothing needs any more: an error is only logged."""
     try:
         delete(path)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -9,7 +10,7 @@ import os
 import platform
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import open_regular, parse_json, read_text
+from espo_luigi.replacing import Judge, is_file
 
 MARKER_NAME = "espo.json"
 ROOT_METADATA_NAME = "zarr.json"
@@ -148,7 +150,8 @@ def _marker_text(path: Path) -> str | None:
         if path.suffix == ".zip":
             return _marker_of_archive(path)
         if path.suffix in (".csv", ".html", ".sha256"):
-            return _marker_line(path)
+            with open_regular(path) as file:
+                return _marker_line(file)
         # A plan reads as many markers as there are tasks, and making a path takes its time.
         text = read_text(f"{path}/{MARKER_NAME}")
         return text if os.stat(f"{path}/{ROOT_METADATA_NAME}").st_size else None
@@ -156,11 +159,49 @@ def _marker_text(path: Path) -> str | None:
         return None
 
 
-def _marker_line(path: Path) -> str | None:
+def marked(path: Path) -> Judge:
+    """Return the judge of a store, archive, table or page: ours if it has a marker, though it may be incomplete."""
+    if path.suffix == ".zip":
+        return _judge(lambda file: _read_member(file, MARKER_NAME))
+    if path.suffix == ".csv":
+        return _judge(lambda file: _marker_line(file) or _has_header_of_problems(file))
+    if path.suffix in (".html", ".sha256"):
+        return _judge(_marker_line)
+    return _store_judge
+
+
+def _has_header_of_problems(file: BinaryIO) -> bool | None:
+    """True for a table of problems of an earlier version, which left out the last line; else None."""
+    file.seek(0)
+    return file.readline(_LONGEST_LINE).startswith(b"action,problem,variable,file,") or None
+
+
+def _judge(find: Callable[[BinaryIO], Any]) -> Judge:
+    def judge(descriptor: int) -> str:
+        if not is_file(descriptor):
+            return "it is a folder or a device, expected a file with our marker"
+        with open(descriptor, "rb", closefd=False) as file, contextlib.suppress(UnicodeDecodeError):
+            if find(file) is not None:
+                return ""
+        return f"it has no marker ({MARKER_NAME})"
+
+    return judge
+
+
+def _store_judge(descriptor: int) -> str:
+    try:
+        opened = os.open(MARKER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+        with open(opened, encoding="utf-8") as file:
+            Marker.from_json(file.read(_LONGEST_LINE) if is_file(opened) else "")
+    except (OSError, StoreError, UnicodeDecodeError):
+        return f"it is no folder with a marker ({MARKER_NAME})"
+    return ""
+
+
+def _marker_line(file: BinaryIO) -> str | None:
     """The text of the marker in the last line of a table or a page."""
-    with open_regular(path) as file:
-        file.seek(max(0, file.seek(0, 2) - _LONGEST_LINE))
-        last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
+    file.seek(max(0, file.seek(0, 2) - _LONGEST_LINE))
+    last = file.read().rstrip(b"\n").rpartition(b"\n")[2].decode("utf-8")
     if last.startswith(PAGE_MARK) and last.endswith(PAGE_END):
         return last.removeprefix(PAGE_MARK).removesuffix(PAGE_END)
     return last.removeprefix(TABLE_MARK) if last.startswith(TABLE_MARK) else None

@@ -8,7 +8,6 @@ A block is complete if its files still match its line. A torn line is ignored.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import logging
@@ -18,7 +17,6 @@ import shutil
 import socket
 import threading
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +34,12 @@ from espo_luigi.files import (
     read_text,
     replace_text,
 )
-from espo_luigi.store.disk import delete, delete_quietly, disk_errors
+from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, partial_path, process_name
+from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
 
 logger = logging.getLogger(__name__)
 
-PARTIAL_SUFFIX = ".partial"
 # No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
 SILENT_PARTIAL_AGE_HOURS = 48
 FOLDER_NAME = "espo-blocks"
@@ -58,24 +56,13 @@ Block = tuple[str, tuple[int, ...]]
 Files = dict[str, tuple[int, int]]
 
 
-@functools.cache
-def _token(host: str, pid: int) -> str:
-    """Random digits of a process; in a container, every writer may have the same number."""
-    return uuid.uuid4().hex[:8]
-
-
-def _process() -> str:
-    host, pid = socket.gethostname(), os.getpid()
-    return f"{host}-{pid}-{_token(host, pid)}"
-
-
-def partial_path(path: Path) -> Path:
-    """Return a hidden, unique name beside `path` that says which process on which host made it."""
-    return path.parent / f".{path.name}.{_process()}{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
+def _is_partial(name: str) -> bool:
+    """Whether a name is that of a partial of ours; hidden names of others may end in `.partial`, too."""
+    return name.endswith(PARTIAL_SUFFIX) and is_hidden_name(name)
 
 
 def _is_own(partial: Path) -> bool:
-    return f".{_process()}" in partial.name
+    return f".{process_name()}" in partial.name
 
 
 def _is_elsewhere(partial: Path, name: str) -> bool:
@@ -96,7 +83,8 @@ def _is_abandoned(partial: Path) -> bool:
 
 def bytes_begun(paths: Sequence[Path]) -> list[int]:
     """Return the bytes of each path's partials, whoever writes them; lists each folder once."""
-    begun = {folder: list(folder.glob(f".*{PARTIAL_SUFFIX}")) for folder in {path.parent for path in paths}}
+    folders = {path.parent for path in paths}
+    begun = {folder: [one for one in folder.glob(f".*{PARTIAL_SUFFIX}") if _is_partial(one.name)] for folder in folders}
     return [
         sum(size_bytes(partial) or 0 for partial in begun[path.parent] if partial.name.startswith(f".{path.name}."))
         for path in paths
@@ -109,7 +97,7 @@ def abandoned_partials(folder: Path) -> Iterator[Path]:
     Stores are not searched.
     """
     for parent, folders, files in os.walk(folder):
-        partials = [name for name in (*folders, *files) if name.startswith(".") and name.endswith(PARTIAL_SUFFIX)]
+        partials = [name for name in (*folders, *files) if _is_partial(name)]
         folders[:] = [name for name in folders if name not in partials and not name.endswith(".zarr")]
         for name in sorted(partials):
             with contextlib.suppress(FileNotFoundError):  # its writer has just published it
@@ -121,7 +109,7 @@ def _partials_of(path: Path) -> list[Path]:
     """The partials of all writers and deletions of a store."""
     prefix = f".{path.name}."
     names = [entry.name for entry in os.scandir(path.parent)]
-    return [path.parent / name for name in names if name.startswith(prefix) and name.endswith(PARTIAL_SUFFIX)]
+    return [path.parent / name for name in names if name.startswith(prefix) and _is_partial(name)]
 
 
 def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool = False) -> None:
@@ -266,7 +254,7 @@ def record(partial: Path, block: Block, names: Iterable[str]) -> None:
             raise FileNotFoundError(partial)
         # It starts with a line break: a full disk may have torn the line before.
         line = f"\n{json.dumps({'block': block, 'files': files})}\n"
-        path = partial / FOLDER_NAME / f"{_process()}{_LINES}"
+        path = partial / FOLDER_NAME / f"{process_name()}{_LINES}"
         with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
             file.write(line.encode())
     except FileNotFoundError as error:

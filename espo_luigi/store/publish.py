@@ -6,24 +6,17 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from espo_luigi.files import keep_rights, sync_path
-from espo_luigi.store.disk import delete, delete_quietly, disk_errors
-from espo_luigi.store.partials import BlockCount, partial_path, recorded, sweep_partials
+from espo_luigi.files import sync_path
+from espo_luigi.replacing import Judge, check_ours, delete, partial_path, put, take_away
+from espo_luigi.store.disk import delete_quietly, disk_errors
+from espo_luigi.store.marker import marked
+from espo_luigi.store.partials import BlockCount, recorded, sweep_partials
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
-_CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
-# Another process published, or removed, between the look at the name and the renaming.
-_TAKEN_MEANWHILE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
-_PUBLISH_ATTEMPTS = 100
 _DELETE_ATTEMPTS = 10
 
 # Raises an error if nothing may be published any more.
@@ -83,7 +76,7 @@ _in_force: list[Publication] = []
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, *, resumable: bool = False) -> Iterator[Path]:
+def written_aside(path: Path, *, resumable: bool = False, judge: Judge | None = None) -> Iterator[Path]:
     """Yield a partial to write; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
     A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes it over.
@@ -91,16 +84,18 @@ def written_aside(path: Path, *, resumable: bool = False) -> Iterator[Path]:
     Raises
     ------
     StoreError
-        If the disk refuses: full, read-only, over quota, no permission.
+        If something is at `path` that is not ours: by the `judge`, or else by its marker. If the disk refuses: full,
+        read-only, over quota, no permission.
     """
     partial = partial_path(path)
     with disk_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_ours(path, judge or marked(path))
         sweep_partials(path, spare_resumable=resumable)
         try:
             yield partial
             Publication.current().check()
-            publish(partial, path)
+            publish(partial, path, judge)
             sweep_partials(path, published=True)
         except BaseException as error:
             if not (resumable and _is_stop(error) and recorded(partial)):
@@ -124,71 +119,35 @@ def _delete_what_is_still_written(partial: Path) -> None:
         time.sleep(0.1)
 
 
-def publish(partial: Path, path: Path) -> None:
-    """Give a finished partial its final name, then delete the store that had the name.
+def publish(partial: Path, path: Path, judge: Judge | None = None) -> None:
+    """Give a finished partial its final name, then delete the store of ours that had the name.
 
-    Where the file system can swap two names, a store is under `path` at every moment. Elsewhere the old store is
-    moved aside first: after a kill between the two renames, `path` is missing, and the task runs again. If several
-    processes publish under the same name, the store of the last process stays, whole.
+    Readers see a whole store at every moment, as `replacing.put` says. If several processes publish under the same
+    name, the store of the last process stays, whole.
     """
-    former = [former for former in _taking_the_name(partial, path) if former is not None]
+    former = put(partial, path, judge or marked(path))
     sync_path(path.parent)
     for aside in former:
         delete_quietly(aside)
 
 
-def _taking_the_name(partial: Path, path: Path) -> Iterator[Path | None]:
-    """Rename the partial, and yield where former stores are now; try again if another process publishes meanwhile."""
-    for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
-        try:
-            if path.is_dir() and not path.is_symlink():
-                if _exchange(partial, path):
-                    yield partial
-                    return
-                yield _moved_aside(path)
-            # A catalogue of a group stays the group's.
-            keep_rights(partial, path)
-            os.replace(partial, path)
-            return
-        except OSError as error:
-            if error.errno not in _TAKEN_MEANWHILE or attempt == _PUBLISH_ATTEMPTS or not partial.exists():
-                raise
+def check_replaceable(path: Path) -> None:
+    """Raise `StoreError` if a store, archive, table or page cannot be written, as something not ours is there."""
+    with disk_errors(path, "write"):
+        check_ours(path, marked(path))
 
 
-def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names atomically (Linux `renameat2`); False where the file system cannot (NFS, Lustre)."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _CANNOT_EXCHANGE:
-        return False
-    raise OSError(number, os.strerror(number), str(second))
-
-
-def _moved_aside(path: Path) -> Path | None:
-    """Rename a store to a partial, and return that; None if another process has just moved or removed it."""
-    aside = partial_path(path)
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(path, aside)
-        return aside
-    return None
-
-
-def remove(path: Path) -> None:
+def remove(path: Path, judge: Judge | None = None) -> None:
     """Remove a store, directory or zip, if it is there; it is renamed first, so that no reader sees half of it.
 
     Raises
     ------
     StoreError
-        If the folder does not allow it.
+        If it is not ours, by default by its marker, or the folder does not allow it.
     """
     path = Path(path)
     with disk_errors(path, "remove"):
-        if aside := _moved_aside(path):
+        for aside in take_away(path, judge or marked(path)):
             with contextlib.suppress(FileNotFoundError):
                 delete(aside)
         if path.parent.is_dir():

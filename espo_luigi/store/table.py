@@ -14,6 +14,8 @@ from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Mar
 from espo_luigi.store.publish import written_aside
 
 Row = Mapping[str, str]
+# In the place of the marker: the file is ours, and not complete.
+_INCOMPLETE = "{}"
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker: Marker | None) -> None:
@@ -22,16 +24,20 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
     Raises
     ------
     StoreError
-        If the disk refuses.
+        If the disk refuses, or the path has what is no table of ours.
     """
+    mark = _in_one_line(marker) if marker is not None else _INCOMPLETE
+    with written_aside(path) as partial:
+        write_new(partial, f"{table_text(columns, rows)}{TABLE_MARK}{mark}\n")
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the text of a table without a marker."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    if marker is not None:
-        text.write(TABLE_MARK + _in_one_line(marker) + "\n")
-    with written_aside(path) as partial:
-        write_new(partial, text.getvalue())
+    return text.getvalue()
 
 
 def read_table(path: Path) -> list[Row]:
@@ -48,18 +54,23 @@ def read_table(path: Path) -> list[Row]:
         raise StoreError(f"cannot read the table {path} ({error}); {REMAKE}") from error
 
 
+def page_text(html: str, marker: Marker | None) -> str:
+    """Return a page of HTML with its marker as the last line."""
+    # The marker must not contain the end of the comment.
+    line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
+    return html.rstrip("\n") + "\n" + line
+
+
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
     """Write a page of HTML and publish it atomically, with its marker as the last line.
 
     Raises
     ------
     StoreError
-        If the disk refuses.
+        If the disk refuses, or the path has what is no page of ours.
     """
-    # The marker must not contain the end of the comment.
-    line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
     with written_aside(path) as partial:
-        write_new(partial, html.rstrip("\n") + "\n" + line)
+        write_new(partial, page_text(html, marker))
 
 
 def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None:

@@ -25,6 +25,7 @@ from espo_luigi.errors import EspoError, InputChangedError, ParameterError, name
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.store.inventory import read_inventory, size_bytes
 from espo_luigi.store.partials import bytes_begun
+from espo_luigi.store.publish import check_replaceable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.cost import Experience
@@ -181,12 +182,18 @@ class EspoTask(DependencyHelpers, SlurmTask):
         )
 
     def check(self) -> None:
-        """Raise an error if a wildcard or a resource is not possible."""
+        """Raise an error if a wildcard or a resource is not possible, or an output's path has what is not ours."""
         super().check()
         _ = self.context.folders_are_writable
         for name, parameter in self.get_params():
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())
+        self.check_outputs()
+
+    def check_outputs(self) -> None:
+        """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""
+        for target in self.output():
+            check_replaceable(target.path)
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks that make this task's inputs, as its ports say."""

@@ -17,7 +17,7 @@ from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, open_fixed, open_match, warn_of_dropped
 from espo_luigi.config import Extraction, Region, RunConfig, load
-from espo_luigi.config.paths import existing_parent
+from espo_luigi.config.paths import check_products_folder, existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
@@ -333,7 +333,9 @@ def _context(files: tuple[Path, ...]) -> RunContext:
             f"{lacking} of the run.\n"
             "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
         )
-    return RunContext(load(list(files)))
+    config = load(list(files))
+    check_products_folder(config.paths.final, config.paths.tmpdir)
+    return RunContext(config)
 
 
 def context() -> RunContext:

@@ -92,13 +92,17 @@ class Export(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if any export lacks a name or an attribute, or the folder belongs to another run."""
         super().check()
+        _owner(self).check(Path(self.folder))
+        self._check_configuration()
+
+    def check_outputs(self) -> None:
+        """Raise an error if the files have no names, or cannot get them."""
         if self.var not in (known := list(archives(self.context, self.sim_id))):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
         self.names.check()
         if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
             raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
-        _owner(self).check(Path(self.folder))
-        self._check_configuration()
+        super().check_outputs()
 
     def _check_configuration(self) -> None:
         """Raise `ParameterError` if the archive or the export was made under a different configuration."""

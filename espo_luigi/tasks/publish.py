@@ -12,17 +12,17 @@ from typing import Any
 from espo_luigi.config.fields import find_file
 from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
-from espo_luigi.files import replace_text
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.assets import StacOptions
-from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue
-from espo_luigi.publication.crate import METADATA_NAME, About, crate
+from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, check_catalogue
+from espo_luigi.publication.crate import METADATA_NAME, OF_OURS, About, crate
 from espo_luigi.publication.exported import find_exported, unfinished
 from espo_luigi.publication.products import find_products
-from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
+from espo_luigi.publication.relations import RELATIONS, Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
 from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
@@ -153,7 +153,14 @@ def publish(
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
-    # What the user gives is read before anything is written.
+    # What the user gives is read, and what would be replaced is looked at, before anything is written.
+    written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
+    for path, judge in written + ([(relations.file, RELATIONS)] if relations else []):
+        with disk_errors(path, "write"):
+            check_ours(path, judge)
+    catalogue = context().config.paths.project_catalog or final / "catalog.json"
+    if with_catalogue:
+        check_catalogue(catalogue)
     table = relations.doi_table if relations else None
     related = relations_of(products, read_dois(table, raw_datasets(products)) if table else {}) if relations else None
     markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
@@ -161,11 +168,9 @@ def publish(
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations.file, "write"):
-            text = json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n"
-            replace_text(relations.file, text, shared=True)
+            write_ours(relations.file, json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n", RELATIONS)
     if with_crate:
         write_crate(final)
-    catalogue = context().config.paths.project_catalog or final / "catalog.json"
     return Published(
         len(products),
         final / METADATA_NAME if with_crate else None,
@@ -190,7 +195,7 @@ def write_crate(final: Path) -> None:
     with alone(path) as write:
         # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))
-        write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", OF_OURS)
 
 
 def _former(path: Path) -> dict[str, Any]:

@@ -226,6 +226,13 @@ class Report(EspoTask):
         """Return the tasks of all products and of the summaries of them."""
         return self._shown
 
+    def check(self) -> None:
+        """Raise an error, too, if the page would replace files that no report has made."""
+        from espo_luigi.report.report_page import check_replaceable
+
+        super().check()
+        check_replaceable(self.out_page().path)
+
     @functools.cached_property
     def _shown(self) -> list[luigi.Task]:
         return [*products(), *summary_tasks()]
@@ -245,8 +252,9 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run as it stands, with up to four processes of this machine."""
-    from espo_luigi.report.report_page import write_report
+    from espo_luigi.report.report_page import check_replaceable, write_report
 
+    check_replaceable(out)
     write_report(run_view(), out, processes=min(4, machine_cpus()))
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -208,8 +209,9 @@ def test_what_was_cut_short_is_done_again_and_what_is_there_is_used(
     assert list(folder.iterdir()) == []
     (folder / "quick-1.0-py3-none-any.whl").touch()
     (folder / "middle-1.0-cp27-cp27m-win32.whl").touch()
-    (folder / ".partial").mkdir()
-    (folder / ".partial" / "half.whl").touch()
+    killed = folder / f".wheels.{socket.gethostname()}-999999999-0123456789abcdef.partial"
+    killed.mkdir()
+    (killed / "half.whl").touch()
     environment.collect_wheels(folder)
     assert asked[1] == ("deep-one==1.0", "middle==1.0", "top==1.0")
     names = {path.name for path in folder.iterdir()}

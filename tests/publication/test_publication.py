@@ -28,6 +28,7 @@ from espo_luigi.publication.alone import alone
 from espo_luigi.publication.catalogue import add_to_catalogue, row_of
 from espo_luigi.publication.crate import About, crate, listed
 from espo_luigi.publication.products import find_products
+from espo_luigi.replacing import by_digest
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["espo_luigi.publication.catalogue", "xarray", "zarr"])
@@ -341,7 +342,7 @@ def test_a_writer_on_another_node_is_waited_for_until_it_has_been_silent_for_lon
         pass
     os.utime(elsewhere, (0, time.time() - 2 * alone_module.SILENT_SECONDS))
     with alone(tmp_path / "cat.json", patience_seconds=0.3) as write:
-        write(tmp_path / "cat.json", "{}")
+        write(tmp_path / "cat.json", "{}", by_digest(()))
     assert [path.name for path in tmp_path.iterdir()] == ["cat.json"]
 
 
@@ -353,7 +354,7 @@ def test_who_was_suspended_until_another_took_over_writes_nothing(
     with pytest.raises(StoreError, match=said), alone(tmp_path / "cat.json") as write:
         (tmp_path / ".cat.json.lock").write_text(json.dumps({"host": "another-node", "pid": 1, "started": "1"}))
         monkeypatch.setattr("espo_luigi.jobs.trouble.Clock.now", lambda clock: time.monotonic() + 10**6)
-        write(tmp_path / "cat.json", "mine")
+        write(tmp_path / "cat.json", "mine", lambda descriptor: "")
     assert (tmp_path / "cat.json").read_text() == "the other's"
 
 

@@ -21,7 +21,7 @@ from zarr.storage import ZipStore
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, InstallationError, StoreError
-from espo_luigi.publication import stac
+from espo_luigi.publication import assets, stac
 from espo_luigi.publication.assets import StacOptions
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.exported import find_exported, unfinished
@@ -234,7 +234,7 @@ def test_the_same_products_give_the_same_bytes_and_no_archive_is_read_twice(
     options = StacOptions(tmp_path / "stac", exported=exported, with_references=True)
     write(final, options)
     first = contents(options.folder)
-    monkeypatch.setattr(hashlib, "file_digest", lambda *arguments: pytest.fail("read again"))
+    monkeypatch.setattr(assets, "identity_of", lambda path: pytest.fail("read again"))
     write(final, options)
     assert contents(options.folder) == first
     assert [path.name for path in tmp_path.iterdir()] == ["stac"]
@@ -295,15 +295,25 @@ def test_folders_behind_links_get_the_same_catalogue_and_stay_links(final: Path,
     assert {one.assets["zarr"].href for one in inside.values()} == {f"../../{ARCHIVE}", f"../../{DAY360}"}
 
 
-@pytest.mark.parametrize("name", ["notes.txt", ".git"])
-def test_a_folder_that_holds_anything_else_is_refused(name: str, final: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("notes.txt", "notes.txt"),
+        (".git", ".git"),
+        ("items/my.json", "items/my.json"),
+        ("kerchunk/my.json", "kerchunk"),
+    ],
+)
+def test_a_folder_that_holds_anything_else_is_refused(name: str, named: str, final: Path, tmp_path: Path) -> None:
     write(final, StacOptions(tmp_path / "stac"))
-    (tmp_path / "stac" / name).write_text("mine")
+    mine = tmp_path / "stac" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(StoreError, match=f"no catalogue of `espo publish --stac` .it has {name}"):
+    with pytest.raises(StoreError, match=rf"stac is there, .* has not made it: {named} in it is not ours"):
         write(final, StacOptions(tmp_path / "stac"))
-    with pytest.raises(StoreError, match="no catalogue"):
-        write(final, StacOptions(tmp_path / "stac" / name))
+    with pytest.raises(StoreError, match="has not made it: it is no folder"):
+        write(final, StacOptions(mine))
     assert contents(tmp_path) == before
 
 

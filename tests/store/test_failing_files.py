@@ -19,8 +19,8 @@ import xarray as xr
 from failing_files import FailingFiles, Fault, missing_parts
 
 from espo_luigi.errors import StoreError
+from espo_luigi.replacing import EXCHANGE, renamed
 from espo_luigi.store import Marker, link_store, open_store, pack, unchanged, write_store
-from espo_luigi.store.publish import _exchange
 
 _MISSING = missing_parts()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
@@ -169,10 +169,10 @@ def test_names_are_swapped_where_the_file_system_can_and_refused_where_told(file
     for name in ("a", "b"):
         (folder / name).mkdir()
         (folder / name / "who").write_text(name)
-    assert _exchange(folder / "a", folder / "b")
+    assert renamed(folder / "a", folder / "b", EXCHANGE)
     assert (folder / "a" / "who").read_text() == "b"
     files.set(Fault("exchange", error="EINVAL"))
-    assert not _exchange(folder / "a", folder / "b")
+    assert not renamed(folder / "a", folder / "b", EXCHANGE)
     assert (folder / "a" / "who").read_text() == "b"
 
 

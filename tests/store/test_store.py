@@ -216,7 +216,7 @@ def test_a_store_replaces_the_one_of_the_same_name(stored: Path) -> None:
 def test_it_also_replaces_where_the_file_system_cannot_swap_names(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.store.publish._exchange", lambda first, second: False)
+    monkeypatch.setattr("espo_luigi.replacing.renamed", lambda first, second, how: False)
     write_store(example(cells=2), stored, MARKER)
     assert open_store(stored).sizes["loc"] == 2
     assert [entry.name for entry in stored.parent.iterdir()] == ["a.zarr"]

@@ -17,8 +17,9 @@ import xarray as xr
 import zarr
 from store_examples import EVERY_WAY, MARKER, constant, fork, make, pass_on, to_publish, write_for_ever
 
+from espo_luigi import replacing
 from espo_luigi.errors import InputChangedError, StoreError
-from espo_luigi.store import Marker, is_complete, link_store, open_store, publish, read_marker, write_store
+from espo_luigi.store import Marker, is_complete, link_store, open_store, read_marker, write_store
 from espo_luigi.store.inventory import check_inventory
 
 
@@ -26,7 +27,7 @@ from espo_luigi.store.inventory import check_inventory
 def swap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems that swap two names, and those that do not (NFS, Lustre)."""
     if not request.param:
-        monkeypatch.setattr(publish, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(replacing, "renamed", lambda first, second, how: False)
 
 
 @pytest.fixture(params=["a.zarr", "a.zarr.zip"])

@@ -511,7 +511,9 @@ def test_after_a_partly_failed_run_of_all_only_unneeded_stores_are_deleted(here:
     work = here / "work"
     in_the_way = work / f"{NOLEAP}+north+cleaned_up.zarr"
     in_the_way.touch()
-    assert not espo_luigi.build([tasks.All()]).succeeded
+    with pytest.MonkeyPatch.context() as patch:  # as if the file had come after the run's start
+        patch.setattr(tasks.base.EspoTask, "check_outputs", lambda task: None)
+        assert not espo_luigi.build([tasks.All()]).succeeded
     kept = {f"{NOLEAP}+north+{name}.zarr" for name in ("regchunked", "tasmax+adjusted", "dtr+adjusted", "pr+adjusted")}
     assert {path.name for path in work.iterdir()} == kept | {in_the_way.name}
 

@@ -1,5 +1,6 @@
 """`espo export`: tasks like any other, on final archives of the small demo; what is wrong stops before anything."""
 
+import hashlib
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from espo_luigi import build, store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.export import netcdf
 from espo_luigi.export.folder import files_of
+from espo_luigi.store.identity import identity_of
 from espo_luigi.tasks.export import Export, every_export
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
@@ -156,12 +158,17 @@ def test_a_killed_export_leaves_nothing_half_written_and_goes_on_after_the_last_
         task.work()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    half, *whole = written(out / NC)
-    assert half.startswith(".") and whole == [f"{STEM}_19910101-19941231.nc"] and not task.complete()
-    first = (out / NC / whole[0]).stat()
+    notes, half, *whole = written(out / NC)
+    assert (
+        notes == f".{STEM}.sha256.espo-notes"
+        and half.endswith(".partial")
+        and whole == [f"{STEM}_19910101-19941231.nc"]
+        and not task.complete()
+    )
+    first = identity_of(out / NC / whole[0])
     monkeypatch.setattr(netcdf, "_describe", describe)
     task.work()
-    assert task.complete() and (out / NC / whole[0]).stat() == first
+    assert task.complete() and identity_of(out / NC / whole[0]) == first
     assert written(out / NC) == [f"{STEM}.sha256", *whole, f"{STEM}_19950101-19971231.nc"]
 
 
@@ -169,38 +176,36 @@ def test_a_deleted_file_is_written_again_alone(archives: dict[str, xr.Dataset], 
     task = one(tmp_path / "netcdf")
     task.work()
     first, second = files_of(task.out_checksums().path)
-    kept = first.stat()
+    kept = identity_of(first)
     second.unlink()
     assert not task.complete()
     task.work()
-    assert task.complete() and first.stat() == kept and second.exists()
+    assert task.complete() and identity_of(first) == kept and second.exists()
 
 
-def test_a_file_that_has_changed_since_its_checksum_is_written_again_with_a_deleted_one(
-    archives: dict[str, xr.Dataset], tmp_path: Path
+@pytest.mark.parametrize("sums_are", ["there", "deleted", "damaged", "a folder"])
+def test_a_file_that_has_changed_since_its_export_is_refused_and_stays(
+    sums_are: str, archives: dict[str, xr.Dataset], tmp_path: Path
 ) -> None:
     task = one(tmp_path / "netcdf")
     task.work()
     sums = task.out_checksums().path
     first, second = files_of(sums)
-    before = sums.read_text()
     with netCDF4.Dataset(first, "a") as file:
         file["tasmax"][0, 5, 5] = 0
-    second.unlink()
-    task.work()
-    assert sums.read_text().splitlines()[:2] == before.splitlines()[:2]
-    subprocess.run(["sha256sum", "-c", "--strict", sums.name], cwd=sums.parent, check=True)
-
-
-def test_files_whose_checksums_are_damaged_are_written_again(archives: dict[str, xr.Dataset], tmp_path: Path) -> None:
-    task = one(tmp_path / "netcdf")
-    task.work()
-    sums = task.out_checksums().path
-    before = sums.read_text().splitlines()[:2]
-    for damaged in (b"no two spaces\n", b"\xff\xfe\n"):
-        sums.write_bytes(damaged)
+    if sums_are == "damaged":
+        sums.write_bytes(b"\xff\xfe\n")
+    elif sums_are == "there":
+        second.unlink()
+    else:
+        sums.unlink()
+    if sums_are == "a folder":
+        sums.mkdir()
+        (sums / "thesis").touch()
+    before = {path: path.read_bytes() for path in sums.parent.rglob("*") if path.is_file()}
+    with pytest.raises(store.marker.StoreError, match=r"is there, and cannot be replaced or removed, .* move it away"):
         task.work()
-        assert sums.read_text().splitlines()[:2] == before and task.complete()
+    assert {path: path.read_bytes() for path in sums.parent.rglob("*") if path.is_file()} == before
 
 
 def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_new_checksums(
@@ -211,6 +216,11 @@ def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_n
     former = (out / NC / f"{STEM}_19910101-19941231.nc").read_bytes()
     left = out / NC / f"{STEM}_19600101-19631231.nc"  # of a longer period, once
     left.write_bytes(former)
+    sums = one(out).out_checksums().path
+    sums.write_text(f"{hashlib.sha256(former).hexdigest()}  {left.name}\n{sums.read_text()}")
+    extract = out / NC / f"{STEM}_19910101-19911231.nc"  # of the user, with all attributes of the exported file
+    subprocess.run(["ncks", "-d", "time,0,364", out / NC / f"{STEM}_19910101-19941231.nc", extract], check=True)
+    extracted = extract.read_bytes()
     beside = out / NC / f"{STEM}_min_19600101-19631231.nc"  # of a variable whose name begins so
     beside.write_bytes(former)
     archive = tasks.ConcatenationFinal(sim_id=NOLEAP)
@@ -222,7 +232,7 @@ def test_a_new_archive_makes_the_export_stale_and_its_files_are_replaced_under_n
     own_settings.set("espo", "rerun", "stale")
     assert not one(out).complete()
     one(out).work()
-    assert one(out).complete() and not left.exists() and beside.exists()
+    assert one(out).complete() and not left.exists() and beside.exists() and extract.read_bytes() == extracted
     assert (out / NC / f"{STEM}_19910101-19941231.nc").read_bytes() != former
 
 
@@ -336,9 +346,7 @@ def test_a_file_of_somebody_else_is_never_overwritten(archives: dict[str, xr.Dat
     foreign = tmp_path / "netcdf" / NC / f"{STEM}_19950101-19971231.nc"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("precious")
-    with pytest.raises(
-        store.marker.StoreError, match=r"19950101-19971231\.nc is there, and no export of espo_luigi made"
-    ):
+    with pytest.raises(store.marker.StoreError, match=r"19950101-19971231\.nc is there, .* espo_luigi has not made it"):
         one(tmp_path / "netcdf").work()
     assert foreign.read_text() == "precious" and written(foreign.parent) == [foreign.name]
 

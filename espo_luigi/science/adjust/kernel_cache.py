@@ -9,6 +9,7 @@ import glob
 import hashlib
 import os
 import random
+import re
 import shutil
 import sys
 import time
@@ -25,6 +26,7 @@ _KERNELS = os.path.join(os.path.dirname(__file__), "kernels")
 # Kernels take their numbers of treatments from its order.
 _CHOICES = os.path.join(os.path.dirname(__file__), os.pardir, "choices.py")
 _NAME = "kernels-"
+_FOLDER = re.compile(rf"{_NAME}[0-9a-f]{{16}}")
 # Longer than compiling takes; then whoever waits compiles for itself.
 _PATIENCE_SECONDS = 300.0
 _UNUSED_SECONDS = 30 * 86400.0
@@ -138,5 +140,6 @@ def remove_unused(folder: str) -> None:
     """Remove the code beside `folder` that no process has loaded for a month: other sources', or other processors'."""
     for other in _in(os.path.dirname(folder), f"{_NAME}*"):
         with contextlib.suppress(OSError):
-            if other != folder and time.time() - os.stat(other).st_mtime > _UNUSED_SECONDS:
+            is_ours = _FOLDER.fullmatch(os.path.basename(other)) and not os.path.islink(other)
+            if is_ours and other != folder and time.time() - os.stat(other).st_mtime > _UNUSED_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)

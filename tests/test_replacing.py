@@ -1,0 +1,343 @@
+"""What stands under a name is replaced or removed only if espo_luigi has made it; nobody else deletes or renames."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from espo_luigi import replacing
+from espo_luigi.catalog.build import check_replaceable, write_catalog
+from espo_luigi.catalog.read import COLUMNS
+from espo_luigi.demo.make import ensure_demo
+from espo_luigi.errors import CatalogError, EspoError, StoreError
+from espo_luigi.explain.figure import check_suffix
+from espo_luigi.publication.alone import alone
+from espo_luigi.publication.catalogue import add_to_catalogue
+from espo_luigi.publication.crate import METADATA_NAME, OF_OURS
+from espo_luigi.publication.relations import RELATIONS
+from espo_luigi.replacing import by_manifest, delete, is_hidden_name, partial_path, write_manifest, write_ours
+from espo_luigi.report.report_page import write_report
+from espo_luigi.report.view import RunView
+from espo_luigi.store import Marker, pack, remove, write_page, write_store, write_table
+from espo_luigi.store.partials import abandoned_partials
+from espo_luigi.store.publish import written_aside
+
+PACKAGE = Path(__file__).parent.parent / "espo_luigi"
+WORK = Marker("Work")
+
+# The source: who takes something away from under a name, or writes a file that may be there.
+
+TAKING = {"rmtree", "unlink", "rmdir", "removedirs", "renames", "copytree", "copyfile", "write_text", "write_bytes"}
+OF_OS = {"replace", "remove", "rename", "move", "copy"}
+STATE = {"replace_text", "write_atomically"}
+# Where `rename` is a method of datasets.
+OF_DATASETS = {"science", "catalog", "demo", "tasks"}
+ALLOWED = {
+    "replacing.py": {"rmtree", "unlink", "rename", "replace"},
+    "files.py": {"unlink", "replace"},  # hidden neighbours, and files of a state folder
+    "driver/run/board.py": {"write_atomically"},
+    "store/partials.py": {"rename", "rmtree", "unlink", "replace_text"},  # hidden names, and inside of them
+    "store/link.py": {"copyfile", "replace_text"},  # in a partial
+    "store/write.py": {"replace_text"},  # in a partial
+    "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
+    "report/report_page.py": {"write_bytes"},  # in a partial
+    "export/folder.py": {"unlink", "replace_text"},  # the hidden notes, and a hidden neighbour
+    "commands/environment.py": {"write_text"},  # in a folder of `tempfile`
+    "commands/cli.py": {"write_text"},  # of click's formatter
+}
+
+
+def calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        of = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+        is_a_paths = name == "rename" and path.relative_to(PACKAGE).parts[0] not in OF_DATASETS
+        if name in TAKING | STATE or is_a_paths or (of in ("os", "shutil") and name in OF_OS):
+            yield name
+        if name == "open" and of not in ("zarr", "archive") and _may_empty(node):
+            yield "open"
+
+
+def _may_empty(node: ast.Call) -> bool:
+    """Whether `open` empties or changes a file, and is given a name: no descriptor, no new file, no own one."""
+    given = (*node.args, *(each.value for each in node.keywords))
+    constants = [one.value for one in given if isinstance(one, ast.Constant)]
+    modes = {one for one in constants if isinstance(one, str) and set(one) <= set("rwxab+")}
+    opened = ast.unparse(node.args[0]) if node.args else ""
+    return any(set(mode) & set("wa+") for mode in modes) and not opened.startswith(("open_new(", "open_own("))
+
+
+def test_nobody_else_deletes_renames_over_something_or_empties_a_file() -> None:
+    """The package `jobs` has files of state only, in a run's own folder."""
+    found = {path.relative_to(PACKAGE).as_posix(): set(calls(path)) for path in sorted(PACKAGE.rglob("*.py"))}
+    assert {name: names for name, names in found.items() if names and not name.startswith("jobs/")} == ALLOWED
+
+
+def test_the_reading_of_the_source_finds_what_it_looks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    code = ["shutil.rmtree(a)", "p.unlink()", "p.rename(q)", "os.replace(a, b)", "open(p, 'w')", "p.open(mode='r+')"]
+    (tmp_path / "a.py").write_text("\n".join(code))
+    assert sorted(calls(tmp_path / "a.py")) == ["open", "open", "rename", "replace", "rmtree", "unlink"]
+
+
+# Each command's outputs, and what may stand at each path that it writes.
+
+
+def stored(at: Path) -> None:
+    write_store(xr.Dataset({"x": ("y", [1.0])}), at, WORK)
+
+
+def packed(at: Path) -> None:
+    stored(source := at.with_name(f"source-of-{at.name}.zarr"))
+    pack(source, at)
+
+
+def reported(at: Path) -> None:
+    write_report(RunView((), "abc", "Land", (), (), (1991, 2020), at.parent, at.parent / "run", "local"), at)
+
+
+def crated(at: Path) -> None:
+    text = '{"@graph": ["https://w3id.org/ro/wfrun/process/0.5", {"name": "espo_luigi", "x": 1}]}'
+    with alone(at) as write:
+        write(at, text, OF_OURS)
+
+
+def grown(at: Path, maker: str = "espo test") -> None:
+    """A folder with a list, as those of figures, of STAC and of the demo."""
+    with written_aside(at, judge=by_manifest(maker)) as partial:
+        (partial / "items").mkdir(parents=True)
+        (partial / "items" / "a.json").write_text("{}")
+        write_manifest(partial, maker)
+
+
+# How an output is made, by its name, with the further names that it takes.
+OUTPUTS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "product.zarr": (stored, ()),
+    "product.zarr.zip": (packed, ()),
+    "problems.csv": (lambda at: write_table(["a"], [{"a": "1"}], at, None), ()),
+    "perfect.html": (lambda at: write_page("<html></html>", at, WORK), ()),
+    "thesis.html": (reported, ("thesis-figures", "thesis-improvement.csv")),
+    METADATA_NAME: (crated, ()),
+    "data.json": (lambda at: write_catalog([], at, "espo catalog"), ("data.csv",)),
+    "catalog.json": (lambda at: add_to_catalogue(at, [], at.parent), ("catalog.csv",)),
+    "datacite.json": (
+        lambda at: write_ours(at, '{\n "datacite": {\n  "relatedIdentifiers": []\n },\n "without_doi": []}', RELATIONS),
+        (),
+    ),
+    "stac": (grown, ()),
+}
+# Each as the user has it: a folder with a file, an empty file, a text, a link to either, a dangling link, a pipe.
+LINKS = ("link to a file", "link to a folder", "dangling link")
+KINDS = ("folder", "empty file", "text", *LINKS, "pipe", "inside", "changed")
+
+
+def put_there(kind: str, path: Path, private: Path) -> None:
+    if kind in ("inside", "changed"):
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+        (path / "chapter.txt").write_text("years of work")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("empty file", "text"):
+        path.write_text("" if kind == "empty file" else "years of work\n")
+    else:
+        path.symlink_to(private / {"link to a file": "file", "link to a folder": "folder"}.get(kind, "none"))
+
+
+def everything(folder: Path) -> dict[str, object]:
+    """All that is below a folder: kinds, links' targets, files' bytes."""
+
+    def of(path: Path) -> object:
+        if path.is_symlink():
+            return "link", os.readlink(path)
+        return path.read_bytes() if path.is_file() else ("kind", path.is_dir(), path.is_fifo())
+
+    return {str(path.relative_to(folder)): of(path) for path in sorted(folder.rglob("*"))}
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(sorted(OUTPUTS)),
+    which=st.integers(0, 2),
+    kind=st.sampled_from(KINDS),
+    made_before=st.booleans(),
+    can_exchange=st.booleans(),
+)
+def test_nothing_that_is_not_ours_changes(
+    name: str, which: int, kind: str, made_before: bool, can_exchange: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    make, further = OUTPUTS[name]
+    folder = tmp_path_factory.mktemp("out")
+    private = tmp_path_factory.mktemp("private")
+    (private / "folder").mkdir()
+    for path in (private / "file", private / "folder" / "letter"):
+        path.write_text("private")
+    if made_before or kind in ("inside", "changed"):
+        make(folder / name)
+        make(folder / name)  # its own output is replaced
+    target = folder / [name, *further][which % (1 + len(further))]
+    # The table that a catalogue names may be empty.
+    assume(kind != "empty file" or not made_before or target.name != "catalog.csv")
+    put_there(kind, target, private)
+    if kind == "inside" and target.is_dir() and not target.name.endswith(".zarr"):
+        (target / "mine").write_text("years of work")
+    elif kind == "changed" and name == "thesis.html" and target.is_file():
+        target.write_bytes(target.read_bytes() + b"my note")
+    elif kind in ("inside", "changed"):
+        return
+    mine = everything(target) if target.is_dir() and not target.is_symlink() else everything(folder)[target.name]
+    with pytest.MonkeyPatch.context() as patch:
+        if not can_exchange:
+            patch.setattr(replacing, "renamed", lambda first, second, how: False)
+        with pytest.raises(EspoError, match=str(target.name).replace(".", r"\.")):
+            make(folder / name)
+    now = everything(target) if target.is_dir() and not target.is_symlink() else everything(folder)[target.name]
+    assert now == mine
+    assert everything(private) == {"file": b"private", "folder": ("kind", True, False), "folder/letter": b"private"}
+    assert not [path for path in folder.iterdir() if is_hidden_name(path.name)]
+
+
+def test_what_somebody_puts_there_after_it_was_judged_comes_back(tmp_path: Path) -> None:
+    """Between the look and the renaming, with file systems that swap names and those that do not."""
+    path = tmp_path / "a.zarr"
+    stored(path)
+
+    def judge(descriptor: int) -> str:
+        if "espo.json" in os.listdir(descriptor):
+            shutil.rmtree(path)
+            put_there("folder", path, tmp_path)
+            return ""
+        return "it is a thesis"
+
+    for can_exchange in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not can_exchange:
+                patch.setattr(replacing, "renamed", lambda first, second, how: False)
+            partial = partial_path(path)
+            put = functools.partial(replacing.put, partial, path, judge)
+            for take in (put, functools.partial(replacing.take_away, path, judge)):
+                shutil.rmtree(path)
+                stored(path)
+                partial.mkdir()
+                with pytest.raises(StoreError, match="it is a thesis"):
+                    take()
+                assert everything(path) == {"chapter.txt": b"years of work"}
+                delete(partial)
+                assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_of_a_hidden_name_only_ours_are_deleted_or_found_to_be_left_over(tmp_path: Path) -> None:
+    users = [".download.partial", ".Trash.partial", ".a.zarr.partial", ".mail-12-ab.partial", ".x.1.tmp", "a.partial"]
+    for name in users:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "letter").touch()
+        os.utime(tmp_path / name, (0, 0))
+        with pytest.raises(StoreError, match="was not deleted: expected a hidden name"):
+            delete(tmp_path / name)
+    ours = tmp_path / f".a.zarr.{socket.gethostname()}-999999999-0123456789abcdef.partial"
+    ours.mkdir()
+    assert list(abandoned_partials(tmp_path)) == [ours]
+    remove(tmp_path / "a.zarr")
+    write_store(xr.Dataset({"x": ("y", [1.0])}), tmp_path / "a.zarr", WORK)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*users, "a.zarr"])
+
+
+def test_the_demo_replaces_no_folder_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "chapter.txt").write_text("years of work")
+    with pytest.raises(StoreError, match=r"demo is there, .* it has no espo-files.json of the demonstration"):
+        ensure_demo({"folder": str(tmp_path / "demo")})
+    assert everything(tmp_path / "demo") == {"chapter.txt": b"years of work"}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_picture_of_ours_is_known_and_a_users_is_not(suffix: str, tmp_path: Path) -> None:
+    from espo_luigi.report.drawings import PICTURE_OF_OURS, new_figure, picture
+
+    path = tmp_path / f"thesis{suffix}"
+    figure = new_figure(1, 1)[0]
+    for _ in range(2):
+        write_ours(path, picture(figure, suffix, 50), PICTURE_OF_OURS)
+        check_suffix(path)
+    path.unlink()
+    figure.savefig(path)
+    with pytest.raises(StoreError, match="is not a picture that espo_luigi has drawn"):
+        check_suffix(path)
+
+
+def test_the_json_of_a_catalogue_does_not_take_the_name_of_its_table(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"--out .*table\.csv: expected a JSON file's name, such as table\.json"):
+        check_replaceable(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize("table", ["../private.csv", "$HOME/private.csv", "file://{private}", "link.csv", "cat.csv"])
+def test_publishing_rewrites_no_table_in_another_folder_and_none_behind_a_link(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (shared := tmp_path / "shared").mkdir()
+    private, catalogue = tmp_path / "private.csv", shared / "cat.json"
+    private.write_text(f"{','.join(COLUMNS)}\n")
+    (shared / "link.csv").symlink_to(private)
+    if table == "cat.csv":
+        write_catalog([], tmp_path / "others.json", "me")
+        catalogue.symlink_to(tmp_path / "others.json")
+    else:
+        catalogue.write_text(json.dumps({"catalog_file": table.format(private=private)}))
+    before = everything(tmp_path)
+    with pytest.raises(CatalogError, match=r"publishing follows no link|has its table elsewhere"):
+        add_to_catalogue(catalogue, [], tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_a_report_of_an_earlier_version_is_replaced_and_a_changed_one_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    reported(out)
+    (tmp_path / "report-figures" / replacing.MANIFEST_NAME).unlink()  # which earlier versions did not write
+    reported(out)
+    out.write_text(out.read_text() + "my note")
+    with pytest.raises(StoreError, match=r"report\.html is there, .* it has another checksum"):
+        reported(out)
+
+
+def test_a_report_that_was_killed_between_its_files_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report.html"
+    reported(out)
+    for survivors in (1, 2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("espo_luigi.report.report_page.written_aside", killed_after(survivors))
+            reported(out)
+    reported(out)
+
+
+def killed_after(survivors: int) -> Callable[..., object]:
+    """`written_aside` of a process that is killed once it has written so many outputs."""
+    numbers = itertools.count()
+
+    def aside(path: Path, judge: replacing.Judge) -> object:
+        if next(numbers) >= survivors:
+            raise KeyboardInterrupt
+        return written_aside(path, judge=judge)
+
+    return aside

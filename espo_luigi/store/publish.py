@@ -1,6 +1,7 @@
 """Atomic publication: write beside the final name, check, rename. Removal is atomic, too.
 
-`Publication` says under which conditions a job publishes. `written_aside` writes and publishes a file or a folder.
+`Publication` says under which conditions a job publishes. `written_aside` writes and publishes a file or a folder,
+`partial_of` a store that several processes write.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from espo_luigi.files import keep_rights, sync_path
+from espo_luigi.errors import StoreError
+from espo_luigi.files import HeldFolder, keep_rights, sync_path
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors
-from espo_luigi.store.partials import BlockCount, partial_path, recorded, sweep_partials
+from espo_luigi.store.partials import BlockCount, delete_partial, partial_path, recorded, sweep_partials
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -83,29 +85,41 @@ _in_force: list[Publication] = []
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, *, resumable: bool = False) -> Iterator[Path]:
-    """Yield a partial to write; publish it as `path` when the `with` block ends well, and delete it otherwise.
-
-    A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes it over.
+def written_aside(path: Path) -> Iterator[Path]:
+    """Yield a file or folder to make; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
     Raises
     ------
     StoreError
         If the disk refuses: full, read-only, over quota, no permission.
     """
-    partial = partial_path(path)
+    with partial_of(path) as partial:
+        yield partial.content
+
+
+@contextlib.contextmanager
+def partial_of(path: Path, *, resumable: bool = False) -> Iterator[HeldFolder]:
+    """Yield a new partial; publish its content as `path` when the `with` block ends well, and delete it otherwise.
+
+    A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes its
+    content over. Raises as `written_aside` does.
+    """
     with disk_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_partials(path, spare_resumable=resumable)
+        partial = HeldFolder.make(partial_path(path))
         try:
             yield partial
             Publication.current().check()
-            publish(partial, path)
-            sweep_partials(path, published=True)
+            publish(partial.content, path)
         except BaseException as error:
-            if not (resumable and _is_stop(error) and recorded(partial)):
+            if isinstance(error, StoreError):
+                error.args = tuple(str(one).replace(str(partial.inside), str(partial.path)) for one in error.args)
+            if not (resumable and _is_stop(error) and recorded(partial.inside)):
                 _delete_what_is_still_written(partial)
             raise
+        _delete_what_is_still_written(partial)
+        sweep_partials(path, published=True)
 
 
 def _is_stop(error: BaseException) -> bool:
@@ -114,13 +128,11 @@ def _is_stop(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError)) or type(error).__name__ == "KilledWorker"
 
 
-def _delete_what_is_still_written(partial: Path) -> None:
-    """Delete a partial into which other threads of the failed computation may still write for a moment."""
+def _delete_what_is_still_written(partial: HeldFolder) -> None:
+    """Delete a partial into which other threads of a failed computation may still write for a moment."""
     for _ in range(_DELETE_ATTEMPTS):
         with contextlib.suppress(OSError):
-            delete(partial)
-        if not partial.exists():
-            return
+            return delete_partial(partial)
         time.sleep(0.1)
 
 

@@ -97,7 +97,7 @@ def test_a_thread_of_the_job_publishes_under_its_conditions(tmp_path: Path) -> N
 @pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])
 def test_a_writer_some_of_whose_files_are_gone_publishes_nothing(tmp_path: Path, lost: str) -> None:
     def lose() -> None:
-        found = next(tmp_path.glob(".a.zarr.*.partial")) / lost
+        found = next(tmp_path.glob(".a.zarr.*.partial/content")) / lost
         publish.delete(found)
 
     with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match="was deleted while it was written"):
@@ -107,7 +107,7 @@ def test_a_writer_some_of_whose_files_are_gone_publishes_nothing(tmp_path: Path,
 
 def test_a_file_without_bytes_is_not_published(tmp_path: Path) -> None:
     def empty() -> None:
-        os.truncate(next(tmp_path.glob(".a.zarr.*.partial/pr/c/4/0")), 0)
+        os.truncate(next(tmp_path.glob(".a.zarr.*.partial/content/pr/c/4/0")), 0)
 
     with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=r"pr/c/4/0.* no bytes"):
         write_store(InTheMiddle(empty).dataset(), tmp_path / "a.zarr", MARKER)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from espo_luigi.jobs.order import label_of
 from espo_luigi.publication.products import Product, raw_files
@@ -169,7 +169,10 @@ def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[E
     yield found | ({"version": fingerprint, "hasPart": _refer(described)} if described else {})
     for id, (path, tracking) in described.items():
         known = {"identifier": tracking} if tracking else {}
-        yield {"@id": id, "@type": "CreativeWork", "name": Path(path).name, "url": Path(path).as_uri(), **known}
+        is_url = "://" in path
+        name = Path(urlsplit(path).path if is_url else path).name
+        address = path if is_url else Path(path).absolute().as_uri()
+        yield {"@id": id, "@type": "CreativeWork", "name": name, "url": address, **known}
 
 
 def _configuration(config_hash: str) -> Entity:

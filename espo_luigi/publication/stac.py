@@ -37,6 +37,7 @@ from espo_luigi.publication.crate import About
 from espo_luigi.publication.exported import ExportedFile
 from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.publication.relations import identifier_of
+from espo_luigi.redaction import without_secrets
 from espo_luigi.store.marker import REMAKE
 from espo_luigi.store.publish import written_aside
 
@@ -317,4 +318,4 @@ def _collection(found: Sequence[_Described], about: About) -> dict[str, Any]:
 
 
 def _render(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return without_secrets(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"

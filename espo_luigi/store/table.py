@@ -10,6 +10,7 @@ from pathlib import Path
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import write_new
+from espo_luigi.redaction import without_secrets
 from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Marker
 from espo_luigi.store.publish import written_aside
 
@@ -27,7 +28,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: without_secrets(value) for name, value in row.items()} for row in rows)
     if marker is not None:
         text.write(TABLE_MARK + _in_one_line(marker) + "\n")
     with written_aside(path) as partial:
@@ -56,7 +57,7 @@ def write_page(html: str, path: Path, marker: Marker | None) -> None:
     # The marker must not contain the end of the comment.
     line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
     with written_aside(path) as partial:
-        write_new(partial, html.rstrip("\n") + "\n" + line)
+        write_new(partial, without_secrets(html.rstrip("\n")) + "\n" + line)
 
 
 def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None:

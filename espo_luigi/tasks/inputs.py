@@ -17,6 +17,7 @@ from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.redaction import without_secrets
 from espo_luigi.science.choices import INPUT_PROBLEMS
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
@@ -68,7 +69,8 @@ class InputTask(EspoTask):
 
     def marker(self) -> store.Marker:
         """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
-        return replace(super().marker(), inputs={str(path): tracking_id(str(path)) for path in self.raw_files()})
+        inputs = {without_secrets(str(path)): tracking_id(str(path)) for path in self.raw_files()}
+        return replace(super().marker(), inputs=inputs)
 
     def run(self) -> None:
         """Have a job make the table, and log its warnings."""

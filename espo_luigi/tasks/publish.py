@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.config.fields import find_file
-from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.lifecycle.records import read_json
@@ -23,6 +22,7 @@ from espo_luigi.publication.products import find_products
 from espo_luigi.publication.relations import Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
 from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
@@ -161,7 +161,7 @@ def publish(
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations.file, "write"):
-            text = json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n"
+            text = without_secrets(json.dumps(related.document(), indent=1, ensure_ascii=False)) + "\n"
             replace_text(relations.file, text, shared=True)
     if with_crate:
         write_crate(final)
@@ -190,7 +190,7 @@ def write_crate(final: Path) -> None:
     with alone(path) as write:
         # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))
-        write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        write(path, without_secrets(json.dumps(document, indent=1, ensure_ascii=False)) + "\n")
 
 
 def _former(path: Path) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from espo_luigi.errors import (
     InputChangedError,
     SizingError,
     WorkersLostError,
+    as_text,
+    log_as_text,
 )
 from espo_luigi.files import lives, open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
@@ -119,6 +121,7 @@ def _set_up_process() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
+    logging.getLogger().handlers[0].addFilter(log_as_text)
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
@@ -185,7 +188,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
     if monitor.done.is_set():
         logger.warning("The work is done; while ending: %s: %s", type(error).__name__, error)
         return {}
-    said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {error}"}
+    said: dict[str, Any] = {"outcome": _outcome(error), "exception": as_text(f"{type(error).__name__}: {error}")}
     if isinstance(error, Stopped):
         logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
         return said | {"exit_code": error.code}
@@ -193,7 +196,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         logger.error("%s", error)
         return said
     logger.exception("The task failed")
-    return said | {"traceback": traceback.format_exc()}
+    return said | {"traceback": as_text(traceback.format_exc())}
 
 
 def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import os
 import secrets
+import shutil
 import stat
 import time
 import weakref
@@ -289,6 +290,17 @@ class HeldFolder:
     def content(self) -> Path:
         """The file or folder that is made inside, and renamed when it is whole."""
         return self.inside / CONTENT
+
+    def delete(self) -> None:
+        """Delete all that is inside, then the name, unless something else has the name now."""
+        for entry in os.scandir(self.inside):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(self.path)
 
 
 @contextlib.contextmanager

@@ -213,7 +213,7 @@ def _take(former: Path, partial: HeldFolder, path: Path) -> set[Block]:
         blocks = _verified(inside) if is_ours else set()
         if blocks:
             for name in (CONTENT, FOLDER_NAME):
-                delete(partial.inside / name)
+                os.rename(partial.inside / name, inside / f"new-{name}")
                 os.rename(inside / name, partial.inside / name)
     delete_quietly(taken)
     return blocks
@@ -329,14 +329,6 @@ def _size_and_checksum(path: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return size, checksum
-
-
-def delete_partial(partial: HeldFolder) -> None:
-    """Delete all that is in a partial, then its name, unless something else has the name now."""
-    for name in os.listdir(partial.inside):
-        delete(partial.inside / name)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        os.rmdir(partial.path)
 
 
 class BlockCount:

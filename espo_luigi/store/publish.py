@@ -18,7 +18,7 @@ from pathlib import Path
 from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, keep_rights, sync_path
 from espo_luigi.store.disk import delete, delete_quietly, disk_errors
-from espo_luigi.store.partials import BlockCount, delete_partial, partial_path, recorded, sweep_partials
+from espo_luigi.store.partials import BlockCount, partial_path, recorded, sweep_partials
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -132,7 +132,7 @@ def _delete_what_is_still_written(partial: HeldFolder) -> None:
     """Delete a partial into which other threads of a failed computation may still write for a moment."""
     for _ in range(_DELETE_ATTEMPTS):
         with contextlib.suppress(OSError):
-            return delete_partial(partial)
+            return partial.delete()
         time.sleep(0.1)
 
 
@@ -152,19 +152,32 @@ def publish(partial: Path, path: Path) -> None:
 def _taking_the_name(partial: Path, path: Path) -> Iterator[Path | None]:
     """Rename the partial, and yield where former stores are now; try again if another process publishes meanwhile."""
     for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+        aside = None
         try:
             if path.is_dir() and not path.is_symlink():
                 if _exchange(partial, path):
                     yield partial
                     return
-                yield _moved_aside(path)
+                aside = _moved_aside(path)
             # A catalogue of a group stays the group's.
             keep_rights(partial, path)
             os.replace(partial, path)
+            yield aside
             return
         except OSError as error:
+            # A full disk may refuse the new name: the former store gets its own back, unless another process publishes.
+            if aside is not None and not _put_back(aside, path):
+                yield aside
             if error.errno not in _TAKEN_MEANWHILE or attempt == _PUBLISH_ATTEMPTS or not partial.exists():
                 raise
+
+
+def _put_back(aside: Path, path: Path) -> bool:
+    try:
+        os.rename(aside, path)
+    except OSError:
+        return not path.exists()
+    return True
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -149,3 +150,22 @@ def test_nobody_takes_a_partial_of_the_same_name_for_its_own(
     with pytest.raises((StoreError, FileExistsError)):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
+
+
+def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk without an exchange of names (NFS, Lustre): the new entry of the folder may not fit."""
+    write_store(constant(1), tmp_path / "a.zarr", MARKER)
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_exchange", lambda *names: False)
+        replace = os.replace
+        patched.setattr(os, "replace", lambda a, b: (full if Path(b) == tmp_path / "a.zarr" else replace)(a, b))
+        with pytest.raises(StoreError, match="ENOSPC"):
+            write_store(constant(2), tmp_path / "a.zarr", MARKER)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+    assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()

@@ -66,11 +66,16 @@ def _open_own(path: str | os.PathLike[str], how: int, mode: int) -> int:
 
 def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:
     """Write a new file; `durable` forces it onto the disk. Raises FileExistsError as `open_new` does."""
-    with open(open_new(path, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        with open(open_new(path, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        # A full disk refuses the bytes, and the system's error names no file.
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False, shared: bool = False) -> None:
@@ -84,7 +89,9 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
         if shared:
             keep_rights(aside, path)
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == os.fspath(aside):
+            error.filename = os.fspath(path)
         aside.unlink(missing_ok=True)
         raise
     if durable:

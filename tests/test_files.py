@@ -110,6 +110,13 @@ def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int
     assert not other.exists() if kind == "dangling" else other.read_text() == "mine"
 
 
+def test_the_error_of_a_full_disk_names_the_file(tmpfs: Callable[[str, str], Path]) -> None:
+    path = tmpfs("disk", "size=16k") / "file"
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        files.replace_text(path, "x" * 100_000)
+    assert not list(path.parent.iterdir())
+
+
 def test_a_file_of_ones_own_is_appended_to_emptied_or_only_opened(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for how, expected in ((0, "1old"), (os.O_APPEND, "1old2"), (os.O_TRUNC, "3")):

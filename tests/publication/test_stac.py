@@ -8,7 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -332,6 +333,19 @@ def test_a_disk_that_fails_in_the_middle_leaves_the_former_catalogue(
     with pytest.raises(StoreError, match=r"No space left|full"):
         write(final, StacOptions(tmp_path / "stac", ("https://data.example.org",)))
     assert contents(tmp_path) == before
+
+
+def test_a_full_disk_leaves_the_former_catalogue_whole(final: Path, tmpfs: Callable[[str, str], Path]) -> None:
+    disk = tmpfs("disk", "size=256k")
+    write(final, StacOptions(disk / "stac"))
+    with suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    before = contents(disk / "stac")
+    with pytest.raises(StoreError, match=r"cannot write .*stac .ENOSPC: No space left.*; free space there"):
+        write(final, StacOptions(disk / "stac", ("https://data.example.org",)))
+    assert contents(disk / "stac") == before
+    assert {entry.name for entry in disk.iterdir()} == {"stac", "full"}
 
 
 def test_products_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

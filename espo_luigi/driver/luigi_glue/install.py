@@ -7,6 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from configparser import InterpolationError
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -76,7 +77,7 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
         factory.arguments = sys.argv[1:]
     try:
         return _luigis_run(cmdline_args, *arguments, **keywords)
-    except (MissingParameterException, ValueError) as error:
+    except (MissingParameterException, ValueError, InterpolationError) as error:
         if not (of_command and _is_told(error)):
             raise
         raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error

@@ -83,7 +83,10 @@ def _checksum_files(folder: Path) -> Iterator[Path]:
 
 
 def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
-    lines = list(enumerate(table.read_text(encoding="utf-8").splitlines(), 1))
+    try:
+        lines = list(enumerate(table.read_text(encoding="utf-8").splitlines(), 1))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{table} cannot be read as checksums ({error}); {_EXPORT_AGAIN}") from error
     sums = [(number, line) for number, line in lines if not line.startswith("#")]
     if not sums:
         raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
@@ -123,4 +126,4 @@ def _described(path: Path, sha256: str, table: Path) -> ExportedFile:
 
 
 def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

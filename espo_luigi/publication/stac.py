@@ -222,8 +222,9 @@ def _former_items(folder: Path) -> dict[str, dict[str, Any]]:
     for path in sorted((folder / ITEMS).glob("*.json")):
         try:
             item = json.loads(path.read_text(encoding="utf-8"))
-            found[str(item["properties"]["espo_luigi:product"])] = item
-        except (OSError, ValueError, KeyError, TypeError):
+            properties, archive = dict(item["properties"]), dict(item["assets"]["zarr"])
+            found[str(properties["espo_luigi:product"])] = {"properties": properties, "assets": {"zarr": archive}}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 

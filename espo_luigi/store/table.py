@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
@@ -35,15 +36,25 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
         write_new(partial, text.getvalue())
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
     """Read the rows of a table, complete or not.
 
     Raises
     ------
     StoreError
-        If the file is missing or cannot be read.
+        If the file is missing, cannot be read, or lacks a cell or one of `columns`.
     """
-    return list(csv.DictReader(_lines(path, "table")))
+    reader = csv.DictReader([f"{line}\n" for line in _lines(path, "table")], strict=True)
+    try:
+        rows: list[Row] = list(reader)
+    except csv.Error as error:
+        raise StoreError(f"{path} is damaged ({error}); {REMAKE}") from error
+    header = reader.fieldnames or []
+    if missing := [name for name in columns if name not in header]:
+        raise StoreError(f"{path} has no column {', '.join(missing)}; expected {', '.join(columns)}; {REMAKE}")
+    if any(None in row or None in row.values() for row in rows):
+        raise StoreError(f"{path}: a row has more or fewer cells than the {len(header)} columns; {REMAKE}")
+    return rows
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
@@ -79,16 +90,21 @@ def read_checksums(path: Path) -> dict[str, str]:
     Raises
     ------
     StoreError
-        If the file is missing or cannot be read.
+        If the file is missing, cannot be read, or holds something else.
     """
-    pairs = (line.split("  ", 1) for line in _lines(path, "checksums") if not line.startswith("#"))
-    return {name: digest for digest, name in pairs}
+    lines = [line for line in _lines(path, "checksums") if line and not line.startswith("#")]
+    found = [re.fullmatch(r"([0-9a-f]{64})  ([^/\0]+)", line) for line in lines]
+    if None in found:
+        line = lines[found.index(None)]
+        raise StoreError(f"{path}: got {line[:100]!r}, expected a SHA-256 and the name of a file beside it; {REMAKE}")
+    return {match[2]: match[1] for match in found if match}
 
 
 def _lines(path: Path, what: str) -> list[str]:
     """The lines of a file, but the marker's."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Only these ends: a message may hold other characters that Python takes for ends of lines.
+        lines = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read the {what} {path} ({error}); {REMAKE}") from error
     return [line for line in lines if not line.startswith(TABLE_MARK)]

@@ -15,7 +15,7 @@ from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.redaction import without_secrets
 from espo_luigi.science.choices import INPUT_PROBLEMS
@@ -48,11 +48,16 @@ class InputTask(EspoTask):
         raise NotImplementedError
 
     def complete(self) -> bool:
-        """Return True if the table exists, and the present configuration lets none of its problems fail."""
+        """Return True if the table is whole, and the present configuration lets none of its problems fail."""
         if not super().complete():
             return False
         actions = self.context.config.extraction.on_input_problem
-        return all(getattr(actions, row["problem"]) == "warn" for row in store.read_table(self.out_problems().path))
+        try:
+            rows = store.read_table(self.out_problems().path, COLUMNS)
+        except StoreError as error:
+            logger.warning("%s is made again: %s", self.label(), error)
+            return False
+        return all(getattr(actions, row["problem"], "fail") == "warn" for row in rows)
 
     def work(self) -> None:
         """Write the table; raises `DataError` if a problem in it fails."""

@@ -196,7 +196,8 @@ def write_crate(final: Path) -> None:
 def _former(path: Path) -> dict[str, Any]:
     """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
     former = read_json(path) or {}
-    entities = [entity for entity in former.get("@graph", ()) if isinstance(entity, dict)]
+    graph = former.get("@graph")
+    entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
     hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
     return {**former, "@graph": hidden}
 

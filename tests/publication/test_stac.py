@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import exported_products as made
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from damaged import damaged
+from hypothesis import given, settings
 from zarr.storage import ZipStore
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, InstallationError, StoreError
 from espo_luigi.publication import stac
-from espo_luigi.publication.assets import StacOptions
+from espo_luigi.publication.assets import Order, StacOptions, checksum_of
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.exported import find_exported, unfinished
 from espo_luigi.publication.products import find_products
@@ -445,3 +448,21 @@ def test_intake_esm_finds_by_variable_what_stac_lists(final: Path, written: Stac
     (archive,) = (path for path in found.df["path"] if path.endswith(".zip"))
     opened = xr.open_zarr(ZipStore(archive, mode="r"))
     assert opened["tasmax"].dims == ("time", "lat", "lon")
+
+
+def test_former_items_of_any_shape_are_passed_over(written: StacCatalogue, final: Path, tmp_path: Path) -> None:
+    path = next((written.collection.parent / "items").glob("day_sim*.json"))
+    whole = json.loads(path.read_text())
+    (tmp_path / "items").mkdir()
+    (product,) = [one for one in find_products(final) if one.path.name == Path(ARCHIVE).name]
+    order = Order(StacOptions(tmp_path), final, made.ABOUT, {}, {})
+    expected = checksum_of(product, order)
+
+    @settings(max_examples=40)
+    @given(damaged(whole))
+    def is_passed_over(item: Any) -> None:
+        (tmp_path / "items" / "a.json").write_text(json.dumps(item))
+        former = stac._former_items(tmp_path)
+        assert checksum_of(product, replace(order, former=former)) == expected
+
+    is_passed_over()

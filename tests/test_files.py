@@ -9,11 +9,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from strangers import AS_STRANGER, NOBODY, as_root
+from strangers import AS_STRANGER, NOBODY, as_root, reachable
 
 from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
@@ -75,20 +75,6 @@ def test_a_link_that_another_user_has_put_in_a_groups_folder_empties_no_file(wri
         write(shared)
     assert precious.read_text() == "years of work"
     assert precious.stat().st_mtime_ns == before
-
-
-@contextlib.contextmanager
-def reachable(folder: Path) -> Iterator[None]:
-    """Let other users go through pytest's own folders, which are for their owner alone."""
-    parents = [one for one in (folder, *folder.parents) if one.is_relative_to("/tmp") and one != Path("/tmp")]
-    modes = {one: stat.S_IMODE(one.stat().st_mode) for one in parents}
-    try:
-        for one in parents:
-            one.chmod(modes[one] | 0o011)
-        yield
-    finally:
-        for one, mode in modes.items():
-            one.chmod(mode)
 
 
 @pytest.mark.parametrize("how", [os.O_TRUNC, os.O_APPEND])

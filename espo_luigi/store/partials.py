@@ -75,7 +75,12 @@ def _is_elsewhere(partial: Path, name: str) -> bool:
 
 
 def _is_abandoned(partial: Path) -> bool:
-    """Whether the process that made a partial is dead, as far as this host can know, or silent for two days."""
+    """Whether the process that made a partial is dead, as far as this host can know, or silent for two days.
+
+    Partials of other accounts do not count.
+    """
+    if _is_closed(partial):
+        return False
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
         is_own_number = int(here[1]) == os.getpid()
@@ -84,6 +89,11 @@ def _is_abandoned(partial: Path) -> bool:
     signs = (partial, *(partial / FOLDER_NAME).glob("*"))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
+
+
+def _is_closed(partial: Path) -> bool:
+    """Whether a partial is another account's, which alone can delete it."""
+    return partial.is_dir() and not os.access(partial, os.R_OK | os.W_OK | os.X_OK)
 
 
 def bytes_begun(paths: Sequence[Path]) -> list[int]:
@@ -132,7 +142,7 @@ def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool
     for partial in _partials_of(path):
         with contextlib.suppress(OSError, StoreError):
             swept = _is_abandoned(partial) or (published and _is_elsewhere(partial, path.name))
-            if swept and not (spare_resumable and _read_start(partial)):
+            if swept and not _is_closed(partial) and not (spare_resumable and _read_start(partial)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 remove_partial(partial)
 

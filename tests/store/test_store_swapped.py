@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +21,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from store_examples import MARKER, InTheMiddle, constant
-from strangers import NOBODY
+from strangers import AS_STRANGER, NOBODY, as_root, reachable
 
 from espo_luigi.errors import StoreError
 from espo_luigi.export.netcdf import Layout, write_netcdf
 from espo_luigi.files import HeldFolder
 from espo_luigi.store import blocks, open_store, write_store, write_table
 from espo_luigi.store.blocks import BlockWriter, HeldStore
+from espo_luigi.store.partials import abandoned_partials
 
 SECONDS = 0.5
 
@@ -141,6 +144,8 @@ def test_a_worker_elsewhere_refuses_whatever_has_the_name_of_the_partial(
     ds.to_zarr(HeldStore(partial), mode="w-", zarr_format=3, consolidated=False)
     writer = BlockWriter(partial, "pr", ((0, 8),), recorded=False)
     in_a_second_process(writer)
+    sent = pickle.loads(pickle.dumps(HeldStore(partial)))  # noqa: S301
+    assert sent.root != partial.content and sent.root.samefile(partial.content) and not sent.read_only
     assert (xr.open_zarr(partial.content, consolidated=False).pr == 1).all()
     ds.to_zarr(private / "content", mode="w", zarr_format=3, consolidated=False)
     before = contents(private)
@@ -193,3 +198,20 @@ def test_a_store_has_the_rights_and_the_group_of_what_is_made_in_its_folder(tmp_
     assert seen == [0o2700]
     assert (tmp_path / "a.zarr").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert (tmp_path / "a.csv").stat().st_mode & 0o777 == 0o664
+
+
+@as_root
+def test_the_private_partial_of_another_account_is_left_to_that_account(tmp_path: Path) -> None:
+    """As a colleague publishes the same store, or cleans up: it can neither be read nor deleted."""
+    os.chmod(tmp_path, 0o777)
+    partial = HeldFolder.make(tmp_path / ".a.zarr.another-host-7-0123abcd.partial")
+    os.utime(partial.path, (0, 0))
+    assert list(abandoned_partials(tmp_path)) == [partial.path]
+    code = (
+        "import sys; from pathlib import Path; from espo_luigi.store.partials import *; folder = Path(sys.argv[1]);"
+        "sweep_partials(folder / 'a.zarr', published=True); print(list(abandoned_partials(folder)))"
+    )
+    with reachable(tmp_path):
+        words = [*AS_STRANGER, sys.executable, "-c", code, str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "[]\n" and partial.path.is_dir()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
+
+from espo_luigi.redaction import without_secrets
 
 if TYPE_CHECKING:
     import logging
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 
 class EspoError(Exception):
     """Base of all errors that espo_luigi raises on purpose; shown to users without a traceback."""
+
+    def __str__(self) -> str:
+        """Return the message without secrets: it may name an address of a catalogue, and end in a log."""
+        return without_secrets(super().__str__())
 
 
 class ConfigurationError(EspoError):
@@ -99,11 +106,11 @@ class UnknownPathError(EspoError):
 
 
 def as_text(text: str) -> str:
-    """Return a text that is safe for a terminal: it cannot move the cursor or change colours.
+    """Return a text that is safe for a terminal: it cannot move the cursor or change colours, and has no secrets.
 
     Control characters and marks of the writing direction become escapes (``\\x1b``); line ends and tabs stay.
     """
-    return _NOT_TEXT.sub(lambda match: repr(match[0])[1:-1], text)
+    return _NOT_TEXT.sub(lambda match: repr(match[0])[1:-1], without_secrets(text))
 
 
 # C0 and C1 but for tabs and ends of lines, DEL, marks of direction, and halves of characters.
@@ -111,10 +118,13 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 
 
 def log_as_text(record: logging.LogRecord) -> bool:
-    """Pass a log's message through `as_text`: a filter for handlers of a terminal, which drops no record."""
+    """Pass a log's message and traceback through `as_text`: a filter for handlers, which drops no record."""
     message = record.getMessage()
     if (harmless := as_text(message)) != message:
         record.msg, record.args = harmless, None
+    if record.exc_info:
+        # Formatters take this text in place of their own.
+        record.exc_text = as_text("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
     return True
 
 

@@ -15,10 +15,13 @@ import io
 import json
 import os
 import secrets
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +148,16 @@ def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] 
 
 def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -> None:
     """Write a new file; `durable` forces it onto the disk. Raises FileExistsError as `open_new` does."""
-    with open(open_new(path, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+    try:
+        with open(open_new(path, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        # A full disk refuses the bytes, and the system's error names no file.
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False, shared: bool = False) -> None:
@@ -163,7 +171,9 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
         if shared:
             keep_rights(aside, path)
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename == os.fspath(aside):
+            error.filename = os.fspath(path)
         aside.unlink(missing_ok=True)
         raise
     if durable:
@@ -306,3 +316,107 @@ def drop_foreign_backend() -> None:
     module = os.environ.get("MPLBACKEND", "").removeprefix("module://")
     if module and module != os.environ["MPLBACKEND"] and importlib.util.find_spec(module.partition(".")[0]) is None:
         del os.environ["MPLBACKEND"]
+
+
+_A_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEY = "key-"
+CONTENT = "content"
+
+
+@dataclass(frozen=True)
+class HeldFolder:
+    """A private folder in a shared folder, held by a descriptor.
+
+    An account that may write the shared folder can rename the private folder, and put a link or a folder of its own
+    there. Writes below `inside` reach the private folder all the same, and no other account can change anything there.
+    Another process that gets this object, also on another node, opens the folder by its name, and refuses a link and
+    any folder that lacks the key. Only this account can know the key, which is a file's name in the private folder.
+    """
+
+    path: Path
+    key: str
+
+    def __reduce__(self) -> tuple[type[HeldFolder], tuple[Path, str]]:
+        return HeldFolder, (self.path, self.key)
+
+    @classmethod
+    def make(cls, path: Path) -> HeldFolder:
+        """Make the folder. Raises FileExistsError if the name is taken, also by another account meanwhile."""
+        os.mkdir(path, 0o700)
+        folder = cls(path, f"{_KEY}{secrets.token_hex(16)}")
+        try:
+            with open_folder(path) as descriptor:
+                folder._lock(descriptor)
+                folder._hold(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+            raise
+        return folder
+
+    def _lock(self, descriptor: int) -> None:
+        key = os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=descriptor)
+        try:
+            try:
+                # The owners on the file system, whose server may map all accounts to one.
+                owners = {os.fstat(key).st_uid, os.fstat(descriptor).st_uid}
+            finally:
+                os.close(key)
+            if len(owners) > 1 or os.listdir(descriptor) != [self.key]:
+                raise FileExistsError(errno.EEXIST, "another folder was put there meanwhile", str(self.path))
+            if (mode := stat.S_IMODE(os.fstat(descriptor).st_mode)) & 0o077:
+                with contextlib.suppress(OSError):
+                    os.fchmod(descriptor, mode & ~0o077)
+        except BaseException:
+            os.unlink(self.key, dir_fd=descriptor)
+            raise
+
+    @functools.cached_property
+    def inside(self) -> Path:
+        """The folder, by the descriptor of this process; keep this object as long as the path is used.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the name is gone, or is that of another folder.
+        """
+        with open_folder(self.path) as descriptor:
+            os.stat(self.key, dir_fd=descriptor, follow_symlinks=False)
+            return self._hold(descriptor)
+
+    def _hold(self, descriptor: int) -> Path:
+        held = os.dup(descriptor)
+        # Never closed before: a thread that still writes would write below the number's next folder.
+        weakref.finalize(self, os.close, held)
+        inside = Path(f"/proc/self/fd/{held}")
+        self.__dict__["inside"] = inside
+        return inside
+
+    @property
+    def content(self) -> Path:
+        """The file or folder that is made inside, and renamed when it is whole."""
+        return self.inside / CONTENT
+
+    def delete(self) -> None:
+        """Delete all that is inside, then the name, unless something else has the name now."""
+        for entry in os.scandir(self.inside):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(self.path)
+
+
+@contextlib.contextmanager
+def open_folder(path: Path) -> Iterator[int]:
+    """Yield a descriptor of a folder. Raises FileNotFoundError if the name is gone, or has a link or a file."""
+    try:
+        descriptor = os.open(path, _A_FOLDER)
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, "a link or a file has the folder's name", str(path)) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

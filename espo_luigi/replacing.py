@@ -132,6 +132,10 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
             os.replace(new, path)
             return former
         except OSError as error:
+            # A full disk may refuse the new name: the former folder gets its own back, unless another is there now.
+            with contextlib.suppress(OSError, IndexError):
+                os.rename(former[-1], path)
+                former.pop()
             if error.errno not in _TAKEN_MEANWHILE or attempt == _ATTEMPTS or not os.path.lexists(new):
                 raise
     return former

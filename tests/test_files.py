@@ -9,11 +9,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from strangers import AS_STRANGER, NOBODY, as_root
+from strangers import AS_STRANGER, NOBODY, as_root, reachable
 
 from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
@@ -79,20 +79,6 @@ def test_a_link_that_another_user_has_put_in_a_groups_folder_empties_no_file(wri
     assert precious.stat().st_mtime_ns == before
 
 
-@contextlib.contextmanager
-def reachable(folder: Path) -> Iterator[None]:
-    """Let other users go through pytest's own folders, which are for their owner alone."""
-    parents = [one for one in (folder, *folder.parents) if one.is_relative_to("/tmp") and one != Path("/tmp")]
-    modes = {one: stat.S_IMODE(one.stat().st_mode) for one in parents}
-    try:
-        for one in parents:
-            one.chmod(modes[one] | 0o011)
-        yield
-    finally:
-        for one, mode in modes.items():
-            one.chmod(mode)
-
-
 @pytest.mark.parametrize("how", [os.O_TRUNC, os.O_APPEND])
 @pytest.mark.parametrize("kind", ["symbolic", "dangling", "hard", "fifo"])
 def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int, tmp_path: Path) -> None:
@@ -110,6 +96,13 @@ def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int
     assert name.read_text() == "new"
     assert not name.is_symlink()
     assert not other.exists() if kind == "dangling" else other.read_text() == "mine"
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmpfs: Callable[[str, str], Path]) -> None:
+    path = tmpfs("disk", "size=16k") / "file"
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        files.replace_text(path, "x" * 100_000)
+    assert not list(path.parent.iterdir())
 
 
 def test_a_file_of_ones_own_is_appended_to_emptied_or_only_opened(tmp_path: Path) -> None:

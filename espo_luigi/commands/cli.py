@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import configparser
 import gc
 import os
 import select
@@ -10,7 +11,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from configparser import DuplicateSectionError
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -109,14 +109,37 @@ def _failed(error: Exception, words: list[str]) -> int:
 
 
 def _unexpected(error: Exception, words: list[str]) -> str:
-    if isinstance(error, DuplicateSectionError):
+    if isinstance(error, configparser.DuplicateSectionError):
         return f"{error.source}, line {error.lineno}: a second [{error.section}]; join the two sections"
-    if isinstance(error, ValueError):
+    if isinstance(error, configparser.DuplicateOptionError):
+        return f"{error.source}, line {error.lineno}: a second `{error.option}` in [{error.section}]; remove one"
+    if isinstance(error, configparser.MissingSectionHeaderError):
+        return f"{error.source}, line {error.lineno}: got {error.line!r}, expected a `[section]` before the first key"
+    if isinstance(error, configparser.ParsingError):
+        line, got = error.errors[0]
+        return f"{error.source}, line {line}: got {got}, expected `key = value`"
+    if isinstance(error, ValueError) and (told := _no_text_in_settings()):
+        return told
+    if isinstance(error, (ValueError, configparser.Error)):
         from espo_luigi.driver.luigi_glue.words import wrong_setting
 
         if wrong := wrong_setting(error):
             return wrong
     return f"{type(error).__name__}: {error} (`{shlex.join(['espo', '--debug', *words])}` shows where in the program)"
+
+
+def _no_text_in_settings() -> str:
+    """Return which luigi.cfg is no text, and where; nothing if all are texts."""
+    for path in (os.environ.get("LUIGI_CONFIG_PATH") or "luigi.cfg", "luigi.cfg"):
+        content = Path(path).read_bytes() if Path(path).is_file() else b""
+        try:
+            place = content.decode().find("\0")
+        except UnicodeDecodeError as error:
+            place = error.start
+        if place >= 0:
+            line = content.count(b"\n", 0, place) + 1
+            return f"{path}, line {line}: got the byte 0x{content[place]:02x}, expected text in UTF-8: save the file so"
+    return ""
 
 
 def _has_no_reader(stream: TextIO) -> bool:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from espo_luigi.publication.assets import StacOptions
+from espo_luigi.redaction import without_secrets
 from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
 
 # More names than this are counted.
@@ -30,6 +31,11 @@ def stac_options(
     for address in addresses:
         if not urlsplit(address).scheme:
             raise click.UsageError(f"--href {address} is not a URL; expected https://… or the like.")
+        if (hidden := without_secrets(address)) != address:
+            raise click.UsageError(
+                f"--href {hidden} holds a password or a key, which everybody who reads the catalogue would have; "
+                "expected an address without"
+            )
     if folder is None:
         return None
     return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported, kerchunk)

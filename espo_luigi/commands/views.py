@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 
 from espo_luigi.errors import as_text
+from espo_luigi.redaction import without_secrets
 
 _WATCH_SECONDS = 5.0
 # How many of those that words may mean are named.
@@ -30,7 +31,7 @@ def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> No
 
 def print_json(value: Any, indent: int | None = 2) -> None:
     """Print a value as JSON; without `indent` on one line, which is several times as fast."""
-    print(json.dumps(value, indent=indent, default=str))
+    print(without_secrets(json.dumps(value, indent=indent, default=str)))
 
 
 def show_plan(ends: Sequence[Any]) -> int:

@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 
 from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.fields import NoEffect, Section
-from espo_luigi.config.redaction import redacted
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest, problems_in, unknown
+from espo_luigi.redaction import redacted
 
 _LONGEST = 80
 

@@ -83,8 +83,11 @@ def checksums_of(folder: Path, stem: Path) -> Path:
 
 
 def is_whole(checksums: Path) -> bool:
-    """Return whether all files that a product's checksums name are there."""
-    return all((checksums.parent / name).exists() for name in read_checksums(checksums))
+    """Return whether all files that a product's checksums name are there; damaged checksums name none."""
+    try:
+        return all(path.exists() for path in files_of(checksums))
+    except StoreError:
+        return False
 
 
 def files_of(checksums: Path) -> list[Path]:

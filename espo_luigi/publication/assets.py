@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +72,10 @@ def checksum_of(product: Product, order: Order) -> str:
     former = order.former.get(relative(product, order.final), {})
     properties, archive = former.get("properties", {}), former.get("assets", {}).get("zarr", {})
     same = (properties.get("espo_luigi:marker"), properties.get("created"), archive.get("file:size"))
-    if same == (product.marker.id, product.marker.created, product.path.stat().st_size):
-        return str(archive.get("file:checksum") or "")
+    known = str(archive.get("file:checksum"))
+    is_known = same == (product.marker.id, product.marker.created, product.path.stat().st_size)
+    if is_known and re.fullmatch(rf"{_SHA256}[0-9a-f]{{64}}", known):
+        return known
     opened = identity_of(product.path)
     with product.path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from espo_luigi.jobs.order import label_of
 from espo_luigi.publication.products import Product, raw_files
@@ -59,7 +59,9 @@ def crate(
     are taken from the `former` metadata file.
     """
     entities = {entity["@id"]: entity for entity in _entities(products, folder.absolute(), about)}
-    known = {entity["@id"]: entity for entity in (former or {}).get("@graph", ()) if isinstance(entity, dict)}
+    # Somebody may have edited it: entities of other shapes are passed over.
+    graph = (former or {}).get("@graph")
+    known = {id: entity for entity in (graph if isinstance(graph, list) else ()) if (id := _id_of(entity))}
     return {
         "@context": [f"{_CRATE}/context", "https://w3id.org/ro/terms/workflow-run/context"],
         "@graph": [_compact(entity) for entity in (entities | _recalled(entities, known)).values()],
@@ -176,7 +178,10 @@ def _raw(dataset: str, fingerprint: str, files: Mapping[str, str]) -> Iterator[E
     yield found | ({"version": fingerprint, "hasPart": _refer(described)} if described else {})
     for id, (path, tracking) in described.items():
         known = {"identifier": tracking} if tracking else {}
-        yield {"@id": id, "@type": "CreativeWork", "name": Path(path).name, "url": Path(path).as_uri(), **known}
+        is_url = "://" in path
+        name = Path(urlsplit(path).path if is_url else path).name
+        address = path if is_url else Path(path).absolute().as_uri()
+        yield {"@id": id, "@type": "CreativeWork", "name": name, "url": address, **known}
 
 
 def _configuration(config_hash: str) -> Entity:
@@ -212,8 +217,15 @@ def _recalled(entities: Mapping[str, Entity], known: Mapping[str, Entity]) -> di
         former = known.get(id, {})
         if id.startswith(("#configuration-", "#raw-")) and "hasPart" in former and "hasPart" not in entity:
             recalled[id] = former
-            recalled |= {part["@id"]: known[part["@id"]] for part in listed(former["hasPart"]) if part["@id"] in known}
+            parts = map(_id_of, listed(former["hasPart"]))
+            recalled |= {id: known[id] for id in parts if id in known}
     return recalled
+
+
+def _id_of(entity: Any) -> str:
+    """The id of an entity, or of a reference to it; an empty text of anything else."""
+    id = entity.get("@id") if isinstance(entity, dict) else None
+    return id if isinstance(id, str) else ""
 
 
 def _refer(ids: Iterable[str]) -> list[dict[str, str]]:

@@ -87,7 +87,7 @@ def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
     try:
         lines = list(enumerate(read_text(table).splitlines(), 1))
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{table} cannot be read ({error}); {_EXPORT_AGAIN}") from error
+        raise StoreError(f"{table} cannot be read as checksums ({error}); {_EXPORT_AGAIN}") from error
     sums = [(number, line) for number, line in lines if not line.startswith("#")]
     if not sums:
         raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
@@ -127,4 +127,4 @@ def _described(path: Path, sha256: str, table: Path) -> ExportedFile:
 
 
 def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi import store
+from espo_luigi.redaction import without_secrets
 from espo_luigi.store import Marker
 
 FORMATS = {".zarr": "application/vnd.zarr", ".zarr.zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
@@ -42,7 +43,12 @@ def find_products(folder: Path) -> list[Product]:
 def raw_files(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
     """Return the raw files with their tracking ids, by dataset and fingerprint, from `InputCheck`'s tables."""
     looked_at = [one.marker for one in products if one.marker.task in _LOOK_AT_RAW_FILES]
-    return {raw: marker.inputs for marker in looked_at for raw in marker.raw.items()}
+    # Earlier versions kept addresses as the catalogue has them.
+    return {
+        raw: {without_secrets(path): tracking for path, tracking in marker.inputs.items()}
+        for marker in looked_at
+        for raw in marker.raw.items()
+    }
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

@@ -37,6 +37,7 @@ from espo_luigi.publication.crate import About
 from espo_luigi.publication.exported import ExportedFile
 from espo_luigi.publication.products import Product, raw_files
 from espo_luigi.publication.relations import identifier_of
+from espo_luigi.redaction import without_secrets
 from espo_luigi.replacing import by_manifest, check_ours, write_manifest
 from espo_luigi.store.marker import REMAKE
 from espo_luigi.store.publish import written_aside
@@ -217,7 +218,8 @@ def _former_items(folder: Path) -> dict[str, dict[str, Any]]:
     for path in sorted((folder / ITEMS).glob("*.json")):
         try:
             item = load_json(path)
-            found[str(item["properties"]["espo_luigi:product"])] = item
+            properties, archive = dict(item["properties"]), dict(item["assets"]["zarr"])
+            found[str(properties["espo_luigi:product"])] = {"properties": properties, "assets": {"zarr": archive}}
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found
@@ -313,4 +315,4 @@ def _collection(found: Sequence[_Described], about: About) -> dict[str, Any]:
 
 
 def _render(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return without_secrets(json.dumps(content, indent=1, ensure_ascii=False)) + "\n"

@@ -13,12 +13,15 @@ from espo_luigi.report.reading import Failed, Reader
 from espo_luigi.report.view import RunView
 
 _BELOW = "tasmax_below_tasmin"
+_SHOWN = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
+_FLAG_COLUMNS = ("flag", *_SHOWN)
 
 
 def health_section(view: RunView) -> Section:
     """Return the section about the health checks: every flag in plain words, with its worst value, day and cell."""
     reader = Reader()
-    tables = {sim_id: rows for sim_id, path in view.flags.items() if (rows := reader.table(path)) is not None}
+    found = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
+    tables = {sim_id: rows for sim_id, rows in found.items() if rows is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
     blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *lacking(reader)]
     if raised:
@@ -35,7 +38,7 @@ def flag_sentence(row: store.Row) -> str:
         return f"{said}: raised"
     worst = f"{row['worst']} {units_text(row['units'])}"
     return (
-        f"{said}: on {int(row['count']):,} day(s) of a cell; the worst is {worst} on {row['day']} at "
+        f"{said}: on {_count(row)} day(s) of a cell; the worst is {worst} on {row['day']} at "
         f"{row['lat']} °N, {row['lon']} °E"
     )
 
@@ -53,14 +56,13 @@ def _in_scope(row: store.Row) -> str:
 
 def _below_table(tables: dict[str, list[store.Row]]) -> Table:
     below = {sim_id: [row for row in of if row["flag"] == _BELOW] for sim_id, of in tables.items()}
-    days = _by_simulation(below, _has_scopes(tables), lambda row: [f"{int(row['count']):,}" if row["count"] else "–"])
+    days = _by_simulation(below, _has_scopes(tables), lambda row: [_count(row)])
     columns = [*_first_columns(tables), "Days of a cell with tasmin above tasmax"]
     return Table(columns, days, "tasmin above tasmax")
 
 
 def _flag_table(tables: dict[str, list[store.Row]]) -> Table:
-    names = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
-    rows = _by_simulation(tables, _has_scopes(tables), lambda row: [_cell(row, name) for name in names])
+    rows = _by_simulation(tables, _has_scopes(tables), lambda row: [_cell(row, name) for name in _SHOWN])
     columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
     return Table([*_first_columns(tables), *columns], rows, f"All {len(rows)} flags", folded=True)
 
@@ -83,6 +85,11 @@ def _by_simulation(
     ]
 
 
+def _count(row: store.Row) -> str:
+    # A damaged number is shown as it is.
+    return f"{int(row['count']):,}" if row["count"].isdecimal() else row["count"] or "–"
+
+
 def _cell(row: store.Row, name: str) -> str:
     if name == "raised":
         return "yes" if row[name] == "True" else "no"
@@ -91,8 +98,8 @@ def _cell(row: store.Row, name: str) -> str:
 
 def _inputs(view: RunView) -> list[Any]:
     reader = Reader()
-    tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path)) is not None}
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
+    tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path, names)) is not None}
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
     blocks: list[Any] = [Heading("Raw files"), *lacking(reader)]
     if not rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +57,10 @@ class Reader:
         self.lacking.append(f"{path}: not made")
         return False
 
-    def table(self, path: Path) -> list[store.Row] | None:
-        """Return a table's rows, or None if it is missing or unreadable."""
+    def table(self, path: Path, columns: Collection[str]) -> list[store.Row] | None:
+        """Return a table's rows, or None if it is missing, unreadable, or lacks a column."""
         try:
-            return store.read_table(path)
+            return store.read_table(path, columns)
         except EspoError as error:
             self.lacking.append(f"{path}: not made" if not path.exists() else str(error))
             return None

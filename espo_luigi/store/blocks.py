@@ -7,8 +7,7 @@ import itertools
 import operator
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dask
 import dask.array as da
@@ -16,8 +15,10 @@ import numpy as np
 import xarray as xr
 import zarr
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
+from espo_luigi.files import HeldFolder
 from espo_luigi.store.partials import Block, record
 
 Region = tuple[slice, ...]
@@ -58,7 +59,7 @@ def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
 
 
 def write_blocks(
-    ds: xr.Dataset, partial: Path, wanted: Collection[Block], found: Collection[Block], recorded: bool
+    ds: xr.Dataset, partial: HeldFolder, wanted: Collection[Block], found: Collection[Block], recorded: bool
 ) -> None:
     """Compute the `wanted` blocks with the active Dask client, into a store that has their metadata.
 
@@ -74,7 +75,7 @@ def write_blocks(
     )
 
 
-def _written(data: da.Array, name: str, partial: Path, places: list[tuple[int, ...]], recorded: bool) -> da.Array:
+def _written(data: da.Array, name: str, partial: HeldFolder, places: list[tuple[int, ...]], recorded: bool) -> da.Array:
     """An array with a number for each place; computing the number writes the block."""
     writer = BlockWriter(partial, name, _starts(data), recorded)
     ones = tuple((1,) * blocks for blocks in data.numblocks)
@@ -95,31 +96,61 @@ def _starts(data: da.Array) -> tuple[tuple[int, ...], ...]:
 class BlockWriter:
     """Writes blocks of a variable, cut along each dimension at `starts`, and records them if wanted."""
 
-    partial: Path
+    partial: HeldFolder
     variable: str
     starts: tuple[tuple[int, ...], ...]
     recorded: bool
 
     def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
-        """Write a block; return the number 1 in as many dimensions."""
-        array, region = _opened(self.partial / self.variable), self.region(block_id)
+        """Write a block; return the number 1 in as many dimensions.
+
+        Raises
+        ------
+        StoreError
+            If the partial is gone, or its name is that of something else: a second writer has taken its content over.
+        """
+        try:
+            self._write(block, tuple(map(int, block_id)))
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{self.partial.path} was deleted while it was written, or taken over. Nothing is published. Another "
+                "attempt at this task goes on from it, or another person works in that folder"
+            ) from error
+        return np.ones((1,) * block.ndim, "i1")
+
+    def _write(self, block: np.ndarray, place: tuple[int, ...]) -> None:
+        array, region = _opened(self.partial, self.variable), self.region(place)
         if block.dtype != array.dtype:
-            raise StoreError(f"{self.partial}: {self.variable} has {block.dtype}, and its metadata {array.dtype}")
+            raise StoreError(f"{self.partial.path}: {self.variable} has {block.dtype}, and its metadata {array.dtype}")
         array[region] = block
         if self.recorded:
             names = [f"{self.variable}/{name}" for name in _file_names(array, region)]
-            record(self.partial, (self.variable, tuple(map(int, block_id))), names)
-        return np.ones((1,) * block.ndim, "i1")
+            record(self.partial, (self.variable, place), names)
 
     def region(self, place: tuple[int, ...]) -> Region:
         """Return the region of the variable that the block at a place covers."""
         return tuple(slice(along[at], along[at + 1]) for along, at in zip(self.starts, place, strict=True))
 
 
+class HeldStore(LocalStore):
+    """The store of a partial; another process that gets it holds the partial by a descriptor of its own."""
+
+    def __init__(self, partial: HeldFolder, *, read_only: bool = False) -> None:
+        super().__init__(partial.content, read_only=read_only)
+        self._partial = partial
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(HeldStore, self._partial, read_only=self.read_only), ()
+
+    def with_read_only(self, read_only: bool = False) -> Self:
+        """Return the same store, only to read or not."""
+        return type(self)(self._partial, read_only=read_only)
+
+
 @functools.lru_cache(maxsize=64)
-def _opened(path: Path) -> zarr.Array:
+def _opened(partial: HeldFolder, variable: str) -> zarr.Array:
     # Chunks of fill values are written, too, so that a missing chunk was lost. (`open_array` ignores this.)
-    opened = zarr.open(path, mode="r+", config={"write_empty_chunks": True})
+    opened = zarr.open(HeldStore(partial), path=variable, mode="r+", config={"write_empty_chunks": True})
     assert isinstance(opened, zarr.Array)
     return opened
 
@@ -130,20 +161,20 @@ def _file_names(array: zarr.Array, region: Region) -> list[str]:
     return [array.metadata.encode_chunk_key(place) for place in itertools.product(*along)]
 
 
-def _layers_of_found(ds: xr.Dataset, partial: Path, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
+def _layers_of_found(ds: xr.Dataset, partial: HeldFolder, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
     """The layers of the graph that have found blocks; these are read from the store, not computed."""
     layers: dict[str, dict[Any, Any]] = {}
     for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
         data = ds.variables[name].data
         if data.name in data.dask.layers:
             writer = BlockWriter(partial, name, _starts(data), recorded=False)
-            read = {(data.name, *place): (_read, partial / name, writer.region(place)) for _, place in blocks}
+            read = {(data.name, *place): (_read, partial, name, writer.region(place)) for _, place in blocks}
             layers[data.name] = {**data.dask.layers[data.name], **read}
     return {name: MaterializedLayer(layer) for name, layer in layers.items()}
 
 
-def _read(path: Path, region: Region) -> np.ndarray:
-    return np.asarray(_opened(path)[region])
+def _read(partial: HeldFolder, variable: str, region: Region) -> np.ndarray:
+    return np.asarray(_opened(partial, variable)[region])
 
 
 def _with_layers(data: da.Array, layers: Mapping[str, MaterializedLayer]) -> da.Array:

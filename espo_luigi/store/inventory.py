@@ -51,9 +51,13 @@ def has_fingerprint(root: Path, fingerprint: str) -> bool:
 
 
 def read_inventory(root: Path) -> Inventory | None:
-    """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, ValueError."""
-    found = load_json(root / MARKER_NAME).get("inventory")
-    return Inventory(**found) if found else None
+    """Read the inventory from a store directory's marker file, None if it has none. Raises OSError, StoreError."""
+    path = root / MARKER_NAME
+    try:
+        found = load_json(path).get("inventory")
+        return Inventory(int(found["files"]), int(found["size_bytes"])) if found else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{path} is damaged ({type(error).__name__}: {error}); {REMAKE}") from error
 
 
 def take_inventory(root: Path) -> Inventory:
@@ -94,7 +98,7 @@ def size_bytes(path: Path) -> int | None:
             return path.stat().st_size
         try:
             inventory = read_inventory(path)
-        except (OSError, ValueError, TypeError):
+        except (OSError, StoreError):
             inventory = None
         if inventory is not None:
             return inventory.size_bytes

@@ -18,7 +18,7 @@ from espo_luigi.files import load_json, replace_text
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
-from espo_luigi.store.publish import written_aside
+from espo_luigi.store.publish import partial_of, written_aside
 from espo_luigi.store.write import finish, laid_out_for, prepared, write_rows, write_zarr
 
 logger = logging.getLogger(__name__)
@@ -103,16 +103,16 @@ def join_stores(
         If a source has lost files or is replaced meanwhile; if the disk refuses.
     """
     laid_out, encoding = laid_out_for(prepared(joined), chunks, None)
-    with unchanged(sources), written_aside(destination) as partial:
+    with unchanged(sources), partial_of(destination) as partial:
         for source in sources:
             check_inventory(source)
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
         spans = list(_spans(sources, dim))
-        for rows, names in _rows_to_write(partial, laid_out, spans, dim).items():
+        for rows, names in _rows_to_write(partial.content, laid_out, spans, dim).items():
             for start, stop in rows:
                 logger.info("%s: rows %d to %d of %s are written anew", destination.name, start, stop, dim)
                 write_rows(laid_out[names], partial, dim, slice(start, stop))
-        finish(partial, marker)
+        finish(partial.content, marker)
 
 
 Span = tuple[Path, int, int]

@@ -119,11 +119,23 @@ class Marker:
         try:
             content = parse_json(text)
             known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+            if wrong := [name for name, value in known.items() if not _is_kept(value, name in _TABLES)]:
+                raise ValueError(f"{', '.join(wrong)} in it is neither a text nor a table of texts, as it should be")
             return cls(**{"processor": "", **known})
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreError(
                 f"not a marker ({error}): got {text[:80]!r}, expected the JSON of an {MARKER_NAME}"
             ) from error
+
+
+_TABLES = ("parameters", "versions", "inputs", "fingerprints")
+
+
+def _is_kept(value: Any, is_table: bool) -> bool:
+    """Whether a value has the type that a marker keeps: a text, or a mapping of texts."""
+    if is_table:
+        return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    return isinstance(value, str)
 
 
 def render(content: Mapping[str, Any]) -> str:

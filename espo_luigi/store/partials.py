@@ -1,19 +1,19 @@
-"""Partials: stores that are being written, hidden beside their final names; a later writer keeps complete blocks.
+"""Partials: private folders beside the final names, where stores are written; a later writer keeps complete blocks.
 
-The name of a partial says which process on which host made it. A block is a set of whole files of a variable. The
-process that wrote these files appends a line with their inventory to a file in the partial; each process has its own.
-A block is complete if its files still match its line. A torn line is ignored.
+The name of a partial says which process on which host made it. The store is its `content`. A block is a set of whole
+files of a variable. The process that wrote these files appends a line with their inventory to a file in the partial;
+each process has its own. A block is complete if its files still match its line. A torn line is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
 import re
-import shutil
 import socket
 import threading
 import time
@@ -26,7 +26,10 @@ from typing import Any
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import (
+    CONTENT,
+    HeldFolder,
     load_json,
+    open_folder,
     open_own,
     parse_json,
     process_start,
@@ -70,7 +73,12 @@ def _is_elsewhere(partial: Path, name: str) -> bool:
 
 
 def _is_abandoned(partial: Path) -> bool:
-    """Whether the process that made a partial is dead, as far as this host can know, or silent for two days."""
+    """Whether the process that made a partial is dead, as far as this host can know, or silent for two days.
+
+    Partials of other accounts do not count.
+    """
+    if _is_closed(partial):
+        return False
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
         is_own_number = int(here[1]) == os.getpid()
@@ -79,6 +87,11 @@ def _is_abandoned(partial: Path) -> bool:
     signs = (partial, *(partial / FOLDER_NAME).glob("*"))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
+
+
+def _is_closed(partial: Path) -> bool:
+    """Whether a partial is another account's, which alone can delete it."""
+    return partial.is_dir() and not os.access(partial, os.R_OK | os.W_OK | os.X_OK)
 
 
 def bytes_begun(paths: Sequence[Path]) -> list[int]:
@@ -128,7 +141,7 @@ def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool
     for partial in _partials_of(path):
         with contextlib.suppress(OSError, StoreError):
             swept = _is_abandoned(partial) or (published and _is_elsewhere(partial, path.name))
-            if swept and not (spare_resumable and _read_start(partial)):
+            if swept and not _is_closed(partial) and not (spare_resumable and _read_start(partial)):
                 logger.info("removing %s, left behind by a writer that was killed", partial)
                 remove_partial(partial)
 
@@ -158,17 +171,19 @@ class _Start:
     files: Files
 
 
-def take_over(partial: Path, path: Path, fingerprint: str, claim: Callable[[], None] | None) -> set[Block]:
-    """Replace `partial`, which has no block yet, by the partial of an earlier attempt at the same store.
+def take_over(partial: HeldFolder, path: Path, fingerprint: str, claim: Callable[[], None] | None) -> set[Block]:
+    """Move the content of an earlier attempt's partial at the same store into `partial`, which has no block yet.
 
     An attempt is over if its process is dead, as far as this host can know, or if this process holds a claim. Of
     several processes that want the same partial, the first to rename it gets it; a writer that still lives finds its
-    partial gone. All other abandoned partials are deleted.
+    content gone. All other abandoned partials are deleted.
 
     Parameters
     ----------
-    partial, path : Path
-        The new partial, with its metadata and the data that are not lazy, and the store's final name.
+    partial : HeldFolder
+        The new partial, with its metadata and the data that are not lazy.
+    path : Path
+        The store's final name.
     fingerprint : str
         A text for all that the values of the store depend on.
     claim : callable, optional
@@ -196,27 +211,37 @@ def take_over(partial: Path, path: Path, fingerprint: str, claim: Callable[[], N
     return blocks
 
 
-def _take(former: Path, partial: Path, path: Path) -> set[Block]:
-    """Replace `partial` by a former partial if that has complete blocks; return these."""
+def _take(former: Path, partial: HeldFolder, path: Path) -> set[Block]:
+    """Move the content of a former partial into `partial` if it has complete blocks; return these."""
     taken = partial_path(path)
     os.rename(former, taken)
-    blocks = _verified(taken)
-    if blocks:
-        delete(partial)
-        os.rename(taken, partial)
-    else:
-        delete_quietly(taken)
+    with open_folder(taken) as descriptor:
+        inside = Path(f"/proc/self/fd/{descriptor}")
+        # Another account can change what is not private, also after it was verified.
+        is_ours = _rights(inside) == _rights(partial.inside)
+        blocks = _verified(inside) if is_ours else set()
+        if blocks:
+            for name in (CONTENT, FOLDER_NAME):
+                os.rename(partial.inside / name, inside / f"new-{name}")
+                os.rename(inside / name, partial.inside / name)
+    delete_quietly(taken)
     return blocks
 
 
-def _begin(partial: Path, fingerprint: str) -> _Start:
-    files = _inventory(partial, _files_below(partial))
-    meant = {name: _meaning(partial / name) for name in files if name.endswith("zarr.json")}
-    content = json.dumps([fingerprint, sorted({**files, **meant}.items())])
-    start = _Start(hashlib.sha256(content.encode()).hexdigest(), files)
-    (partial / FOLDER_NAME).mkdir()
-    text = json.dumps({"fingerprint": start.fingerprint, "files": start.files})
-    replace_text(partial / FOLDER_NAME / START_NAME, text)
+def _rights(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_uid, found.st_mode
+
+
+def _begin(partial: HeldFolder, fingerprint: str) -> _Start:
+    content = partial.content
+    files = _inventory(content, _files_below(content))
+    meant = {name: _meaning(content / name) for name in files if name.endswith("zarr.json")}
+    text = json.dumps([fingerprint, sorted({**files, **meant}.items())])
+    start = _Start(hashlib.sha256(text.encode()).hexdigest(), files)
+    folder = partial.inside / FOLDER_NAME
+    folder.mkdir()
+    replace_text(folder / START_NAME, json.dumps({"fingerprint": start.fingerprint, "files": start.files}))
     return start
 
 
@@ -240,28 +265,16 @@ def _read_start(partial: Path) -> _Start | None:
         return None
 
 
-def record(partial: Path, block: Block, names: Iterable[str]) -> None:
-    """Append the line of a block whose files are all written.
-
-    Raises
-    ------
-    StoreError
-        If the partial is gone: a second writer has taken it over.
-    """
-    try:
-        files = {name: _size_and_checksum(partial / name) for name in names}
-        if None in files.values():
-            raise FileNotFoundError(partial)
-        # It starts with a line break: a full disk may have torn the line before.
-        line = f"\n{json.dumps({'block': block, 'files': files})}\n"
-        path = partial / FOLDER_NAME / f"{process_name()}{_LINES}"
-        with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
-            file.write(line.encode())
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{partial} was deleted while it was written, or taken over. Nothing is published. Another attempt at this "
-            "task goes on from it, or another person works in that folder"
-        ) from error
+def record(partial: HeldFolder, block: Block, names: Iterable[str]) -> None:
+    """Append the line of a block whose files are all written. Raises FileNotFoundError if the partial is gone."""
+    files = {name: _size_and_checksum(partial.content / name) for name in names}
+    if None in files.values():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(partial.path))
+    # It starts with a line break: a full disk may have torn the line before.
+    line = f"\n{json.dumps({'block': block, 'files': files})}\n"
+    path = partial.inside / FOLDER_NAME / f"{process_name()}{_LINES}"
+    with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
+        file.write(line.encode())
 
 
 def recorded(partial: Path) -> list[tuple[Block, Files]]:
@@ -290,28 +303,22 @@ def _parsed(files: Mapping[str, Any]) -> Files:
 
 def _verified(partial: Path) -> set[Block]:
     """The complete blocks, if the files from before them are unchanged; files of incomplete blocks are deleted."""
-    start = _read_start(partial)
-    if start is None or _inventory(partial, start.files) != start.files:
+    start, content = _read_start(partial), partial / CONTENT
+    if start is None or _inventory(content, start.files) != start.files:
         return set()
     lines = recorded(partial)
-    found = _inventory(partial, {name for _, files in lines for name in files})
+    found = _inventory(content, {name for _, files in lines for name in files})
     # Of a block that was written twice, the last line has the checksums of the files.
     complete = [(block, files) for block, files in lines if files and files.items() <= found.items()]
     kept = {*start.files, *(name for _, files in complete for name in files)}
-    for name in _files_below(partial):
+    for name in _files_below(content):
         if name not in kept:
-            (partial / name).unlink(missing_ok=True)
+            (content / name).unlink(missing_ok=True)
     return {block for block, _ in complete}
 
 
-def _files_below(partial: Path) -> list[str]:
-    """The names of all files of the store, without the lines about its blocks."""
-    return [
-        str(Path(parent, name).relative_to(partial))
-        for parent, _, names in os.walk(partial)
-        if Path(parent) != partial / FOLDER_NAME
-        for name in names
-    ]
+def _files_below(content: Path) -> list[str]:
+    return [str(Path(parent, name).relative_to(content)) for parent, _, names in os.walk(content) for name in names]
 
 
 def _inventory(root: Path, names: Iterable[str]) -> Files:
@@ -333,34 +340,28 @@ def _size_and_checksum(path: Path) -> tuple[int, int] | None:
     return size, checksum
 
 
-def forget_blocks(partial: Path) -> None:
-    """Delete the lines about blocks of a store that is whole."""
-    if (partial / FOLDER_NAME).exists():
-        shutil.rmtree(partial / FOLDER_NAME)
-
-
 class BlockCount:
     """How many blocks of all its stores a job found complete, and how many it and its Dask workers computed."""
 
     def __init__(self) -> None:
         self._found = self._computed = 0
         # The partials that are being written, each with the files of lines that it had before.
-        self._open: dict[Path, set[str]] = {}
+        self._open: dict[HeldFolder, set[str]] = {}
 
     @contextlib.contextmanager
-    def of(self, partial: Path, found: int) -> Iterator[None]:
+    def of(self, partial: HeldFolder, found: int) -> Iterator[None]:
         """Count the blocks that are written in the `with` block, and those that were found before it."""
         self._found += found
-        self._open[partial] = _line_files(partial)
+        self._open[partial] = _line_files(partial.inside)
         try:
             yield
         finally:
-            self._computed += _new_blocks(partial, self._open[partial])
+            self._computed += _new_blocks(partial.inside, self._open[partial])
             del self._open[partial]
 
     def __call__(self) -> dict[str, int]:
         """Return the two numbers, as they stand now."""
-        still_open = sum(_new_blocks(partial, before) for partial, before in list(self._open.items()))
+        still_open = sum(_new_blocks(partial.inside, before) for partial, before in list(self._open.items()))
         return {"found": self._found, "computed": self._computed + still_open}
 
 

@@ -1,6 +1,7 @@
 """Atomic publication: write beside the final name, check, rename. Removal is atomic, too.
 
-`Publication` says under which conditions a job publishes. `written_aside` writes and publishes a file or a folder.
+`Publication` says under which conditions a job publishes. `written_aside` writes and publishes a file or a folder,
+`partial_of` a store that several processes write.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from espo_luigi.files import sync_path
+from espo_luigi.errors import StoreError
+from espo_luigi.files import HeldFolder, sync_path
 from espo_luigi.replacing import Judge, check_ours, delete, partial_path, put, take_away
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.marker import marked
@@ -76,10 +78,8 @@ _in_force: list[Publication] = []
 
 
 @contextlib.contextmanager
-def written_aside(path: Path, *, resumable: bool = False, judge: Judge | None = None) -> Iterator[Path]:
-    """Yield a partial to write; publish it as `path` when the `with` block ends well, and delete it otherwise.
-
-    A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes it over.
+def written_aside(path: Path, *, judge: Judge | None = None) -> Iterator[Path]:
+    """Yield a file or folder to make; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
     Raises
     ------
@@ -87,20 +87,34 @@ def written_aside(path: Path, *, resumable: bool = False, judge: Judge | None = 
         If something is at `path` that is not ours: by the `judge`, or else by its marker. If the disk refuses: full,
         read-only, over quota, no permission.
     """
-    partial = partial_path(path)
+    with partial_of(path, judge=judge) as partial:
+        yield partial.content
+
+
+@contextlib.contextmanager
+def partial_of(path: Path, *, resumable: bool = False, judge: Judge | None = None) -> Iterator[HeldFolder]:
+    """Yield a new partial; publish its content as `path` when the `with` block ends well, and delete it otherwise.
+
+    A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes its
+    content over. Raises as `written_aside` does.
+    """
     with disk_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
         check_ours(path, judge or marked(path))
         sweep_partials(path, spare_resumable=resumable)
+        partial = HeldFolder.make(partial_path(path))
         try:
             yield partial
             Publication.current().check()
-            publish(partial, path, judge)
-            sweep_partials(path, published=True)
+            publish(partial.content, path, judge)
         except BaseException as error:
-            if not (resumable and _is_stop(error) and recorded(partial)):
+            if isinstance(error, StoreError):
+                error.args = tuple(str(one).replace(str(partial.inside), str(partial.path)) for one in error.args)
+            if not (resumable and _is_stop(error) and recorded(partial.inside)):
                 _delete_what_is_still_written(partial)
             raise
+        _delete_what_is_still_written(partial)
+        sweep_partials(path, published=True)
 
 
 def _is_stop(error: BaseException) -> bool:
@@ -109,13 +123,11 @@ def _is_stop(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError)) or type(error).__name__ == "KilledWorker"
 
 
-def _delete_what_is_still_written(partial: Path) -> None:
-    """Delete a partial into which other threads of the failed computation may still write for a moment."""
+def _delete_what_is_still_written(partial: HeldFolder) -> None:
+    """Delete a partial into which other threads of a failed computation may still write for a moment."""
     for _ in range(_DELETE_ATTEMPTS):
         with contextlib.suppress(OSError):
-            delete(partial)
-        if not partial.exists():
-            return
+            return partial.delete()
         time.sleep(0.1)
 
 
@@ -128,7 +140,9 @@ def publish(partial: Path, path: Path, judge: Judge | None = None) -> None:
     former = put(partial, path, judge or marked(path))
     sync_path(path.parent)
     for aside in former:
-        delete_quietly(aside)
+        # What is in the place of the new store now goes with its folder.
+        if aside != partial:
+            delete_quietly(aside)
 
 
 def check_replaceable(path: Path) -> None:

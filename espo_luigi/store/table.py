@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import read_text, write_new
+from espo_luigi.redaction import without_secrets
 from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Marker
 from espo_luigi.store.publish import written_aside
 
@@ -36,29 +38,36 @@ def table_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: without_secrets(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
     """Read the rows of a table, complete or not.
 
     Raises
     ------
     StoreError
-        If the file is missing or cannot be read.
+        If the file is missing, cannot be read, or lacks a cell or one of `columns`.
     """
+    reader = csv.DictReader([f"{line}\n" for line in _lines(path, "table")], strict=True)
     try:
-        return list(csv.DictReader(_lines(path, "table")))
+        rows: list[Row] = list(reader)
     except csv.Error as error:
-        raise StoreError(f"cannot read the table {path} ({error}); {REMAKE}") from error
+        raise StoreError(f"{path} is damaged ({error}); {REMAKE}") from error
+    header = reader.fieldnames or []
+    if missing := [name for name in columns if name not in header]:
+        raise StoreError(f"{path} has no column {', '.join(missing)}; expected {', '.join(columns)}; {REMAKE}")
+    if any(None in row or None in row.values() for row in rows):
+        raise StoreError(f"{path}: a row has more or fewer cells than the {len(header)} columns; {REMAKE}")
+    return rows
 
 
 def page_text(html: str, marker: Marker | None) -> str:
-    """Return a page of HTML with its marker as the last line."""
+    """Return a page of HTML without secrets, and with its marker as the last line."""
     # The marker must not contain the end of the comment.
     line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
-    return html.rstrip("\n") + "\n" + line
+    return without_secrets(html.rstrip("\n")) + "\n" + line
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
@@ -92,16 +101,21 @@ def read_checksums(path: Path) -> dict[str, str]:
     Raises
     ------
     StoreError
-        If the file is missing or cannot be read.
+        If the file is missing, cannot be read, or holds something else.
     """
-    pairs = (line.split("  ", 1) for line in _lines(path, "checksums") if not line.startswith("#"))
-    return {name: digest for digest, name in pairs}
+    lines = [line for line in _lines(path, "checksums") if line and not line.startswith("#")]
+    found = [re.fullmatch(r"([0-9a-f]{64})  ([^/\0]+)", line) for line in lines]
+    if None in found:
+        line = lines[found.index(None)]
+        raise StoreError(f"{path}: got {line[:100]!r}, expected a SHA-256 and the name of a file beside it; {REMAKE}")
+    return {match[2]: match[1] for match in found if match}
 
 
 def _lines(path: Path, what: str) -> list[str]:
     """The lines of a file, but the marker's."""
     try:
-        lines = read_text(path).splitlines()
+        # Only these ends: a message may hold other characters that Python takes for ends of lines.
+        lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read the {what} {path} ({error}); {REMAKE}") from error
     return [line for line in lines if not line.startswith(TABLE_MARK)]

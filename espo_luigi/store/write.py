@@ -15,15 +15,15 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import replace_text, sync_path
+from espo_luigi.files import HeldFolder, replace_text, sync_path
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
-from espo_luigi.store.blocks import blocks_of, is_written_in_blocks, pieces_of, write_blocks
+from espo_luigi.store.blocks import HeldStore, blocks_of, is_written_in_blocks, pieces_of, write_blocks
 from espo_luigi.store.disk import sync_tree
 from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
 from espo_luigi.store.marker import MARKER_NAME, Marker
-from espo_luigi.store.partials import forget_blocks, take_over
-from espo_luigi.store.publish import Publication, written_aside
+from espo_luigi.store.partials import take_over
+from espo_luigi.store.publish import Publication, partial_of
 
 logger = logging.getLogger(__name__)
 
@@ -162,14 +162,15 @@ def _in_whole_files(variable: xr.Variable, unit: tuple[int, ...]) -> xr.Variable
     return rechunk_variable(variable, wanted) if wanted else variable
 
 
-def write_zarr(ds: xr.Dataset, path: Path, **options: Any) -> None:
+def write_zarr(ds: xr.Dataset, where: Path | HeldFolder, **options: Any) -> None:
     """Write a dataset as Zarr 3, with the chunks of fill values (sea), so that a missing chunk was lost."""
     with warnings.catch_warnings():
         # Consolidated metadata and fixed-length text are not yet in Zarr 3's specification; our readers know them.
         warnings.filterwarnings("ignore", category=UserWarning, module="zarr")
         warnings.filterwarnings("ignore", message=".*(onsolidated metadata|Zarr V3 specification|Zarr format 3).*")
         # From 3.2 on, Zarr parses a text as a URL, which ends at `#` or `?`.
-        ds.to_zarr(LocalStore(path), zarr_format=3, consolidated=True, write_empty_chunks=True, **options)
+        store = LocalStore(where) if isinstance(where, Path) else HeldStore(where)
+        ds.to_zarr(store, zarr_format=3, consolidated=True, write_empty_chunks=True, **options)
 
 
 def write_store(
@@ -223,7 +224,7 @@ def write_store(
         return
     laid_out, encoding = laid_out_for(prepared(ds), chunks, shards, bits_along)
     publication = Publication.current()
-    with written_aside(path, resumable=bool(fingerprint)) as partial:
+    with partial_of(path, resumable=bool(fingerprint)) as partial:
         laid_out = _computed(laid_out, coordinates=bool(at_once))
         # "w-" refuses a folder that is there already.
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
@@ -234,7 +235,7 @@ def write_store(
                 write_blocks(
                     laid_out, partial, [block for block in piece if block not in found], found, bool(fingerprint)
                 )
-        finish(partial, marker, fingerprint)
+        finish(partial.content, marker, fingerprint)
     logger.info("wrote %s", path)
     if found:
         logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(wanted))
@@ -254,13 +255,13 @@ def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:
     return computed
 
 
-def write_rows(ds: xr.Dataset, path: Path, dim: str, rows: slice) -> None:
+def write_rows(ds: xr.Dataset, partial: HeldFolder, dim: str, rows: slice) -> None:
     """Compute some rows of the data variables along a dimension, into a store that has their metadata."""
     part = ds.isel({dim: rows})
-    write_zarr(part.drop_vars(part.coords).drop_encoding(), path, region={dim: rows}, mode="r+")
+    write_zarr(part.drop_vars(part.coords).drop_encoding(), partial, region={dim: rows}, mode="r+")
 
 
-def finish(partial: Path, marker: Marker, fingerprint: str = "") -> None:
+def finish(content: Path, marker: Marker, fingerprint: str = "") -> None:
     """Force the data onto the disk, then write the marker and force that, too.
 
     Raises
@@ -268,10 +269,9 @@ def finish(partial: Path, marker: Marker, fingerprint: str = "") -> None:
     StoreError
         If any file that was written is missing.
     """
-    sync_tree(partial)
-    check_dense(partial)
-    forget_blocks(partial)
-    marker_file = partial / MARKER_NAME
-    replace_text(marker_file, render_marker_file(partial, marker, fingerprint))
+    sync_tree(content)
+    check_dense(content)
+    marker_file = content / MARKER_NAME
+    replace_text(marker_file, render_marker_file(content, marker, fingerprint))
     sync_path(marker_file)
-    sync_path(partial)
+    sync_path(content)

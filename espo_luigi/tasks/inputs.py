@@ -17,8 +17,9 @@ from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
 from espo_luigi.config import Extraction
 from espo_luigi.config.regions import Region
-from espo_luigi.errors import DataError
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.redaction import without_secrets
 from espo_luigi.science.choices import INPUT_PROBLEMS
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
@@ -50,15 +51,19 @@ class InputTask(EspoTask):
         raise NotImplementedError
 
     def complete(self) -> bool:
-        """Return True if the table exists, and the present configuration lets none of its problems fail."""
+        """Return True if the table is whole, and the present configuration lets none of its problems fail."""
         if not super().complete():
             return False
-        rows = store.read_table(self.out_problems().path)
+        try:
+            rows = store.read_table(self.out_problems().path, COLUMNS)
+        except StoreError as error:
+            logger.warning("%s is made again: %s", self.label(), error)
+            return False
         return all(self.action(row["problem"], row["variable"]) == "warn" for row in rows)
 
     def action(self, problem: str, variable: str) -> str:
         """Return what a kind of problem with a variable does: fail or warn."""
-        return str(getattr(self.context.config.extraction.on_input_problem, problem))
+        return str(getattr(self.context.config.extraction.on_input_problem, problem, "fail"))
 
     def work(self) -> None:
         """Write the table; raises `DataError` if a problem in it fails."""
@@ -75,7 +80,8 @@ class InputTask(EspoTask):
 
     def marker(self) -> store.Marker:
         """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
-        return replace(super().marker(), inputs={str(path): tracking_id(str(path)) for path in self.raw_files()})
+        inputs = {without_secrets(str(path)): tracking_id(str(path)) for path in self.raw_files()}
+        return replace(super().marker(), inputs=inputs)
 
     def run(self) -> None:
         """Have a job make the table, and log its warnings."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.config.fields import find_file
-from espo_luigi.config.redaction import redacted, redacted_text
 from espo_luigi.errors import StoreError
 from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.publication.alone import alone
@@ -22,6 +21,7 @@ from espo_luigi.publication.products import find_products
 from espo_luigi.publication.relations import RELATIONS, Relations, doi_of, raw_datasets, read_dois
 from espo_luigi.publication.relations import relations as relations_of
 from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks import partition
@@ -168,7 +168,8 @@ def publish(
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations.file, "write"):
-            write_ours(relations.file, json.dumps(related.document(), indent=1, ensure_ascii=False) + "\n", RELATIONS)
+            text = without_secrets(json.dumps(related.document(), indent=1, ensure_ascii=False)) + "\n"
+            write_ours(relations.file, text, RELATIONS)
     if with_crate:
         write_crate(final)
     return Published(
@@ -195,13 +196,14 @@ def write_crate(final: Path) -> None:
     with alone(path) as write:
         # Products are looked for while no other process writes, so that the last writer has found all of them.
         document = crate(find_products(final), final, _about(), _former(path))
-        write(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n", OF_OURS)
+        write(path, without_secrets(json.dumps(document, indent=1, ensure_ascii=False)) + "\n", OF_OURS)
 
 
 def _former(path: Path) -> dict[str, Any]:
     """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
     former = read_json(path) or {}
-    entities = [entity for entity in former.get("@graph", ()) if isinstance(entity, dict)]
+    graph = former.get("@graph")
+    entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
     hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]
     return {**former, "@graph": hidden}
 

@@ -1,5 +1,6 @@
 """What every subcommand of `espo` has: help with an example that is accepted, completion, exit codes, short errors."""
 
+import configparser
 import os
 import re
 import shlex
@@ -163,3 +164,24 @@ def test_the_table_of_rules_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsy
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 44 and max(map(len, lines)) == 80
     assert any(re.match(r"Train +pool piece var +the quantiles of reference", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"workdir = x\n", "luigi.cfg, line 1: got 'workdir = x\\n', expected a `[section]` before the first key"),
+        (b"[espo\nworkdir = x\n", "luigi.cfg, line 1: got '[espo\\n', expected a `[section]` before the first key"),
+        (b"[espo]\nworkdir\n", "luigi.cfg, line 2: got 'workdir\\n', expected `key = value`"),
+        (b"[espo]\na = 1\na = 2\n", "luigi.cfg, line 3: a second `a` in [espo]; remove one"),
+        (b"[espo]\n[espo]\n", "luigi.cfg, line 2: a second [espo]; join the two sections"),
+        (b"[espo]\nworkdir = \xe9\n", "luigi.cfg, line 2: got the byte 0xe9, expected text in UTF-8: save the file so"),
+    ],
+)
+def test_a_luigi_cfg_that_cannot_be_read_is_told_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("luigi.cfg").write_bytes(content)
+    with pytest.raises((ValueError, configparser.Error)) as caught:
+        LuigiConfigParser().read("luigi.cfg", encoding="utf-8")
+    assert cli._unexpected(caught.value, ["status"]) == told

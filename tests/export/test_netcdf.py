@@ -1,7 +1,9 @@
 """NetCDF files as other programs read them: xarray, netCDF4's and Debian's ncdump, CDO, R; and a full disk."""
 
+import json
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,17 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from damaged import damaged
 from exported import product
 from failing_files import FailingFiles, Fault, missing_parts
+from hypothesis import given
 from zarr.storage import LocalStore, WrapperStore
 
 from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export import netcdf
 from espo_luigi.export.conventions import described, stretches
+from espo_luigi.export.folder import Owner
 from espo_luigi.export.netcdf import Layout, write_netcdf
 
 ROWS = Layout({"Y": 4, "X": 9})
@@ -210,3 +215,16 @@ def test_a_disk_that_gets_full_halfway_is_named_and_nothing_is_left(
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+OWNER = Owner("/final", "espo-g6", "0123")
+
+
+@given(damaged(asdict(OWNER)))
+def test_an_owners_file_of_any_shape_is_ours_or_refused(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "espo-export.json").write_text(json.dumps(content))
+    try:
+        assert OWNER.check(folder) and content == {**content, **asdict(OWNER)}
+    except StoreError as error:
+        assert str(folder) in str(error)

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import xarray as xr
+from damaged import damaged
+from hypothesis import assume, given, settings
 
 from espo_luigi import store
 from espo_luigi.catalog import read_catalogue
@@ -452,3 +454,34 @@ def test_tracking_ids_are_those_of_the_raw_files(tmp_path: Path) -> None:
     (tmp_path / "damaged.nc").write_bytes(b"not NetCDF")
     found = {name: tracking_id(str(tmp_path / name)) for name in ("a.nc", "a.zarr", "without.nc", "damaged.nc")}
     assert found == {"a.nc": "hdl:21.14100/1", "a.zarr": "hdl:21.14100/1", "without.nc": "", "damaged.nc": ""}
+
+
+def test_a_former_metadata_file_of_any_shape_costs_only_what_it_alone_knew(final: Path) -> None:
+    products = find_products(final)
+    without = [product for product in products if product.marker.task != "InputCheck"]
+    whole = crate(products, final, ABOUT)
+    changed = About("ESPO", "Scenarios", "CC-BY-4.0", "2026-02-01", "4567", '{"custom": 1}', {"/b.yml": "custom: 1\n"})
+    expected = entities(crate(without, final, changed))
+
+    @settings(max_examples=40)
+    @given(damaged(whole) | damaged({"@graph": [one for one in whole["@graph"] if "hasPart" in one]}))
+    def keeps_the_rest(former: Any) -> None:
+        assume(isinstance(former, dict))  # `read_json` returns nothing else
+        found = entities(json.loads(json.dumps(crate(without, final, changed, former))))
+        recalled = {id for id in found if id.startswith(("#raw-", "#configuration-"))}
+        assert {id: found[id] for id in expected if id not in recalled} == {
+            id: entity for id, entity in expected.items() if id not in recalled
+        }
+
+    keeps_the_rest()
+
+
+def test_no_address_with_a_secret_is_published(tmp_path: Path) -> None:
+    make(tmp_path / "day.zarr", daily().assign_attrs(SIM_ATTRS), "ConcatenationFinal", sim_id=SIM)
+    address = "https://me:hunter2@data.org/a/pr.nc?sig=hunter2"
+    marker = store.Marker("InputCheck", {"sim_id": SIM}, inputs={address: "hdl:21.14100/1"}, fingerprints=RAW)
+    store.write_table(["problem"], [], tmp_path / "sim_input.csv", marker)
+    found = entities(crate(find_products(tmp_path), tmp_path, ABOUT))
+    (file,) = [one for id, one in found.items() if id.startswith("#file-")]
+    assert file["url"] == "https://***@data.org/a/pr.nc?sig=***" and file["name"] == "pr.nc"
+    assert "hunter2" not in json.dumps(found)

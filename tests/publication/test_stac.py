@@ -8,21 +8,25 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import exported_products as made
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from damaged import damaged
+from hypothesis import given, settings
 from zarr.storage import ZipStore
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, InstallationError, StoreError
 from espo_luigi.publication import assets, stac
-from espo_luigi.publication.assets import StacOptions
+from espo_luigi.publication.assets import Order, StacOptions, checksum_of
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.exported import find_exported, unfinished
 from espo_luigi.publication.products import find_products
@@ -344,6 +348,19 @@ def test_a_disk_that_fails_in_the_middle_leaves_the_former_catalogue(
     assert contents(tmp_path) == before
 
 
+def test_a_full_disk_leaves_the_former_catalogue_whole(final: Path, tmpfs: Callable[[str, str], Path]) -> None:
+    disk = tmpfs("disk", "size=256k")
+    write(final, StacOptions(disk / "stac"))
+    with suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    before = contents(disk / "stac")
+    with pytest.raises(StoreError, match=r"cannot write .*stac .ENOSPC: No space left.*; free space there"):
+        write(final, StacOptions(disk / "stac", ("https://data.example.org",)))
+    assert contents(disk / "stac") == before
+    assert {entry.name for entry in disk.iterdir()} == {"stac", "full"}
+
+
 def test_products_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for region in ("north", "south"):
         made.publish(made.on_map(years=1), tmp_path / "final" / region / "day.zarr", "Move", region=region)
@@ -441,3 +458,21 @@ def test_intake_esm_finds_by_variable_what_stac_lists(final: Path, written: Stac
     (archive,) = (path for path in found.df["path"] if path.endswith(".zip"))
     opened = xr.open_zarr(ZipStore(archive, mode="r"))
     assert opened["tasmax"].dims == ("time", "lat", "lon")
+
+
+def test_former_items_of_any_shape_are_passed_over(written: StacCatalogue, final: Path, tmp_path: Path) -> None:
+    path = next((written.collection.parent / "items").glob("day_sim*.json"))
+    whole = json.loads(path.read_text())
+    (tmp_path / "items").mkdir()
+    (product,) = [one for one in find_products(final) if one.path.name == Path(ARCHIVE).name]
+    order = Order(StacOptions(tmp_path), final, made.ABOUT, {}, {})
+    expected = checksum_of(product, order)
+
+    @settings(max_examples=40)
+    @given(damaged(whole))
+    def is_passed_over(item: Any) -> None:
+        (tmp_path / "items" / "a.json").write_text(json.dumps(item))
+        former = stac._former_items(tmp_path)
+        assert checksum_of(product, replace(order, former=former)) == expected
+
+    is_passed_over()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -164,6 +165,31 @@ def test_flags_of_several_scopes_say_which(view: RunView, tmp_path: Path) -> Non
     assert flags.columns[:3] == ["Simulation", "Scope", "Variable"]
     assert [row[1:3] for row in flags.rows][:3] == [["whole domain", "tasmax"], ["QC", "tasmax"], ["QC", "pr"]]
     assert {len(row) for row in flags.rows} == {len(flags.columns)}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text.replace(",raised,", ",rai,"), "has no column raised"),
+        (lambda text: text[: len(text) // 2], "more or fewer cells than the"),
+        (lambda text: text.replace("\n", ',"\n', 1), "is damaged"),
+    ],
+)
+def test_a_damaged_table_of_flags_is_named_in_the_page(
+    view: RunView, tmp_path: Path, damage: Callable[[str], str], said: str
+) -> None:
+    path = tmp_path / "flags.csv"
+    path.write_text(damage(view.flags[SIMULATIONS[0]].read_text()))
+    section = health_section(replace(view, flags={SIMULATIONS[0]: path, SIMULATIONS[1]: view.flags[SIMULATIONS[1]]}))
+    assert "1 simulation(s) checked" in section.blocks[0].text
+    assert any(f"{path}" in str(block) and said in str(block) for block in section.blocks)
+
+
+def test_a_damaged_number_in_a_table_of_flags_is_shown_as_it_is(view: RunView, tmp_path: Path) -> None:
+    path = tmp_path / "flags.csv"
+    rows = [{**row, "count": "3O"} for row in store.read_table(view.flags[SIMULATIONS[0]])]
+    store.write_table(list(rows[0]), rows, path, None)
+    assert "on 3O day(s)" in str(health_section(replace(view, flags={SIMULATIONS[0]: path})).blocks)
 
 
 def test_the_page_says_so_where_the_years_do_not_reach_the_usual_periods(written: Path) -> None:

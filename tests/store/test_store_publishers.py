@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -98,7 +99,7 @@ def test_a_thread_of_the_job_publishes_under_its_conditions(tmp_path: Path) -> N
 @pytest.mark.parametrize("lost", ["pr/c/4/0", "pr/c/1", "time", "pr/zarr.json"])
 def test_a_writer_some_of_whose_files_are_gone_publishes_nothing(tmp_path: Path, lost: str) -> None:
     def lose() -> None:
-        found = next(tmp_path.glob(".a.zarr.*.partial")) / lost
+        found = next(tmp_path.glob(".a.zarr.*.partial/content")) / lost
         shutil.rmtree(found) if found.is_dir() else found.unlink()
 
     with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match="was deleted while it was written"):
@@ -108,7 +109,7 @@ def test_a_writer_some_of_whose_files_are_gone_publishes_nothing(tmp_path: Path,
 
 def test_a_file_without_bytes_is_not_published(tmp_path: Path) -> None:
     def empty() -> None:
-        os.truncate(next(tmp_path.glob(".a.zarr.*.partial/pr/c/4/0")), 0)
+        os.truncate(next(tmp_path.glob(".a.zarr.*.partial/content/pr/c/4/0")), 0)
 
     with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=r"pr/c/4/0.* no bytes"):
         write_store(InTheMiddle(empty).dataset(), tmp_path / "a.zarr", MARKER)
@@ -150,3 +151,22 @@ def test_nobody_takes_a_partial_of_the_same_name_for_its_own(
     with pytest.raises((StoreError, FileExistsError)):
         write_store(constant(2), destination, MARKER) if way == "written" else pass_on(way, source, destination)
     assert not destination.exists()
+
+
+def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk without an exchange of names (NFS, Lustre): the new entry of the folder may not fit."""
+    write_store(constant(1), tmp_path / "a.zarr", MARKER)
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_exchange", lambda *names: False)
+        replace = os.replace
+        patched.setattr(os, "replace", lambda a, b: (full if Path(b) == tmp_path / "a.zarr" else replace)(a, b))
+        with pytest.raises(StoreError, match="ENOSPC"):
+            write_store(constant(2), tmp_path / "a.zarr", MARKER)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+    assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()

@@ -130,7 +130,7 @@ def test_writers_killed_at_any_moment_compute_no_block_again_but_the_one_at_hand
 
 
 def damaged(damage: Callable[[Path], None]) -> Callable[[Path], None]:
-    return lambda partial: damage(next(iter(sorted((partial / "pr" / "c").rglob("[0-9]"))[-1:])))
+    return lambda partial: damage(next(iter(sorted((partial / "content" / "pr" / "c").rglob("[0-9]"))[-1:])))
 
 
 def torn(partial: Path) -> None:
@@ -154,8 +154,8 @@ def test_a_block_that_is_not_as_it_was_recorded_is_computed_again(
     partial = killed(path, counted, 5)
     complete = len(recorded(partial))
     damage(partial)
-    (partial / "pr" / "c" / "9").mkdir(exist_ok=True)
-    (partial / "pr" / "c" / "9" / "left.0123.partial").touch()
+    (partial / "content" / "pr" / "c" / "9").mkdir(exist_ok=True)
+    (partial / "content" / "pr" / "c" / "9" / "left.0123.partial").touch()
     before = counted.blocks
     write(counted, path)
     assert counted.blocks - before == BLOCKS - complete + 1
@@ -163,7 +163,7 @@ def test_a_block_that_is_not_as_it_was_recorded_is_computed_again(
 
 
 def another_attribute(partial: Path) -> None:
-    metadata = partial / "zarr.json"
+    metadata = partial / "content" / "zarr.json"
     metadata.write_text(metadata.read_text().replace("mm/d", "kg/d"))
 
 
@@ -172,7 +172,7 @@ def another_attribute(partial: Path) -> None:
     [
         ({"fingerprint": "other work"}, lambda partial: None),
         ({}, another_attribute),
-        ({}, lambda partial: (partial / "y" / "c" / "0").write_bytes(b"other values")),
+        ({}, lambda partial: (partial / "content" / "y" / "c" / "0").write_bytes(b"other values")),
         ({}, lambda partial: (partial / FOLDER_NAME / START_NAME).write_text('{"fingerprint": "wor')),
         ({"fingerprint": ""}, lambda partial: None),
     ],
@@ -355,3 +355,16 @@ def test_a_partial_that_was_deleted_under_its_writer_is_an_error(tmp_path: Path)
     with pytest.raises(StoreError, match="was deleted while it was written, or taken over"):
         write(Deleting(tmp_path / "log"), tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
+
+
+def test_a_partial_that_others_could_have_changed_is_not_gone_on_from(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    """Its blocks may be changed, and links put among them, after they were verified."""
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    partial = killed(path, counted, 5)
+    partial.chmod(0o770)
+    before = counted.blocks
+    write(counted, path)
+    assert counted.blocks - before == BLOCKS
+    assert contents(path) == undisturbed

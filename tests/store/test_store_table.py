@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from damaged import damaged
+from hypothesis import given
 
 from espo_luigi import store
 from espo_luigi.errors import InputChangedError, StoreError
+from espo_luigi.export.folder import is_whole
+from espo_luigi.store.inventory import check_inventory, has_fingerprint, size_bytes
+from espo_luigi.store.table import read_checksums, write_checksums
 
 MARKER = store.Marker("InputCheck", {"sim_id": "SIM"}, config_hash="0123456789ab")
 ROWS = [
@@ -54,3 +62,58 @@ def test_nothing_is_published_after_a_table_was_replaced(tmp_path: Path) -> None
         store.write_table(["problem"], [{"problem": "units"}], path, store.Marker("InputCheck", {}))
         store.write_table(["problem"], [], tmp_path / "other.csv", MARKER)
     assert not (tmp_path / "other.csv").exists()
+
+
+def test_a_message_with_other_ends_of_lines_stays_one_cell(tmp_path: Path) -> None:
+    rows = [{"problem": "units", "message": "a\x85b\u2028c\x1cd"}, {"problem": "x", "message": "two\n\nlines"}]
+    store.write_table(list(rows[0]), rows, tmp_path / "table.csv", MARKER)
+    assert store.read_table(tmp_path / "table.csv") == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"problem,file\nunits\n", "more or fewer cells than the 2 columns"),
+        (b"problem,file\nunits,a,b\n", "more or fewer cells than the 2 columns"),
+        (b"problem\nunits\n", "has no column file; expected problem, file"),
+        (b"", "has no column problem, file"),
+        (b'problem,file\n"units,a\n', "is damaged"),
+        (b"problem,file\n\xff,a\n", "cannot read the table"),
+    ],
+)
+def test_a_damaged_table_is_told(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{said}.*run the task that makes it again"):
+        store.read_table(path, ("problem", "file"))
+
+
+@pytest.mark.parametrize("line", ["0123  a.nc", "x", f"{'0' * 64} a.nc", f"{'0' * 64}  ../../a.nc", "[1, 2]"])
+def test_damaged_checksums_are_told(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.sha256"
+    write_checksums({"a.nc": "0" * 64}, path, MARKER)
+    assert read_checksums(path) == {"a.nc": "0" * 64}
+    path.write_text(f"{line}\n{path.read_text()}")
+    with pytest.raises(StoreError, match=r"a\.sha256: got .*, expected a SHA-256 and the name of a file"):
+        read_checksums(path)
+    assert not is_whole(path)
+
+
+WHOLE = store.Marker("Train", {"a": "b"}, {"xarray": "1"}, {"/x.zarr": "0123"}, "ab", {"files of x": "12"})
+IN_A_STORE = {**json.loads(WHOLE.to_json()), "inventory": {"files": 3, "size_bytes": 12}, "fingerprint": "ab"}
+
+
+@given(damaged(IN_A_STORE))
+def test_a_marker_of_any_shape_is_a_marker_or_told(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
+    try:
+        found = store.Marker.from_json(json.dumps(content))
+    except StoreError as error:
+        assert "not a marker" in str(error)
+    else:
+        assert all(isinstance(one, str) for one in (found.id, *found.raw.values(), *found.inputs.values()))
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "espo.json").write_text(json.dumps(content))
+    with suppress(StoreError):
+        check_inventory(folder)
+    assert not has_fingerprint(folder, "other")
+    assert size_bytes(folder) is not None

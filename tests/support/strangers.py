@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -47,6 +50,20 @@ async def all_of_it():
 
 asyncio.run(all_of_it())
 """
+
+
+@contextlib.contextmanager
+def reachable(folder: Path) -> Iterator[None]:
+    """Let other users go through pytest's own folders, which are for their owner alone."""
+    parents = [one for one in (folder, *folder.parents) if one.is_relative_to("/tmp") and one != Path("/tmp")]
+    modes = {one: stat.S_IMODE(one.stat().st_mode) for one in parents}
+    try:
+        for one in parents:
+            one.chmod(modes[one] | 0o011)
+        yield
+    finally:
+        for one, mode in modes.items():
+            one.chmod(mode)
 
 
 def listening(processes: Iterable[psutil.Process]) -> list[Any]:

@@ -60,6 +60,17 @@ def test_good_files_have_an_empty_complete_table(configured: Configure, tmp_path
     assert names == {f"{name}+NAM_input.csv" for name in ("Demo-Land", NOLEAP, DAY360)}
     assert espo_luigi.build([tasks.Extract(sim_id=NOLEAP)]).succeeded
     assert jobs(tmp_path) == {"InputCheck": 2, "RefInputCheck": 1, "Extract": 1}
+    table = wanted[1].out_problems().path
+    for damage in (
+        ("action,", "act,"),
+        ("\n", "\nwarn,problem_of_a_later_version" + "," * 8 + "\n"),
+        ("\n", "\nwarn,\n"),
+    ):
+        whole = table.read_text()
+        table.write_text(whole.replace(*damage, 1))
+        assert not wanted[1].complete()
+        table.write_text(whole)
+    assert wanted[1].complete()
 
 
 def test_nothing_reads_raw_files_before_they_were_checked(configured: Configure) -> None:

@@ -7,6 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from configparser import InterpolationError
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -83,7 +84,7 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
         show_progress_on_stderr()
         logger.error("%s. Jobs of a cluster go on; the same command takes them over", error)
         raise SystemExit(get_config().getint("retcode", "not_run")) from error
-    except (MissingParameterException, ValueError) as error:
+    except (MissingParameterException, ValueError, InterpolationError) as error:
         if not (of_command and _is_told(error)):
             raise
         raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from configparser import InterpolationError
 from contextlib import contextmanager, redirect_stderr, suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.espo import choices_of, expected_of
+from espo_luigi.driver.settings.names import wrong_reference
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, ParameterError, nearest, not_one_of
 
@@ -75,6 +77,9 @@ def _tasks() -> Iterator[str]:
 
 def wrong_setting(error: Exception) -> str:
     """Return which option of luigi.cfg luigi cannot read, and why; nothing of any other error."""
+    for cause in (error, error.__cause__):
+        if isinstance(cause, InterpolationError):
+            return f"luigi.cfg, {wrong_reference(cause)}"
     where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", without_arguments(error))
     if not where:
         return ""

@@ -91,8 +91,10 @@ class EspoWorker(luigi.worker.Worker):
             if not self._is_running:
                 self._look_for_disabled()
         except (EspoError, OSError) as error:
-            logger.error("Nothing was started: %s", error)
-            board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, str(error))
+            remedy = "; see to that file and its disk (rights, space, quota), and run again"
+            why = f"{error}{'' if isinstance(error, EspoError) else remedy}"
+            logger.error("Nothing was started: %s", why)
+            board().refuse(task.label() if isinstance(task, SlurmTask) else task.task_family, why)
             self._refused = True
             self._scheduled_tasks[task.task_id] = task
             self._add_task_history.append((task, UNKNOWN, False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from configparser import InterpolationError
 from pathlib import Path
 
 import luigi
@@ -45,6 +46,9 @@ def _problems_of_keys(section: str, keys: list[str], kind: type[luigi.Task]) -> 
     others = getattr(kind, "ignore_unconsumed", ())
     for key in keys:
         name = key.replace("-", "_")
+        if wrong := _wrong_reference(section, key):
+            yield wrong
+            continue
         if name in allowed:
             yield from _problem_of_value(section, key, allowed[name])
         if name in allowed or name in others:
@@ -63,6 +67,24 @@ def _problem_of_value(section: str, key: str, parameter: luigi.Parameter) -> Ite
             parameter.parse(got)
         except ValueError:
             yield f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {expected}."
+
+
+def _wrong_reference(section: str, key: str) -> str:
+    try:
+        get_config().get(section, key)
+    except InterpolationError as error:
+        return wrong_reference(error)
+    return ""
+
+
+def wrong_reference(error: InterpolationError) -> str:
+    """Return the problem of a value in which Python or Luigi looks for references, and finds none that fits."""
+    section, key = error.section, error.option
+    got = get_config().get(section, key, raw=True)
+    return (
+        f"`[{section}] {key}`{_place(section, key)}: got {got!r}; expected `%%` for a per cent sign, `%(key)s` for the "
+        f"value of another key of [{section}], or `${{NAME}}` for a variable of the environment that is set."
+    )
 
 
 def _our_classes() -> dict[str, type[luigi.Task]]:

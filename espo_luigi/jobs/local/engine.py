@@ -180,6 +180,7 @@ class LocalEngine:
         self._said: set[str] = set()
         self._stopping = False
         self._over = ""
+        self._waited_in_vain = False
 
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all orders, as any value reaches the job in a file; log which rules ask for more than a job gets."""
@@ -214,7 +215,7 @@ class LocalEngine:
                 raise JobError(f"{order.label}: not started: another driver has taken over")
             if self._over:
                 raise JobError(f"{order.label}: not started: {self._over}")
-            persistently(lambda: self._prepare(order), DRIVERS_PATIENCE_SECONDS)
+            self._prepare(order)
             order.report(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
@@ -259,9 +260,21 @@ class LocalEngine:
             self._launcher.close()
 
     def _prepare(self, order: JobOrder) -> None:
-        order.write(parent=self._launcher.parent)
-        for stale in (order.files.result, order.files.heartbeat):
-            stale.unlink(missing_ok=True)
+        def write() -> None:
+            order.write(parent=self._launcher.parent)
+            for stale in (order.files.result, order.files.heartbeat):
+                stale.unlink(missing_ok=True)
+
+        try:
+            # All jobs' files are on the same disk: after a wait in vain, the next jobs are tried once.
+            persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
+        except OSError as error:
+            self._waited_in_vain = True
+            raise JobError(
+                f"{order.label}: not started, as its files cannot be written: {error}; see to that disk "
+                "(space, quota), and run again"
+            ) from error
+        self._waited_in_vain = False
 
     def _start(self, order: JobOrder, node: str) -> Child:
         with self._lock:

@@ -29,6 +29,8 @@ from espo_luigi.errors import (
     InputChangedError,
     SizingError,
     WorkersLostError,
+    as_text,
+    log_as_text,
 )
 from espo_luigi.files import lives, load_json, open_own, process_start, ready_standard_streams
 from espo_luigi.jobs.dask.local import limit_thread_pools
@@ -125,6 +127,7 @@ def _set_up_process() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr, force=True
     )
+    logging.getLogger().handlers[0].addFilter(log_as_text)
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
@@ -219,7 +222,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
     if type(error) is SystemExit and not isinstance(error.code, str):
         # Click does so after success, too, where more work may have been meant to follow.
         text = f"work called sys.exit({error.code}), as argparse and click do; expected a return. The log tells why"
-    said: dict[str, Any] = {"outcome": _outcome(error), "exception": f"{type(error).__name__}: {text}"}
+    said: dict[str, Any] = {"outcome": _outcome(error), "exception": as_text(f"{type(error).__name__}: {text}")}
     if isinstance(error, Stopped):
         logger.warning("Told to end (signal %d): what is complete stays, for the next attempt", error.signum)
         return said | {"exit_code": error.code}
@@ -227,7 +230,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
         logger.error("%s", error)
         return said
     logger.exception("The task failed")
-    return said | {"traceback": traceback.format_exc()}
+    return said | {"traceback": as_text(traceback.format_exc())}
 
 
 def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any]:

@@ -3,16 +3,21 @@
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from configparser import InterpolationError
 from pathlib import Path
 
 import luigi
 import pytest
 import toy_tasks
+from hypothesis import given
+from hypothesis import strategies as st
 from luigi.configuration import get_config
 from luigi.parameter import UnconsumedParameterWarning
 
 from espo_luigi import install
+from espo_luigi.driver.luigi_glue.words import wrong_setting
+from espo_luigi.driver.settings.espo import espo
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError
@@ -122,3 +127,45 @@ def test_a_run_refuses_it_before_anything_starts_and_python_does_not_warn(
         assert toy_tasks.run(task).status == luigi.LuigiStatusCode.SCHEDULING_FAILED
     assert "Nothing was started: luigi.cfg has a problem:\n- `[espo] work_dir`: unknown key" in log.text
     assert not task.complete()
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), max_size=12) | st.text(
+    "%(){}$ab", max_size=8
+)
+
+
+@given(st.sampled_from(["workdir", "engine", "scratch_limit", "rerun", "config"]), TEXTS)
+def test_any_text_in_luigi_cfg_is_read_or_told_with_its_key(key: str, text: str) -> None:
+    get_config().read_string(f"[espo]\n{key} = {text}\n")
+    told = ""
+    try:
+        check_names()
+        told = wrong_setting_of(lambda: espo())
+    except ConfigurationError as error:
+        told = str(error)
+    finally:
+        get_config().remove_option("espo", key)
+    assert not told or f"[espo] {key}" in told
+
+
+def wrong_setting_of(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except ValueError as error:
+        return wrong_setting(error) or f"{type(error)}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("text", ["100%", "%(HOME)s", "${NO_SUCH_VARIABLE}/x", "a%b", "%(workdir)s"])
+def test_a_value_with_a_wrong_reference_is_told_with_the_spellings(text: str) -> None:
+    get_config().read_string(f"[espo]\nworkdir = {text}\n[core]\nmax_reschedules = 1%\n")
+    told = refused()
+    assert told.startswith("luigi.cfg has a problem:\n- `[espo] workdir`")
+    assert f"got {text!r}; expected `%%` for a per cent sign" in told
+    with pytest.raises(ValueError, match="workdir") as caught:
+        espo()
+    assert "expected `%%` for a per cent sign" in wrong_setting(caught.value)
+    # A section of Luigi's, which it reads by itself.
+    with pytest.raises(InterpolationError) as luigis:
+        get_config().get("core", "max_reschedules")
+    assert "`[core] max_reschedules`: got '1%'; expected `%%`" in wrong_setting(luigis.value)

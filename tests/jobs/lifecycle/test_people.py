@@ -6,7 +6,9 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -242,6 +244,33 @@ def test_the_local_engine_starts_nothing_in_folders_that_are_another_drivers_now
     with pytest.raises(JobError, match="not started"):
         engine.run(order)
     assert not order.files.order.exists()
+
+
+def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
+    tmpfs: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each task of a run would wait in turn: for ever, in a run of thousands."""
+    disk = tmpfs("disk", "size=64k")
+    with suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    orders = [
+        JobOrder("id", "Rule", "m", "Rule", {"n": n}, {}, Resources(), JobFiles.of(disk, "Rule", {"n": n}))
+        for n in "123"
+    ]
+    engine, waited = LocalEngine(LocalSettings(("false",), 2, 2**34)), []
+    monkeypatch.setattr("espo_luigi.jobs.local.engine.DRIVERS_PATIENCE_SECONDS", 1.2)
+    for order in orders:
+        began = time.monotonic()
+        with pytest.raises(
+            JobError, match=r"not started.*No space left on device: '.*disk/.*; see to that disk .space"
+        ):
+            engine.run(order)
+        waited.append(time.monotonic() - began)
+    assert waited[0] > 1 and max(waited[1:]) < 1
+    (disk / "full").unlink()
+    with pytest.raises(JobError, match="ended without a result"):
+        engine.run(orders[0])
 
 
 def finished_under(fake: FakeCluster, work: Work, outcome: str, **more: Any) -> list[str]:

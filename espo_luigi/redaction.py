@@ -1,12 +1,14 @@
-"""Configurations for publication: secrets, recognised by their keys, are hidden."""
+"""Texts and configurations for others: secrets, recognised by their keys and in URLs, are hidden."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-import yaml
+if TYPE_CHECKING:
+    import yaml
 
 HIDDEN = "***"
 """What stands in the place of a secret."""
@@ -19,11 +21,38 @@ _SECRET = re.compile(
 # A region may be called key_west, and `check_valid` names an attribute by `key`.
 _KEY = re.compile(r"(^|[_-])keys?($|[_-])|accesskey|accountkey|privatekey", re.IGNORECASE)
 _NAMES_AN_ATTRIBUTE = "check_valid"
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+# In a URL, the user and the password, which may hold what should have been escaped: `@`, or after a `:` also `/`.
+_USER = re.compile(r"""(?<=://)(?:[^/\s?#"'<>]+|[^/\s@"'<>]+:(?!\d+/)[^\s@"'<>]+)(?=@)""")
+_QUERY = re.compile(r"""(?<=[?&#])([^=?&#\s"'<>]+)=([^&#\s"'<>]+)""")
+# Names in the queries of signed addresses (Azure, AWS, Google and their like).
+_OF_A_QUERY = re.compile(r"sig|code|jwt|hmac|policy|session|sid|ticket|x-(amz|goog)-.*", re.IGNORECASE)
+# The value of a secret in a mapping, as Python and JSON write it; in JSON inside of JSON, the quotes are escaped.
+_ENTRY = re.compile(
+    r"""((\\?["'])(?:[\w.-]{0,99}(?:secret|token|passw|passphrase|passcode|credential|api[_-]?key|signature|authoriz"""
+    r"""|cookie)[\w.-]{0,99}|(?:[\w.-]{0,99}[_-])?(?:auth|pass|pwd|sas|bearer|connection_?string)(?:[_-][\w.-]{0,99})?)"""
+    r"""\2: ?(\\?["']))(?:\\.|[^\\])*?\3""",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text, such as a message, with `***` for the secrets in its URLs and in its entries of mappings."""
+    # Nearly all texts have neither; this is far faster than looking for each pattern.
+    if "://" in text:
+        text = _USER.sub(HIDDEN, text)
+    if "=" in text:
+        text = _QUERY.sub(_without_value, text)
+    return _ENTRY.sub(rf"\1{HIDDEN}\3", text) if _SECRET.search(text) else text
+
+
+def _without_value(match: re.Match[str]) -> str:
+    name = unquote(match[1]).removeprefix("amp;")
+    is_secret = _is_secret(name, "", is_mapping=False) or _OF_A_QUERY.fullmatch(name)
+    return f"{match[1]}={HIDDEN}" if is_secret else match[0]
 
 
 def redacted(value: Any, name: str = "", inside: str = "") -> Any:
-    """Return a copy of nested mappings and lists with `***` for secrets, by their keys, and in URLs before the `@`.
+    """Return a copy of nested mappings and lists with `***` for secrets, by their keys, and in texts.
 
     Parameters
     ----------
@@ -38,7 +67,7 @@ def redacted(value: Any, name: str = "", inside: str = "") -> Any:
         return {key: redacted(inner, str(key), name) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redacted(inner, name, inside) for inner in value]
-    return _IN_URL.sub(HIDDEN, value) if isinstance(value, str) else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def redacted_text(text: str) -> str:
@@ -46,6 +75,8 @@ def redacted_text(text: str) -> str:
 
     A text that is neither is hidden as a whole.
     """
+    import yaml
+
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         spans = sorted(set(_spans(root, "", "", ())), reverse=True) if root else []
@@ -54,7 +85,7 @@ def redacted_text(text: str) -> str:
     for start, end in spans:
         hidden = text[start:end]
         text = f'{text[:start]}"{HIDDEN}"{hidden[len(hidden.rstrip()) :]}{text[end:]}'
-    return _IN_URL.sub(HIDDEN, text)
+    return without_secrets(text)
 
 
 def _is_secret(name: str, inside: str, is_mapping: bool) -> bool:
@@ -64,6 +95,8 @@ def _is_secret(name: str, inside: str, is_mapping: bool) -> bool:
 
 def _spans(node: yaml.Node, name: str, inside: str, above: tuple[yaml.Node, ...]) -> Iterator[tuple[int, int]]:
     """The beginning and the end of each secret value."""
+    import yaml
+
     if _is_secret(name, inside, isinstance(node, yaml.MappingNode)):
         yield node.start_mark.index, node.end_mark.index
     elif node in above:

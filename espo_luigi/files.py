@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import StoreError
+
 # Opening a link fails with ELOOP, a FIFO without a reader with ENXIO.
 _NO_FILE = {errno.ELOOP, errno.ENXIO}
 # The most that is read of a file of others, compressed or not: a catalogue of 500 000 rows has 150 MB.
@@ -341,16 +343,27 @@ class HeldFolder:
 
     @classmethod
     def make(cls, path: Path) -> HeldFolder:
-        """Make the folder. Raises FileExistsError if the name is taken, also by another account meanwhile."""
+        """Make the folder. Raises FileExistsError if the name is taken.
+
+        Raises
+        ------
+        StoreError
+            If somebody moves the folder away, or puts something else there, before it is held.
+        """
         os.mkdir(path, 0o700)
         folder = cls(path, f"{_KEY}{secrets.token_hex(16)}")
         try:
             with open_folder(path) as descriptor:
                 folder._lock(descriptor)
                 folder._hold(descriptor)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+            if isinstance(error, (FileNotFoundError, FileExistsError)):
+                raise StoreError(
+                    f"{path} was moved away or replaced as soon as it was made ({error.strerror}). Nothing is written: "
+                    "another person or program works in that folder; find out who, and run again"
+                ) from error
             raise
         return folder
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.commands import cli
@@ -129,6 +129,7 @@ def test_a_text_without_secrets_stays(text: str) -> None:
     assert without_secrets(text) == text
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.text(st.characters(codec="utf-8"), max_size=30), st.sampled_from(["secret", "aws_secret_access_key", "token"])
 )

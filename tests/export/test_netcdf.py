@@ -14,7 +14,7 @@ import xarray as xr
 from damaged import damaged
 from exported import product
 from failing_files import FailingFiles, Fault, missing_parts
-from hypothesis import given
+from hypothesis import given, settings
 from zarr.storage import LocalStore, WrapperStore
 
 from espo_luigi import store
@@ -220,6 +220,7 @@ def test_a_disk_that_gets_full_halfway_is_named_and_nothing_is_left(
 OWNER = Owner("/final", "espo-g6", "0123")
 
 
+@settings(deadline=None, max_examples=60)
 @given(damaged(asdict(OWNER)))
 def test_an_owners_file_of_any_shape_is_ours_or_refused(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     folder = tmp_path_factory.mktemp("exported")

@@ -463,7 +463,7 @@ def test_a_former_metadata_file_of_any_shape_costs_only_what_it_alone_knew(final
     changed = About("ESPO", "Scenarios", "CC-BY-4.0", "2026-02-01", "4567", '{"custom": 1}', {"/b.yml": "custom: 1\n"})
     expected = entities(crate(without, final, changed))
 
-    @settings(max_examples=40)
+    @settings(max_examples=40, deadline=None)
     @given(damaged(whole) | damaged({"@graph": [one for one in whole["@graph"] if "hasPart" in one]}))
     def keeps_the_rest(former: Any) -> None:
         assume(isinstance(former, dict))  # `read_json` returns nothing else

@@ -468,7 +468,7 @@ def test_former_items_of_any_shape_are_passed_over(written: StacCatalogue, final
     order = Order(StacOptions(tmp_path), final, made.ABOUT, {}, {})
     expected = checksum_of(product, order)
 
-    @settings(max_examples=40)
+    @settings(max_examples=40, deadline=None)
     @given(damaged(whole))
     def is_passed_over(item: Any) -> None:
         (tmp_path / "items" / "a.json").write_text(json.dumps(item))

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from damaged import damaged
-from hypothesis import given
+from hypothesis import given, settings
 
 from espo_luigi import store
 from espo_luigi.errors import InputChangedError, StoreError
@@ -103,6 +103,7 @@ WHOLE = store.Marker("Train", {"a": "b"}, {"xarray": "1"}, {"/x.zarr": "0123"}, 
 IN_A_STORE = {**json.loads(WHOLE.to_json()), "inventory": {"files": 3, "size_bytes": 12}, "fingerprint": "ab"}
 
 
+@settings(deadline=None, max_examples=60)
 @given(damaged(IN_A_STORE))
 def test_a_marker_of_any_shape_is_a_marker_or_told(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     try:

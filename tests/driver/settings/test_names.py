@@ -10,7 +10,7 @@ from pathlib import Path
 import luigi
 import pytest
 import toy_tasks
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from luigi.configuration import get_config
 from luigi.parameter import UnconsumedParameterWarning
@@ -134,6 +134,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from(["workdir", "engine", "scratch_limit", "rerun", "config"]), TEXTS)
 def test_any_text_in_luigi_cfg_is_read_or_told_with_its_key(key: str, text: str) -> None:
     get_config().read_string(f"[espo]\n{key} = {text}\n")

@@ -91,6 +91,7 @@ class Adjust(EspoTask):
     """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
 
     pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
+    beside = ("treated_path",)
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     values_in_outputs = 1.0
     in_training = upstream(Train, "out_training")

@@ -138,6 +138,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # The keys of the configuration that the outputs depend on; the inputs' markers add the inputs' own keys. `{var}` is
     # this task's. `*` stands for the names below a key, and their order.
     reads: ClassVar[tuple[str, ...]] = ()
+    # The properties that are paths of stores which the task writes beside its outputs.
+    beside: ClassVar[tuple[str, ...]] = ()
     # Whether the outputs consist of links to the inputs' files; archives are always written.
     only_links: ClassVar[bool] = False
     # Whether outputs of later tasks are made of this task's output; else they only wait for it.
@@ -192,8 +194,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def check_outputs(self) -> None:
         """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""
-        for target in self.output():
-            check_replaceable(target.path)
+        for path in (*(target.path for target in self.output()), *(getattr(self, name) for name in self.beside)):
+            check_replaceable(path)
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks that make this task's inputs, as its ports say."""

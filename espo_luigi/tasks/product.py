@@ -124,6 +124,7 @@ _OF_AN_ID = tuple(
 class JoinTask(EspoTask):
     """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
 
+    beside = ("clipped_path",)
     sim_id = SimulationParameter()
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")

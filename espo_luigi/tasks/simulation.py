@@ -39,6 +39,7 @@ class Extract(EspoTask):
     """Rule `extract`: a simulation over the whole domain, in its own calendar, daily stamps at midnight."""
 
     sim_id = SimulationParameter()
+    beside = ("repaired_path",)
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")

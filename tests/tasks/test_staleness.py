@@ -30,7 +30,9 @@ from espo_luigi.tasks.ports import InputPort, ports_of
 
 MODULES = (adjustment, diagnostics, inputs, partition, product, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
-PLACES = re.compile(r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible")
+PLACES = re.compile(
+    r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible"
+)
 
 
 class Stand:

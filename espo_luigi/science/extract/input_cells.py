@@ -81,8 +81,9 @@ class Cells:
     def add(self, block: Block) -> None:
         tile, days = tuple(block.tile.values()), self.days[block.raw.name]
         inside = (block.days >= self.calibration[0]) & (block.days <= self.calibration[1])
-        days.found[tile] += block.finite.sum(axis=0, dtype=np.int32)
-        days.in_calibration[tile] += block.finite[inside].sum(axis=0, dtype=np.int32)
+        found = block.finite.sum(axis=0, dtype=np.int32)
+        days.found[tile] += found
+        days.in_calibration[tile] += found if inside.all() else block.finite[inside].sum(axis=0, dtype=np.int32)
         if not any(rows.start for rows in tile):
             days.days += block.days.size
             days.calibration_days += int(inside.sum())

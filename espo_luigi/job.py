@@ -23,7 +23,7 @@ from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
-from espo_luigi.jobs.dask.local import dashboard_port, dask_session, limit_thread_pools
+from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
 from espo_luigi.jobs.local.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
@@ -68,6 +68,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     monitor.memory_bytes = resources.memory_bytes
     monitor.workers_elsewhere = order.cluster != ""
     with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
+        if client is not None:
+            fail_on_exit(client)
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
         monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
         # All imports live as long as the job. Frozen, they cost the garbage collector no time, which tens of thousands

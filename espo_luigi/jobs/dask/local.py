@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +181,27 @@ def dask_session(
         ):
             logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
             yield session
+
+
+def fail_on_exit(client: Client) -> None:
+    """Make ``sys.exit`` in a Dask task an error of that task; Dask lets it end the worker's event loop, and hangs."""
+    from distributed.diagnostics.plugin import WorkerPlugin
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except SystemExit as end:
+            raise RuntimeError(f"a Dask task called sys.exit({end.code!r}); expected a return or an exception") from end
+
+    # Not at the top of the module, so that workers get its code, where they lack this package.
+    class ExitsFail(WorkerPlugin):
+        name = "espo-exits-fail"
+
+        def setup(self, worker: Any) -> None:
+            executor = worker.executors["default"]
+            executor.submit = functools.partial(executor.submit, call)
+
+    client.register_plugin(ExitsFail())
 
 
 def dashboard_port(client: Any) -> int:

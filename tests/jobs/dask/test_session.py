@@ -15,7 +15,7 @@ from distributed import KilledWorker
 from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.dask.local import check_client, dask_session, on_loopback
+from espo_luigi.jobs.dask.local import check_client, dask_session, fail_on_exit, on_loopback
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.node.run import _outcome
 from espo_luigi.jobs.resources import Resources
@@ -42,6 +42,15 @@ def test_the_only_worker_is_not_paused_by_memory_that_it_cannot_spill() -> None:
         assert worker.monitor.get_process_memory() > worker.memory_manager.memory_limit
         assert client.submit(len, held[:1000]).result(timeout=10) == 1000
         assert worker.status.name == "running"
+
+
+@pytest.mark.parametrize("n_workers", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_dask_task_that_calls_sys_exit_fails_and_its_worker_goes_on(n_workers: int) -> None:
+    with dask_session(Resources(n_workers, n_workers, "1GB")) as client:
+        fail_on_exit(client)
+        with pytest.raises(RuntimeError, match=r"a Dask task called sys\.exit\(.no data.\)"):
+            client.submit(sys.exit, "no data").result(timeout=20)
+        assert client.submit(abs, -1).result(timeout=20) == 1
 
 
 def test_the_only_worker_still_spills_as_the_user_says() -> None:
@@ -87,7 +96,7 @@ def test_the_worker_has_a_dashboard_only_where_asked_for_and_always_on_the_loopb
     assert address[0] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_no_worker_imports_what_draws_dashboards(n_workers: int) -> None:
     program = (
         "import sys; from espo_luigi.jobs.resources import Resources\n"
@@ -102,7 +111,7 @@ def test_no_worker_imports_what_draws_dashboards(n_workers: int) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_another_account_of_the_node_reaches_no_scheduler_worker_or_page(n_workers: int) -> None:
     before = listening([psutil.Process()])  # of the tests that this process has run
     with dask_session(Resources(n_workers, n_workers, "1GB")) as client:

@@ -15,6 +15,7 @@ import dask
 import pytest
 from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_on, to_publish
 
+from espo_luigi import replacing
 from espo_luigi.errors import StoreError
 from espo_luigi.store import Marker, Publication, open_store, publish, read_marker, write_store
 from espo_luigi.store.partials import remove_partial, sweep_partials
@@ -163,7 +164,7 @@ def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish, "_exchange", lambda *names: False)
+        patched.setattr(replacing, "renamed", lambda *names: False)
         replace = os.replace
         patched.setattr(os, "replace", lambda a, b: (full if Path(b) == tmp_path / "a.zarr" else replace)(a, b))
         with pytest.raises(StoreError, match="ENOSPC"):

@@ -26,6 +26,7 @@ from strangers import AS_STRANGER, NOBODY, as_root, reachable
 from espo_luigi.errors import StoreError
 from espo_luigi.export.netcdf import Layout, write_netcdf
 from espo_luigi.files import HeldFolder
+from espo_luigi.replacing import by_digest
 from espo_luigi.store import blocks, open_store, write_store, write_table
 from espo_luigi.store.blocks import BlockWriter, HeldStore
 from espo_luigi.store.partials import abandoned_partials
@@ -78,10 +79,14 @@ def a_store(path: Path) -> None:
         write_store(constant(1), path, MARKER, fingerprint=str(time.monotonic_ns()))
 
 
+DIGESTS: set[str] = set()
+
+
 def a_netcdf_file(path: Path) -> None:
     time_ = xr.date_range("2001-01-01", periods=4, freq="D")
     data = (("time", "lat", "lon"), np.ones((4, 2, 2), "float32"))
-    write_netcdf(xr.Dataset({"pr": data}, {"time": time_}), path, Layout({}))
+    ds = xr.Dataset({"pr": data}, {"time": time_})
+    write_netcdf(ds, path, Layout({}), by_digest(DIGESTS), lambda _, digest: DIGESTS.add(digest))
 
 
 def a_table(path: Path) -> None:

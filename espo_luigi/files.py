@@ -130,6 +130,15 @@ def load_json(path: str | os.PathLike[str]) -> Any:
     return parse_json(read_text(path, _MOST_JSON_BYTES))
 
 
+def load_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the mapping in a JSON file of others; an empty one if the file is missing or holds something else."""
+    try:
+        found = load_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Parse a JSON text of others; `pairs` makes the mappings.
 

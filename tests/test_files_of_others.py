@@ -17,7 +17,6 @@ from espo_luigi.config.health_checks import _as_polygons
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import EspoError
 from espo_luigi.export.folder import Owner, _attributes, sha256_of
-from espo_luigi.jobs.lifecycle.records import RecordStore, read_json
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.exported import find_exported
 from espo_luigi.publication.relations import read_dois
@@ -65,11 +64,10 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.zarr/espo.json": lambda path: (read_marker(path.parent), read_inventory(path.parent)),
     "a.nc": lambda path: (_attributes(path), sha256_of(path)),
     f"{ITEMS}/a.json": lambda path: _former_items(path.parent.parent),
-    "run.json": read_json,
-    "records/job.json": lambda path: RecordStore(path.parent.parent).load("job"),
+    "collection.json": files.load_object,
 }
 # These hold no text that is parsed whole, or count a text that makes no sense as missing.
-QUIET = {"report.html", "a.zip", "run.json", f"{ITEMS}/a.json"}
+QUIET = {"report.html", "a.zip", "collection.json", f"{ITEMS}/a.json"}
 
 
 @pytest.fixture(params=READERS)

@@ -46,9 +46,14 @@ STATE = {"replace_text", "write_atomically"}
 OF_DATASETS = {"science", "catalog", "demo", "tasks"}
 ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename", "replace"},
-    "files.py": {"unlink", "replace"},  # hidden neighbours, and files of a state folder
+    "files.py": {
+        "rmtree",
+        "rmdir",
+        "unlink",
+        "replace",
+    },  # hidden neighbours, held folders, and files of a state folder
     "driver/run/board.py": {"write_atomically"},
-    "store/partials.py": {"rename", "rmtree", "unlink", "replace_text"},  # hidden names, and inside of them
+    "store/partials.py": {"rename", "unlink", "replace_text"},  # hidden names, and inside of them
     "store/link.py": {"copyfile", "replace_text"},  # in a partial
     "store/write.py": {"replace_text"},  # in a partial
     "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names

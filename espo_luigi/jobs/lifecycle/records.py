@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
-from espo_luigi.files import aside_of, load_json, parse_json, read_bytes, replace_text, sync_path, write_new
+from espo_luigi.files import aside_of, parse_json, replace_text, sync_path, write_new
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 from espo_luigi.jobs.trouble import passes
@@ -108,7 +108,7 @@ class RecordStore:
         """The task's record, or None. Raises JobError if the file is no record."""
         path = self._record_path(task)
         try:
-            values = load_json(path)
+            values = parse_json(path.read_text(encoding="utf-8"))
             return Record(**{**values, "exclude": tuple(values["exclude"]), "history": tuple(values["history"])})
         except FileNotFoundError:
             return None
@@ -246,7 +246,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if the file is missing or holds something else. Raises any further OSError."""
     try:
-        return as_object(read_bytes(path))
+        return as_object(path.read_bytes())
     except FileNotFoundError:
         return None
 

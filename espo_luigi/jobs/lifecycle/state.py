@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.files import read_bytes
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore, as_object, read_object
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
 from espo_luigi.jobs.resources import GIB
@@ -105,7 +104,7 @@ class Files:
     def read_beat(self, path: Path, now: float) -> Files:
         """After a look at the heartbeat: any change of the file counts, as nodes' clocks differ."""
         try:
-            beat = read_bytes(path)
+            beat = path.read_bytes()
         except FileNotFoundError:
             beat = b""
         except OSError:

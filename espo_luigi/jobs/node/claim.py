@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import ClaimLostError
-from espo_luigi.files import read_text
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import CLAIM_VARIABLE, FIRST_START, START_VARIABLE, start_path
 from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
@@ -60,6 +59,6 @@ def check_claim() -> None:
 
 def _text(path: Path) -> str:
     try:
-        return read_text(path).strip()
+        return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""

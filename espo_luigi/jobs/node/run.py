@@ -32,7 +32,7 @@ from espo_luigi.errors import (
     as_text,
     log_as_text,
 )
-from espo_luigi.files import lives, load_json, open_own, process_start, ready_standard_streams
+from espo_luigi.files import lives, open_own, process_start, ready_standard_streams
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import private_mode
@@ -90,7 +90,7 @@ def run_order(path: Path, work: Work) -> int:
 
 def _read_order(path: Path) -> dict[str, Any]:
     try:
-        return dict(persistently(lambda: load_json(path), JOBS_PATIENCE_SECONDS))
+        return dict(json.loads(persistently(path.read_text, JOBS_PATIENCE_SECONDS)))
     except (OSError, ValueError, TypeError) as error:
         raise SystemExit(f"{path}: not a readable job order ({error})") from error
 
@@ -143,7 +143,7 @@ def _set_up_process() -> None:
 def _done_before(path: Path, job_id: str) -> bool:
     """Return whether this job succeeded before it was requeued; removes any other result."""
     try:
-        result = load_json(path)
+        result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return False
     except ValueError:

@@ -51,7 +51,7 @@ ALLOWED = {
         "rmdir",
         "unlink",
         "replace",
-    },  # hidden neighbours, held folders, and files of a state folder
+    },  # hidden neighbours, held folders, state files
     "driver/run/board.py": {"write_atomically"},
     "store/partials.py": {"rename", "unlink", "replace_text"},  # hidden names, and inside of them
     "store/link.py": {"copyfile", "replace_text"},  # in a partial

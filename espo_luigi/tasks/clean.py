@@ -9,7 +9,7 @@ from pathlib import Path
 
 from espo_luigi import store
 from espo_luigi.driver.run.engines import close_engines, hold_folders
-from espo_luigi.driver.run.run import Run, checked_graph, pending_in
+from espo_luigi.driver.run.run import Run, each_after_its_needs, pending_in
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.partials import PARTIAL_SUFFIX, abandoned_partials, remove_partial
 from espo_luigi.tasks.all import All
@@ -31,7 +31,7 @@ def leftovers() -> list[Leftover]:
     that was killed on this host or has been silent for two days.
     """
     root, run = All(), Run()
-    graph = checked_graph(root)
+    graph = each_after_its_needs([root])  # unchecked: a file in an output's way is no reason to keep what is left over
     run.planned(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
     unneeded = [task for task in run.left_over() if isinstance(task, EspoTask)]
     paths = {path for task in unneeded for path in task.temporary_paths() if store.is_complete(path)}

@@ -124,7 +124,6 @@ _OF_AN_ID = tuple(
 class JoinTask(EspoTask):
     """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
 
-    beside = ("clipped_path",)
     sim_id = SimulationParameter()
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
@@ -209,6 +208,7 @@ def regional_only(task: EspoTask) -> list[str]:
 class ConcatClean(JoinTask):
     """Rule `concat_clean`: ESPO v2: a variable of a simulation over the whole domain, cleaned up, and its archive."""
 
+    beside = ("clipped_path",)
     var = PublishedParameter()
     in_slices = upstream(
         (Adjust, Swap),

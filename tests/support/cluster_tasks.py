@@ -9,7 +9,8 @@ from toy_tasks import Count
 
 from espo_luigi import Resources, install
 from espo_luigi.cluster import get_logger
-from espo_luigi.store.publish import written_aside
+from espo_luigi.store.blocks import HeldStore
+from espo_luigi.store.publish import partial_of
 
 install()
 
@@ -39,5 +40,5 @@ class SpreadBlocks(Count):
         folder, seconds = str(self.folder), float(self.seconds)
         made = [dask.delayed(_block, pure=True)(start, folder, seconds) for start in range(int(self.n))]
         blocks = dask.array.concatenate([dask.array.from_delayed(one, (1000,), float) for one in made])
-        with written_aside(Path(self.output().path)) as partial:
-            blocks.to_zarr(partial, zarr_format=3)
+        with partial_of(Path(self.output().path)) as partial:
+            blocks.to_zarr(HeldStore(partial), zarr_format=3)

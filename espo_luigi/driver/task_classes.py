@@ -17,6 +17,9 @@ from espo_luigi.errors import SizingError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
+# The classes that a parameter may have that is a resource without a default.
+_KINDS_OF_RESOURCES = (luigi.Parameter, luigi.IntParameter, luigi.NumericalParameter, luigi.ChoiceParameter)
+
 
 def check_names(task: type[luigi.Task], base: type[luigi.Task]) -> None:
     """Check that no parameter of a class has the name of an attribute that Luigi or `base`, SlurmTask, needs.
@@ -66,10 +69,6 @@ def own_resources(task: type[luigi.Task], base: type[luigi.Task], names: Iterabl
         if not has_none:
             defaults[name] = default
     return defaults
-
-
-# Those that a resource without a default may have.
-_KINDS_OF_RESOURCES = (luigi.Parameter, luigi.IntParameter, luigi.NumericalParameter, luigi.ChoiceParameter)
 
 
 def _is_amount(name: str, default: Any) -> bool:

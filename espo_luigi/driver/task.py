@@ -32,8 +32,9 @@ from espo_luigi.driver.task_classes import (
     check_options,
     check_values,
     check_work,
+    has_job,
     hashable,
-    works_in_driver,
+    own_resources,
 )
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, label_of
@@ -97,14 +98,15 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_names(cls, SlurmTask, RESOURCE_NAMES)
-        own = {name: vars(cls)[name]._default for name in RESOURCE_NAMES if name in vars(cls)}
-        # Heirs have these defaults as well; a parameter without a default has none for them.
-        own = {name: default for name, default in own.items() if isinstance(default, (int, str))}
-        cls.resources_default = replace(cls.resources_default, **own)
+        check_names(cls, SlurmTask)
+        # Heirs have these defaults as well.
+        cls.resources_default = replace(cls.resources_default, **own_resources(cls, SlurmTask, RESOURCE_NAMES))
         for name in RESOURCE_NAMES:
-            default = getattr(cls.resources_default, name)
-            kind = luigi.IntParameter if isinstance(default, int) else luigi.Parameter
+            # For Resources(time=90) as well, luigi.cfg may have 2:00:00.
+            default: Any = getattr(cls.resources_default, name)
+            kind: Any = luigi.IntParameter
+            if name in ("memory", "time"):
+                default, kind = str(default), luigi.Parameter
             give_parameter(cls, name, kind(default=default, significant=False, description=_DESCRIPTIONS[name]))
 
     @classmethod
@@ -158,15 +160,17 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def check(self) -> None:
         """Raise an `EspoError` if this task cannot run as asked; called for all tasks before any of them starts."""
-        has_job = not works_in_driver(type(self), SlurmTask)
-        if has_job and type(self).__module__ == "__main__":
+        if self.run is None:  # an external task
+            return
+        is_job = has_job(self, SlurmTask)
+        if is_job and type(self).__module__ == "__main__":
             raise SubmissionError(
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
         check_work(type(self), SlurmTask, settings().engine)
         check_options(type(self))
-        if has_job:
+        if is_job:
             check_values(self)
         _check(self.allocation, self.get_task_family())
 

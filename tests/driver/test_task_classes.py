@@ -1,20 +1,25 @@
 """What a project's classes of tasks define: refused by name where a job could not do it."""
 
+import asyncio
 import datetime
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import luigi
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.parameter import ParameterVisibility
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.task import RESOURCE_NAMES
+from espo_luigi.driver.task_classes import has_job
 from espo_luigi.errors import SubmissionError
 from espo_luigi.tasks.base import EspoTask
 
@@ -58,13 +63,11 @@ def test_a_parameter_of_a_base_that_means_something_else_by_the_name_of_a_resour
     class Texts(luigi.Task):
         memory = luigi.Parameter()
 
-    with pytest.raises(
-        SubmissionError, match=r"the parameter time \(a DateHourParameter of Hourly\) has the name of a"
-    ):
+    with pytest.raises(SubmissionError, match=r"the parameter time \(DateHourParameter of Hourly\) has the name of a"):
         type("Mine", (Hourly, SlurmTask), {})
-    with pytest.raises(SubmissionError, match=r"the parameter memory \(a Parameter of Texts\)"):
+    with pytest.raises(SubmissionError, match=r"the parameter memory \(Parameter of Texts\)"):
         type("Mine", (Texts, SlurmTask), {})
-    with pytest.raises(SubmissionError, match=r"the parameter time \(a DateParameter of Named\)"):
+    with pytest.raises(SubmissionError, match=r"the parameter time \(DateParameter of Named\)"):
         named(SlurmTask, time=luigi.DateParameter())
 
 
@@ -72,6 +75,100 @@ def test_heirs_keep_the_resources_that_their_base_gives_as_parameters() -> None:
     base = named(SlurmTask, time=luigi.Parameter(default="2:00:00", significant=False))
     heir, other = named(base), named(base, resources_default=Resources(time="1:00:00"))
     assert [kind().allocation.time for kind in (base, heir, other)] == ["2:00:00", "2:00:00", "1:00:00"]
+
+
+_megabytes = luigi.NumericalParameter(default=4000, min_value=1, max_value=9000, var_type=int)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"resources_default": Resources(time=60, memory=4000)},  # type: ignore[arg-type]
+        {"time": luigi.IntParameter(default=60), "memory": _megabytes},
+        {"time": luigi.Parameter(default="60"), "memory": luigi.ChoiceParameter(choices=["4000"], default="4000")},
+    ],
+)
+def test_numbers_are_resources_of_heirs_as_well(attributes: dict[str, Any]) -> None:
+    base = named(SlurmTask, **attributes)
+    for kind in (base, named(base), named(named(base))):
+        kind().check()
+        assert (kind().allocation.time_minutes, kind().allocation.memory_bytes) == (60, 4000 * 2**20)
+    assert named(named(SlurmTask, **attributes), resources_default=Resources(time="5"))().allocation.time_minutes == 5
+
+
+def test_a_resource_of_a_base_that_is_no_task_counts_and_luigi_cfg_takes_every_notation() -> None:
+    class Longer:
+        time = luigi.Parameter(default="2:00:00")
+
+    mine = type("Named", (Longer, SlurmTask), {"__module__": "mine"})
+    assert mine().allocation.time_minutes == named(mine)().allocation.time_minutes == 120
+    get_config().set("Named", "time", "3:00:00")
+    assert named(SlurmTask, resources_default=Resources(time=60))().allocation.time_minutes == 180  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:Parameter")
+def test_a_resource_may_be_given_to_a_task_as_a_number() -> None:
+    task = named(SlurmTask)(time=90, memory=4000)
+    task.check()
+    assert task.allocation.as_text()["time"] == "90"
+
+
+@pytest.mark.parametrize("value", ["4GB", property(lambda self: "4GB")])
+def test_a_resource_that_is_no_parameter_is_refused_and_told_where_it_belongs(value: Any) -> None:
+    with pytest.raises(SubmissionError, match=r"^mine\.Named: memory, .* write resources_default = Resources\(memory="):
+        named(SlurmTask, memory=value)
+
+
+def test_an_external_task_has_no_job_and_is_not_refused() -> None:
+    raw = type("Raw", (luigi.ExternalTask, SlurmTask), {"__module__": "mine"})
+    own = named(SlurmTask, work=lambda self: None, n=luigi.Parameter(default=None))
+    get_config().set("espo", "engine", "slurm")
+    for task in (raw(), luigi.task.externalize(own)(), luigi.task.externalize(own())):
+        assert not has_job(task, SlurmTask)
+        task.check()
+
+
+def test_work_that_a_decorator_drains_is_a_job() -> None:
+    async def later(self: luigi.Task) -> None:
+        pass
+
+    @functools.wraps(later)
+    def work(self: luigi.Task) -> None:
+        asyncio.run(later(self))
+
+    named(SlurmTask, work=work)().check()
+
+
+def test_a_private_parameter_may_come_from_luigi_cfg_and_not_from_the_command_line() -> None:
+    place: Any = {"section": "archive", "name": "key"}
+    key = luigi.Parameter(default="", visibility=ParameterVisibility.PRIVATE, config_path=place)
+    task: Any = type("WithKey", (SlurmTask,), {"__module__": "mine", "key": key})
+    get_config().set("archive", "key", "of-the-archive")
+    with pytest.warns(DeprecationWarning, match="archive"):
+        task().check()
+    with CmdlineParser.global_instance(["WithKey", "--WithKey-key", "secret"]):
+        typed = task()
+        assert typed.key == "secret"
+        with pytest.raises(SubmissionError, match=r"visibility=ParameterVisibility\.HIDDEN"):
+            typed.check()
+
+
+def test_a_value_of_a_class_without_equality_is_compared_as_text() -> None:
+    class Box:
+        def __init__(self, side: str) -> None:
+            self.side = side
+
+    class BoxParameter(luigi.Parameter):
+        def parse(self, x: str) -> Any:
+            return Box(x)
+
+        def serialize(self, x: Any) -> str:
+            return str(x.side)
+
+        def _warn_on_wrong_param_type(self, param_name: str, param_value: Any) -> None:
+            pass
+
+    named(SlurmTask, box=BoxParameter())(box=Box("3")).check()
 
 
 def _steps(self: luigi.Task) -> Iterator[luigi.Task]:
@@ -112,8 +209,11 @@ def test_run_in_place_of_work_is_refused_on_a_cluster_and_beside_work_it_is_not(
         (luigi.Parameter(), None, "is None (NoneType) here, and would be 'None' in its job"),
         (luigi.Parameter(), Path("/data/raw"), "would be '/data/raw' in its job. Values travel as text"),
         (luigi.Parameter(), 5, "is 5 (int) here, and would be '5' in its job. Values travel as text"),
-        (luigi.IntParameter(), None, "is None (NoneType) here, and would be ValueError("),
-        (luigi.DateParameter(), None, "is None (NoneType) here, and would be ValueError("),
+        (luigi.IntParameter(), None, "is None (NoneType) here, and cannot be read back in its job (ValueError: "),
+        (luigi.DateParameter(), None, "is None (NoneType) here, and cannot be read back in its job (ValueError: "),
+        (luigi.BoolParameter(), "yes", "is None (NoneType) here (Luigi made None of the value that was given), and "),
+        (luigi.FloatParameter(), np.float32(0.1), "(float32) here, and would be 0.1 in its job"),
+        (luigi.TimeDeltaParameter(), datetime.timedelta(microseconds=5), "TimeDeltaParameter takes whole seconds"),
         (luigi.OptionalParameter(), "", "is '' (str) here, and would be None in its job"),
         (luigi.DictParameter(), {1: "surface"}, "would be {'1': 'surface'} in its job"),
         (

@@ -25,7 +25,12 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
         "create_worker": "(self, scheduler, worker_processes, assistant=False)",
     },
     "luigi.configuration.LuigiConfigParser": {"_config_paths": ""},
-    "luigi.parameter.Parameter": {"_default": "", "_parser_kwargs": "(param_name, task_name=None)"},
+    "luigi.parameter": {"_no_value": ""},
+    "luigi.parameter.Parameter": {
+        "_default": "",
+        "_parser_kwargs": "(param_name, task_name=None)",
+        "_value_iterator": "(self, task_name, param_name)",
+    },
     "luigi.parameter.ChoiceParameter": {"_choices": ""},
     "luigi.rpc": {"_urljoin": "(base, url)"},
     "luigi.rpc.RemoteScheduler": {

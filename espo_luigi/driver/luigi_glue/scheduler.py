@@ -210,11 +210,15 @@ _NOTHING = json.dumps({"response": None})
 _PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):  # a name
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
 def _ask_without_proxy_if_loopback(host: str) -> None:
     """Have this process and its children reach a loopback host directly: a proxy would look on its own machine."""
-    with suppress(ValueError):  # a name
-        if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
-            return
+    if _is_loopback(host) and not proxy_bypass(host):
         known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         os.environ["no_proxy"] = ",".join(filter(None, [known, host]))
 

@@ -33,7 +33,7 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
-from espo_luigi.driver.task_classes import works_in_driver
+from espo_luigi.driver.task_classes import has_job
 from espo_luigi.errors import EspoError, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -116,9 +116,7 @@ class EspoWorker(luigi.worker.Worker):
         graph = checked_graph(task)
         self._refuse_half(graph)
         self._budget(task, graph)
-        jobs = [
-            one for one, _ in graph.values() if isinstance(one, SlurmTask) and not works_in_driver(type(one), SlurmTask)
-        ]
+        jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             hold_folders(_exclusive_folders(jobs))
             engine(settings().engine).check(one.order() for one in _different(jobs))

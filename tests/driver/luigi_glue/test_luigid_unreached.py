@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -52,6 +53,16 @@ def behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_luigid_on_this_machine_is_asked_without_a_proxy(host: str, server: HTTPServer) -> None:
     assert PatientScheduler(f"http://{host}:{server.server_port}")._request("/api/task_list", {}) == {}
+
+
+@pytest.mark.parametrize(("before", "after"), [("*", "*"), ("login.example", "login.example,localhost")])
+def test_a_loopback_host_joins_the_hosts_without_a_proxy_once(
+    before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", before)
+    for _ in range(2):
+        PatientScheduler("http://localhost:8082")
+    assert os.environ["no_proxy"] == after
 
 
 def refused(url: str, folder: Path) -> bool:

@@ -33,6 +33,7 @@ def instances() -> dict[str, Any]:
     reporter = TaskStatusReporter(scheduler, task.task_id, "w", None)
     return {
         "luigi.configuration.LuigiConfigParser": get_config(),
+        "luigi.parameter": luigi.parameter,
         "luigi.parameter.Parameter": luigi.Parameter(),
         "luigi.parameter.ChoiceParameter": luigi.ChoiceParameter(choices=["a"]),
         "luigi.rpc.RemoteScheduler": RemoteScheduler("http://127.0.0.1:1"),

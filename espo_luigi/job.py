@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -89,8 +89,9 @@ def work(order: JobOrder, monitor: Monitor) -> None:
 def _call_work(task: SlurmTask) -> None:
     """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
     job = os.getpid()
+    work: Callable[[], object] = task.work
     try:
-        returned: object = task.work()  # type: ignore[func-returns-value]
+        returned = work()
     except BaseException as error:
         if os.getpid() != job:
             _end_fork(error)

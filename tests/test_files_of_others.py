@@ -16,11 +16,12 @@ from espo_luigi.catalog import read_catalogue
 from espo_luigi.config.health_checks import _as_polygons
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import EspoError
-from espo_luigi.export.folder import Owner, _attributes, sha256_of
+from espo_luigi.export.folder import Owner
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.exported import find_exported
 from espo_luigi.publication.relations import read_dois
 from espo_luigi.publication.stac import ITEMS, _former_items
+from espo_luigi.replacing import by_digest, check_ours
 from espo_luigi.store.inventory import read_inventory
 from espo_luigi.store.marker import read_marker
 from espo_luigi.store.table import read_checksums, read_table
@@ -62,7 +63,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "report.html": read_marker,
     "a.zip": read_marker,
     "a.zarr/espo.json": lambda path: (read_marker(path.parent), read_inventory(path.parent)),
-    "a.nc": lambda path: (_attributes(path), sha256_of(path)),
+    "a.nc": lambda path: check_ours(path, by_digest({"0"})),
     f"{ITEMS}/a.json": lambda path: _former_items(path.parent.parent),
     "collection.json": files.load_object,
 }

@@ -165,8 +165,8 @@ def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
 
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "renamed", lambda *names: False)
-        replace = os.replace
-        patched.setattr(os, "replace", lambda a, b: (full if Path(b) == tmp_path / "a.zarr" else replace)(a, b))
+        rename = os.rename
+        patched.setattr(os, "rename", lambda a, b: (full if Path(a).name == "content" else rename)(a, b))
         with pytest.raises(StoreError, match="ENOSPC"):
             write_store(constant(2), tmp_path / "a.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]

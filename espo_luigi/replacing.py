@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import keep_rights, open_new, write_new
+from espo_luigi.files import keep_rights, open_new, parse_json, write_new
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -353,7 +353,7 @@ def noted_beside(folder: Path, name: str) -> list[str] | None:
             listed = _listed(descriptor, "beside")
     except OSError:
         return None
-    return None if listed is None else list(listed.get(name, ()))
+    return None if listed is None else listed.get(name, [])
 
 
 def by_manifest(maker: str) -> Judge:
@@ -365,30 +365,43 @@ def by_manifest(maker: str) -> Judge:
         listed = _listed(descriptor, "files", maker)
         if listed is None:
             return f"it has no {MANIFEST_NAME} of {maker}, the list of our files, which earlier versions did not write"
-        return next(_not_listed(descriptor, listed), "")
+        try:
+            return next(_not_listed(descriptor, listed), "")
+        except OSError as error:
+            return f"a folder in it cannot be read ({error.strerror})"
 
     return judge
 
 
-def _listed(descriptor: int, key: str, maker: str = "") -> dict[str, str] | None:
+def _listed(descriptor: int, key: str, maker: str = "") -> dict[str, list[str]] | None:
+    """Return the SHA-256 of each file that a folder's list has; None without a list, or if it is damaged."""
     try:
         with _opened(MANIFEST_NAME, descriptor) as opened, open(opened, "rb", closefd=False) as file:
-            said = json.loads(_read(file) if is_file(opened) else b"")
-        return dict(said[key]) if maker in ("", said["made_by"]) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            said = parse_json(_read(file) if is_file(opened) else b"")
+        listed = {name: [of] if isinstance(of, str) else of for name, of in said[key].items()}
+        are_texts = all(isinstance(of, list) and all(isinstance(one, str) for one in of) for of in listed.values())
+        return listed if are_texts and maker in ("", said["made_by"]) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _not_listed(descriptor: int, listed: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is not ours below a folder."""
+def _not_listed(descriptor: int, listed: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield what is not ours below a folder. Raises OSError if a folder there cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     known = {str(parent) for name in listed for parent in Path(name).parents}
-    for place, folders, names, within in os.fwalk(dir_fd=descriptor):
+    for place, folders, names, within in os.fwalk(dir_fd=descriptor, onerror=refuse):
         where = Path(os.path.normpath(place))
-        yield from (f"{where / name} in it is not ours" for name in folders if str(where / name) not in known)
+        for name in folders:
+            why = why_not(name, is_no_folder, within) if str(where / name) in known else "no list of our files has it"
+            if why:
+                yield f"{where / name} in it is not ours ({why})"
         for name in names:
             of = str(where / name)
             if of == MANIFEST_NAME:
                 continue
-            why = why_not(name, by_digest({listed[of]}), within) if of in listed else "no list of our files has it"
+            why = why_not(name, by_digest(listed[of]), within) if of in listed else "no list of our files has it"
             if why:
                 yield f"{of} in it is not ours ({why})"

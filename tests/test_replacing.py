@@ -437,3 +437,33 @@ def test_a_colleagues_store_in_a_folder_of_the_group_is_replaced(tmp_path: Path)
         finally:
             os.seteuid(0)
     assert (tmp_path / "a.zarr").stat().st_uid == NOBODY
+
+
+@pytest.mark.parametrize("files", ["[1]", '{"a": 1}', '{"a": [[]]}', '{"a": null}', "null", '"ab"', '[["a", {}]]'])
+def test_a_damaged_list_of_our_files_is_no_list(files: str, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / replacing.MANIFEST_NAME).write_text(f'{{"made_by": "me", "files": {files}, "beside": {files}}}')
+    with pytest.raises(StoreError, match=r"it has no espo-files\.json"):
+        replacing.check_ours(tmp_path, by_manifest("me"))
+    assert replacing.noted_beside(tmp_path, "a") is None
+
+
+def test_a_link_in_the_place_of_a_folder_of_ours_is_not_ours(tmp_path: Path) -> None:
+    grown(tmp_path / "stac")
+    os.rename(tmp_path / "stac" / "items", tmp_path / "items")
+    (tmp_path / "stac" / "items").symlink_to(tmp_path / "items")
+    with pytest.raises(StoreError, match=r"items in it is not ours \(it is a link\)"):
+        grown(tmp_path / "stac")
+
+
+@as_root
+def test_a_folder_that_cannot_be_read_is_not_ours(tmp_path: Path) -> None:
+    grown(tmp_path / "stac")
+    (tmp_path / "stac" / "items").chmod(0o700)
+    with reachable(tmp_path):
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(StoreError, match=r"items in it is not ours \(Permission denied\)"):
+                replacing.check_ours(tmp_path / "stac", by_manifest("espo test"))
+        finally:
+            os.seteuid(0)

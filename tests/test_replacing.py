@@ -12,6 +12,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
@@ -467,3 +468,35 @@ def test_a_folder_that_cannot_be_read_is_not_ours(tmp_path: Path) -> None:
                 replacing.check_ours(tmp_path / "stac", by_manifest("espo test"))
         finally:
             os.seteuid(0)
+
+
+def test_a_users_page_and_table_beside_it_are_not_a_reports(tmp_path: Path) -> None:
+    page, table = tmp_path / "thesis.html", tmp_path / "thesis-improvement.csv"
+    table.write_text("domain,simulation,my_notes\n")
+    with pytest.raises(StoreError, match=r"improvement\.csv was not .*there is no page thesis\.html of a report"):
+        reported(page)
+    page.write_text("<!DOCTYPE html>\n<body>\n<p>The page says: <q>Made by espo_luigi on 2026-01-01</q></p>")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"thesis.* was not replaced .* of a report"):
+            reported(page)
+        table.unlink(missing_ok=True)
+
+
+def test_a_catalogue_that_was_killed_before_its_table_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        numbers = itertools.count()
+
+        def killed(*arguments: Any) -> None:
+            if next(numbers):
+                raise KeyboardInterrupt
+            write_ours(*arguments)
+
+        patch.setattr("espo_luigi.catalog.build.write_ours", killed)
+        write_catalog([], tmp_path / "data.json", "me")
+    write_catalog([], tmp_path / "data.json", "me")
+    assert (tmp_path / "data.csv").is_file()
+    (tmp_path / "data.json").unlink()
+    with pytest.raises(StoreError, match=r"there is no catalogue data\.json that it belongs to, so it may be yours"):
+        write_catalog([], tmp_path / "data.json", "me")

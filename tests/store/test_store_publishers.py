@@ -171,3 +171,15 @@ def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
             write_store(constant(2), tmp_path / "a.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
     assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()
+
+
+def test_a_former_store_that_cannot_be_deleted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(*_: Any) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(publish, "_DELETE_ATTEMPTS", 1)
+    monkeypatch.setattr("espo_luigi.files.HeldFolder.delete", busy)
+    write_store(constant(1), tmp_path / "a.zarr", MARKER)
+    assert "partial, which is not needed any more: [Errno 16]" in caplog.text

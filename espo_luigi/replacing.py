@@ -1,7 +1,7 @@
 """Replacing and removing what stands under a name, if espo_luigi has made it; anything else is refused, and stays.
 
-A judge looks at what stands there through a descriptor, and returns why it is not ours: an empty text if it is. Only
-this module deletes, or renames over, names that are not hidden names of ours.
+A judge looks at what stands there through a descriptor, and returns why it is not ours: an empty text if it is. All
+outputs get their names, and lose them, in this module; the files of state in a run's own folder do not.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import stat
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import aside_of, keep_rights, open_new, write_new
+from espo_luigi.files import keep_rights, open_new, parse_json, write_new
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -32,10 +33,12 @@ MANIFEST_NAME = "espo-files.json"
 PARTIAL_SUFFIX = ".partial"
 _AT_FDCWD = -100
 NO_REPLACE, EXCHANGE = 1, 2
-_CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM}
+# A folder that gets another parent must be writable itself: that of a colleague is not, and can be moved aside.
+_CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM, errno.EACCES}
 # Another process published, or removed, between the look at the name and the renaming.
 _TAKEN_MEANWHILE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
 _ATTEMPTS = 100
+_LOOKS = 10
 _MOST_BYTES = 2**28
 # From `files.aside_of` and `partial_path`; nobody else makes such names.
 _HIDDEN = re.compile(r"\..+\.(?:\d+\.[0-9a-f]{16}|[^/]+-\d+-[0-9a-f]{8,}\.partial)", re.DOTALL)
@@ -74,18 +77,25 @@ def check_ours(path: Path, judge: Judge) -> Identity | None:
         If it cannot be looked at.
     """
     try:
-        with _opened(path) as descriptor:
-            why, identity = judge(descriptor), _identity(os.fstat(descriptor))
+        for _ in range(_LOOKS):
+            with _opened(path) as descriptor:
+                identity = _identity(os.fstat(descriptor))
+                why = judge(descriptor)
+            # Another process may have replaced it, or deleted a part of it, while it was judged.
+            if _identity(os.lstat(path)) == identity:
+                break
+        else:
+            why = "it changes while it is looked at"
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        why, identity = "it is a link" if error.errno == errno.ELOOP else "it is neither a file nor a folder", None
+        why = "it is a link" if error.errno == errno.ELOOP else "it is neither a file nor a folder"
     if why:
         raise StoreError(
-            f"{path} is there, and cannot be replaced or removed, as espo_luigi has not made it: {why}. It was left as "
-            "it is: move it away, or choose another name or folder"
+            f"{path} was not replaced or removed: nothing shows that it is an unchanged output of espo_luigi ({why}). "
+            "Move it away, or choose another name or folder"
         )
     return identity
 
@@ -107,8 +117,8 @@ def _identity(found: os.stat_result) -> Identity:
 def put(new: Path, path: Path, judge: Judge) -> list[Path]:
     """Give `new`, a hidden name, its final name; return the hidden names under which the former content is now.
 
-    Where the file system can swap two names, something is under `path` at every moment. Elsewhere a folder is moved
-    aside first: after a kill between the two renames, `path` is missing.
+    Where the file system can swap two names, something is under `path` at every moment. Elsewhere the former content is
+    moved aside first: after a kill between the two renames, `path` is missing.
 
     Raises
     ------
@@ -118,27 +128,43 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
     former: list[Path] = []
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            if (identity := check_ours(path, judge)) is None:
-                if not renamed(new, path, NO_REPLACE):
-                    os.rename(new, path)
-                return former
-            # A catalogue of a group stays the group's.
-            keep_rights(new, path)
-            if renamed(new, path, EXCHANGE):
-                _check_again(new, path, identity, judge)
-                return [*former, new]
-            if stat.S_ISDIR(os.lstat(path).st_mode):
+            if (identity := check_ours(path, judge)) is not None:
+                # A catalogue of a group stays the group's.
+                keep_rights(new, path)
+                ours = _identity(os.lstat(new))
+                if renamed(new, path, EXCHANGE):
+                    _check_again(new, path, identity, judge, ours)
+                    return [*former, new]
                 former += _moved_aside(path, identity, judge)
-            os.replace(new, path)
+            give_name(new, path)
             return former
-        except OSError as error:
-            # A full disk may refuse the new name: the former folder gets its own back, unless another is there now.
+        except (StoreError, OSError) as error:
+            # A full disk may refuse the new name: the former content gets its own back, unless another is there now.
             with contextlib.suppress(OSError, IndexError):
-                os.rename(former[-1], path)
+                give_name(former[-1], path)
                 former.pop()
-            if error.errno not in _TAKEN_MEANWHILE or attempt == _ATTEMPTS or not os.path.lexists(new):
+            is_late = isinstance(error, OSError) and error.errno in _TAKEN_MEANWHILE
+            if not is_late or attempt == _ATTEMPTS or not os.path.lexists(new):
+                if former:
+                    raise StoreError(f"{error}. What had the name {path} before is now {former[-1]}") from error
                 raise
     return former
+
+
+def give_name(new: Path, path: Path) -> None:
+    """Rename to a free name. Raises OSError if the name is taken."""
+    if renamed(new, path, NO_REPLACE):
+        return
+    if stat.S_ISREG(os.lstat(new).st_mode):
+        try:
+            # Unlike a rename, a link fails if another process was faster.
+            os.link(new, path, follow_symlinks=False)
+            return os.unlink(new)
+        except OSError as error:
+            # Else, the file system has no hard links.
+            if error.errno in _TAKEN_MEANWHILE:
+                raise
+    os.rename(new, path)
 
 
 def take_away(path: Path, judge: Judge) -> list[Path]:
@@ -162,21 +188,30 @@ def _moved_aside(path: Path, identity: Identity, judge: Judge) -> list[Path]:
     return []
 
 
-def _check_again(moved: Path, path: Path, identity: Identity, judge: Judge) -> None:
-    """Undo the renaming if somebody has put something else there after it was judged."""
+def _check_again(moved: Path, path: Path, identity: Identity, judge: Judge, ours: Identity | None = None) -> None:
+    """Undo the renaming if somebody put something else there after it was judged; `ours` is at `path` if swapped."""
     if _identity(os.lstat(moved)) == identity:
         return
     try:
         check_ours(moved, judge)
-    except StoreError:
-        if not (os.path.lexists(path) and renamed(moved, path, EXCHANGE)):
-            os.rename(moved, path)
+    except (StoreError, OSError) as error:
+        try:
+            is_swapped = os.path.lexists(path) and _identity(os.lstat(path)) == ours
+            if not (is_swapped and renamed(moved, path, EXCHANGE)):
+                give_name(moved, path)
+        except OSError:
+            # No hidden name of ours, which would be deleted.
+            kept = path.with_name(f"{path.name}.moved-{uuid.uuid4().hex[:8]}")
+            os.rename(moved, kept)
+            raise StoreError(
+                f"{path} was not replaced or removed: somebody put something there meanwhile, which is now {kept}"
+            ) from error
         check_ours(path, judge)
         raise
 
 
 def renamed(first: Path, second: Path, how: int) -> bool:
-    """Rename by Linux's `renameat2`; False where the file system cannot (NFS, Lustre)."""
+    """Rename by Linux's `renameat2`; False where the file system (NFS, Lustre) or this account cannot."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -215,13 +250,15 @@ def write_ours(path: Path, content: str | bytes, judge: Judge) -> None:
     StoreError
         If what stands at `path` is not ours.
     """
-    aside = aside_of(path)
+    aside = partial_path(path)
+    former = [aside]
     try:
         with open(open_new(aside), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-        put(aside, path, judge)
+        former += put(aside, path, judge)
     finally:
-        delete(aside)
+        for hidden in former:
+            delete(hidden)
 
 
 # Judges of files.
@@ -251,7 +288,12 @@ def read_file(path: Path) -> bytes:
     with _opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
         if not is_file(descriptor) or os.fstat(descriptor).st_size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"no regular file of up to {_MOST_BYTES >> 20} MiB", os.fspath(path))
-        return file.read(_MOST_BYTES)
+        return _read(file)
+
+
+def _read(file: BinaryIO) -> bytes:
+    # Python would make room for all bytes that it is asked for.
+    return file.read(min(os.fstat(file.fileno()).st_size, _MOST_BYTES))
 
 
 def by_content(is_ours: Callable[[bytes], bool], expected: str) -> Judge:
@@ -262,7 +304,7 @@ def by_content(is_ours: Callable[[bytes], bool], expected: str) -> Judge:
             return f"it is a folder or a device, expected {expected}"
         size = os.fstat(descriptor).st_size
         with open(descriptor, "rb", closefd=False) as file:
-            return "" if size <= _MOST_BYTES and is_ours(file.read(_MOST_BYTES)) else f"it is not {expected}"
+            return "" if size <= _MOST_BYTES and is_ours(_read(file)) else f"it is not {expected}"
 
     return judge
 
@@ -276,7 +318,7 @@ def by_digest(digests: Collection[str]) -> Judge:
         with open(descriptor, "rb", closefd=False) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() in digests:
                 return ""
-        return "it has another checksum than our file"
+        return "it has another checksum than our file" if digests else "no list of our files has it"
 
     return judge
 
@@ -311,7 +353,7 @@ def noted_beside(folder: Path, name: str) -> list[str] | None:
             listed = _listed(descriptor, "beside")
     except OSError:
         return None
-    return None if listed is None else list(listed.get(name, ()))
+    return None if listed is None else listed.get(name, [])
 
 
 def by_manifest(maker: str) -> Judge:
@@ -323,30 +365,43 @@ def by_manifest(maker: str) -> Judge:
         listed = _listed(descriptor, "files", maker)
         if listed is None:
             return f"it has no {MANIFEST_NAME} of {maker}, the list of our files, which earlier versions did not write"
-        return next(_not_listed(descriptor, listed), "")
+        try:
+            return next(_not_listed(descriptor, listed), "")
+        except OSError as error:
+            return f"a folder in it cannot be read ({error.strerror})"
 
     return judge
 
 
-def _listed(descriptor: int, key: str, maker: str = "") -> dict[str, str] | None:
+def _listed(descriptor: int, key: str, maker: str = "") -> dict[str, list[str]] | None:
+    """Return the SHA-256 of each file that a folder's list has; None without a list, or if it is damaged."""
     try:
         with _opened(MANIFEST_NAME, descriptor) as opened, open(opened, "rb", closefd=False) as file:
-            said = json.loads(file.read(_MOST_BYTES) if is_file(opened) else b"")
-        return dict(said[key]) if maker in ("", said["made_by"]) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            said = parse_json(_read(file) if is_file(opened) else b"")
+        listed = {name: [of] if isinstance(of, str) else of for name, of in said[key].items()}
+        are_texts = all(isinstance(of, list) and all(isinstance(one, str) for one in of) for of in listed.values())
+        return listed if are_texts and maker in ("", said["made_by"]) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _not_listed(descriptor: int, listed: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is not ours below a folder."""
+def _not_listed(descriptor: int, listed: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield what is not ours below a folder. Raises OSError if a folder there cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
     known = {str(parent) for name in listed for parent in Path(name).parents}
-    for place, folders, names, within in os.fwalk(dir_fd=descriptor):
+    for place, folders, names, within in os.fwalk(dir_fd=descriptor, onerror=refuse):
         where = Path(os.path.normpath(place))
-        yield from (f"{where / name} in it is not ours" for name in folders if str(where / name) not in known)
+        for name in folders:
+            why = why_not(name, is_no_folder, within) if str(where / name) in known else "no list of our files has it"
+            if why:
+                yield f"{where / name} in it is not ours ({why})"
         for name in names:
             of = str(where / name)
             if of == MANIFEST_NAME:
                 continue
-            why = why_not(name, by_digest({listed[of]}), within) if of in listed else "no list of our files has it"
+            why = why_not(name, by_digest(listed[of]), within) if of in listed else "no list of our files has it"
             if why:
                 yield f"{of} in it is not ours ({why})"

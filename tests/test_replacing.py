@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import functools
 import itertools
 import json
@@ -11,11 +12,13 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from strangers import NOBODY, as_root, reachable
 
 from espo_luigi import replacing
 from espo_luigi.catalog.build import check_replaceable, write_catalog
@@ -45,7 +48,7 @@ STATE = {"replace_text", "write_atomically"}
 # Where `rename` is a method of datasets.
 OF_DATASETS = {"science", "catalog", "demo", "tasks"}
 ALLOWED = {
-    "replacing.py": {"rmtree", "unlink", "rename", "replace"},
+    "replacing.py": {"rmtree", "unlink", "rename"},
     "files.py": {
         "rmtree",
         "rmdir",
@@ -221,18 +224,24 @@ def test_nothing_that_is_not_ours_changes(
     assert not [path for path in folder.iterdir() if is_hidden_name(path.name)]
 
 
-def test_what_somebody_puts_there_after_it_was_judged_comes_back(tmp_path: Path) -> None:
+def test_what_somebody_puts_there_after_it_was_judged_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look and the renaming, with file systems that swap names and those that do not."""
     path = tmp_path / "a.zarr"
     stored(path)
+    look = replacing.check_ours
 
     def judge(descriptor: int) -> str:
-        if "espo.json" in os.listdir(descriptor):
-            shutil.rmtree(path)
-            put_there("folder", path, tmp_path)
-            return ""
-        return "it is a thesis"
+        return "" if "espo.json" in os.listdir(descriptor) else "it is a thesis"
 
+    def looked_just_before(at: Path, by: replacing.Judge) -> replacing.Identity | None:
+        found = look(at, by)
+        if at == path and by is judge:
+            put_there("folder", path, tmp_path)
+        return found
+
+    monkeypatch.setattr(replacing, "check_ours", looked_just_before)
     for can_exchange in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not can_exchange:
@@ -269,7 +278,7 @@ def test_of_a_hidden_name_only_ours_are_deleted_or_found_to_be_left_over(tmp_pat
 def test_the_demo_replaces_no_folder_of_the_users(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "chapter.txt").write_text("years of work")
-    with pytest.raises(StoreError, match=r"demo is there, .* it has no espo-files.json of the demonstration"):
+    with pytest.raises(StoreError, match=r"demo was not replaced .* \(it has no espo-files.json of the demonstration"):
         ensure_demo({"folder": str(tmp_path / "demo")})
     assert everything(tmp_path / "demo") == {"chapter.txt": b"years of work"}
 
@@ -320,7 +329,7 @@ def test_a_report_of_an_earlier_version_is_replaced_and_a_changed_one_is_not(tmp
     (tmp_path / "report-figures" / replacing.MANIFEST_NAME).unlink()  # which earlier versions did not write
     reported(out)
     out.write_text(out.read_text() + "my note")
-    with pytest.raises(StoreError, match=r"report\.html is there, .* it has another checksum"):
+    with pytest.raises(StoreError, match=r"report\.html was not replaced .* \(it has another checksum"):
         reported(out)
 
 
@@ -346,3 +355,148 @@ def killed_after(survivors: int) -> Callable[..., object]:
         return written_aside(path, judge=judge)
 
     return aside
+
+
+def test_what_is_swapped_while_it_is_judged_is_judged_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("ours")
+
+    def judge(descriptor: int) -> str:
+        content = os.read(descriptor, 99)
+        (tmp_path / "b").write_text("years of work")
+        os.replace(tmp_path / "b", path)
+        return "" if content == b"ours" else "it is a thesis"
+
+    with pytest.raises(StoreError, match=r"it changes while it is looked at|it is a thesis"):
+        replacing.check_ours(path, judge)
+
+
+@pytest.mark.parametrize("can", ["link", "neither"])
+def test_without_an_exchange_of_names_nothing_is_lost(
+    can: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that appears after the look, and one that appears once ours was moved aside."""
+    judge = replacing.by_content(lambda content: content == b"ours", "ours")
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(replacing, "renamed", lambda first, second, how: False)
+    if can == "neither":
+        monkeypatch.setattr(os, "link", functools.partial(refuse, errno.EPERM))
+        write_ours(path, b"ours", judge)
+        write_ours(path, b"ours", judge)
+        assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+        return
+    link = os.link
+
+    def late(new: Path, name: Path, **options: bool) -> None:
+        path.write_text("years of work")
+        link(new, name, **options)
+
+    monkeypatch.setattr(os, "link", late)
+    for before in (None, "ours"):
+        path.unlink(missing_ok=True)
+        if before:
+            path.write_text(before)
+        with pytest.raises(StoreError, match="it is not ours"):
+            write_ours(path, b"ours", judge)
+        assert path.read_text() == "years of work"
+
+
+def refuse(number: int, *_: object, **__: object) -> None:
+    raise OSError(number, os.strerror(number))
+
+
+def test_what_cannot_come_back_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("ours")
+    look, judge = replacing.check_ours, replacing.by_content(lambda content: content == b"ours", "ours")
+
+    def looked_just_before(at: Path, judge: replacing.Judge) -> replacing.Identity | None:
+        found = look(at, judge)
+        if at == path:
+            path.unlink()
+            path.write_text("years of work")
+        return found
+
+    swap, calls = replacing.renamed, itertools.count()
+    monkeypatch.setattr(replacing, "check_ours", looked_just_before)
+    monkeypatch.setattr(replacing, "renamed", lambda *names: swap(*names) if not next(calls) else False)
+    with pytest.raises(StoreError, match=r"put something there meanwhile, which is now .*a\.json\.moved-") as told:
+        write_ours(path, "ours", judge)
+    assert Path(str(told.value).rpartition(" ")[2]).read_text() == "years of work"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@as_root
+def test_a_colleagues_store_in_a_folder_of_the_group_is_replaced(tmp_path: Path) -> None:
+    """A folder that gets another parent must itself be writable; a folder that is moved aside need not be."""
+    tmp_path.chmod(0o777)
+    stored(tmp_path / "a.zarr")
+    with reachable(tmp_path):
+        os.seteuid(NOBODY)
+        try:
+            stored(tmp_path / "a.zarr")
+        finally:
+            os.seteuid(0)
+    assert (tmp_path / "a.zarr").stat().st_uid == NOBODY
+
+
+@pytest.mark.parametrize("files", ["[1]", '{"a": 1}', '{"a": [[]]}', '{"a": null}', "null", '"ab"', '[["a", {}]]'])
+def test_a_damaged_list_of_our_files_is_no_list(files: str, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / replacing.MANIFEST_NAME).write_text(f'{{"made_by": "me", "files": {files}, "beside": {files}}}')
+    with pytest.raises(StoreError, match=r"it has no espo-files\.json"):
+        replacing.check_ours(tmp_path, by_manifest("me"))
+    assert replacing.noted_beside(tmp_path, "a") is None
+
+
+def test_a_link_in_the_place_of_a_folder_of_ours_is_not_ours(tmp_path: Path) -> None:
+    grown(tmp_path / "stac")
+    os.rename(tmp_path / "stac" / "items", tmp_path / "items")
+    (tmp_path / "stac" / "items").symlink_to(tmp_path / "items")
+    with pytest.raises(StoreError, match=r"items in it is not ours \(it is a link\)"):
+        grown(tmp_path / "stac")
+
+
+@as_root
+def test_a_folder_that_cannot_be_read_is_not_ours(tmp_path: Path) -> None:
+    grown(tmp_path / "stac")
+    (tmp_path / "stac" / "items").chmod(0o700)
+    with reachable(tmp_path):
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(StoreError, match=r"items in it is not ours \(Permission denied\)"):
+                replacing.check_ours(tmp_path / "stac", by_manifest("espo test"))
+        finally:
+            os.seteuid(0)
+
+
+def test_a_users_page_and_table_beside_it_are_not_a_reports(tmp_path: Path) -> None:
+    page, table = tmp_path / "thesis.html", tmp_path / "thesis-improvement.csv"
+    table.write_text("domain,simulation,my_notes\n")
+    with pytest.raises(StoreError, match=r"improvement\.csv was not .*there is no page thesis\.html of a report"):
+        reported(page)
+    page.write_text("<!DOCTYPE html>\n<body>\n<p>The page says: <q>Made by espo_luigi on 2026-01-01</q></p>")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"thesis.* was not replaced .* of a report"):
+            reported(page)
+        table.unlink(missing_ok=True)
+
+
+def test_a_catalogue_that_was_killed_before_its_table_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        numbers = itertools.count()
+
+        def killed(*arguments: Any) -> None:
+            if next(numbers):
+                raise KeyboardInterrupt
+            write_ours(*arguments)
+
+        patch.setattr("espo_luigi.catalog.build.write_ours", killed)
+        write_catalog([], tmp_path / "data.json", "me")
+    write_catalog([], tmp_path / "data.json", "me")
+    assert (tmp_path / "data.csv").is_file()
+    (tmp_path / "data.json").unlink()
+    with pytest.raises(StoreError, match=r"there is no catalogue data\.json that it belongs to, so it may be yours"):
+        write_catalog([], tmp_path / "data.json", "me")

@@ -409,16 +409,18 @@ def check_replaceable(out: Path) -> None:
             f"--out {out}: expected a JSON file's name, such as {out.stem}.json; its table ends in .csv."
         )
     if check_ours(out, OF_OURS) is None:
-        check_ours(out.with_suffix(".csv"), _no_table_of_ours)
+        check_ours(
+            out.with_suffix(".csv"),
+            lambda _: f"there is no catalogue {out.name} that it belongs to, so it may be yours",
+        )
     check_ours(out.with_suffix(".csv"), TABLE_OF_OURS)
 
 
-def _no_table_of_ours(descriptor: int) -> str:
-    return "it is the table of no catalogue"
-
-
 def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
-    """Write rows as a catalogue: `out`, and a table beside it, which is there first."""
+    """Write rows as a catalogue: `out`, and a table beside it.
+
+    After a kill between the two, the catalogue shows that the table's name is its own.
+    """
     table = out.with_suffix(".csv")
     text = io.StringIO()
     besides = [column for column in CMIP7_COLUMNS if any(column in row for row in rows)]
@@ -427,8 +429,8 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     writer.writerows(rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     check_replaceable(out)
-    write_ours(table, text.getvalue(), TABLE_OF_OURS)
     write_ours(out, json.dumps(description(out, table, maker), indent=2) + "\n", OF_OURS)
+    write_ours(table, text.getvalue(), TABLE_OF_OURS)
 
 
 def description(out: Path, table: Path, maker: str) -> dict[str, Any]:

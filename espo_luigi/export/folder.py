@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import Stretch
 from espo_luigi.export.netcdf import Layout, write_netcdf
 from espo_luigi.files import aside_of, load_json, replace_text, write_new
-from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, is_file, read_file, why_not
+from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import check_replaceable
-from espo_luigi.store.table import read_checksums, write_checksums
+from espo_luigi.store.table import checksum_pairs, read_checksums, write_checksums
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +68,8 @@ class Owner:
             aside = aside_of(path)
             try:
                 write_new(aside, json.dumps(asdict(self), indent=1) + "\n", durable=True)
-                # Unlike a rename, a link fails if a second run was faster.
-                os.link(aside, path)
+                # It fails if a second run was faster.
+                give_name(aside, path)
             except FileExistsError:
                 self.check(folder)
             finally:
@@ -173,13 +172,12 @@ class _Notes:
 
     def read(self, checksums: Path) -> Mapping[str, set[str]]:
         """Return the SHA-256 by name, of the notes and of the former checksums."""
-        with contextlib.suppress(FileNotFoundError):
-            for name, digest in _pairs(read_file(self._path)):
-                self._known[name].add(digest)
         if checksums.exists():
             check_replaceable(checksums)
-            for name, digest in read_checksums(checksums).items():
-                self._known[name].add(digest)
+        for path in (self._path, checksums):
+            if os.path.lexists(path):
+                for name, digest in checksum_pairs(path):
+                    self._known[name].add(digest)
         return {name: set(digests) for name, digests in self._known.items()}
 
     def begin(self, noted: Mapping[str, Collection[str]]) -> None:
@@ -200,11 +198,5 @@ class _Notes:
 
     def end(self) -> None:
         """Remove the notes."""
-        self._path.unlink(missing_ok=True)
-
-
-def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
-    for line in content.decode("utf-8", errors="replace").splitlines():
-        digest, _, name = line.partition("  ")
-        if name:
-            yield name, digest
+        with disk_errors(self._path, "remove"):
+            self._path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -51,6 +52,12 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 # The rule that makes the page is at work while it is made.
 _OURSELVES = "Report"
 _MAKER = "espo report"
+# A page from its first line on; users' pages may quote its words.
+_PAGE = re.compile(
+    rb"<!DOCTYPE html>\n.{,99999}?</head>\n<body>\n"
+    rb"<h1>Report of a production: [^\n]*</h1>\n<p>Made by espo_luigi on \d",
+    re.S,
+)
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
@@ -102,11 +109,14 @@ def _judges(out: Path) -> dict[Path, Judge]:
     if noted_beside(figures, out.name) is not None:
         noted = {path: by_digest(noted_beside(figures, path.name) or ()) for path in (table, out)}
         return {figures: by_manifest(_MAKER), **noted}
-    return {
-        figures: _in_page(out),
-        table: by_content(lambda content: content.startswith(b"domain,simulation,"), "a report's table"),
-        out: by_content(lambda content: b"Made by espo_luigi on " in content, "a page of a report"),
-    }
+    page = by_content(lambda content: bool(_PAGE.match(content)), "a page of a report")
+    has_columns = by_content(lambda content: content.startswith(b"domain,simulation,"), "a report's table")
+
+    def in_page(descriptor: int) -> str:
+        why = has_columns(descriptor)
+        return why or (f"there is no page {out.name} of a report that it belongs to" if why_not(out, page) else "")
+
+    return {figures: _in_page(out), table: in_page, out: page}
 
 
 def _in_page(out: Path) -> Judge:

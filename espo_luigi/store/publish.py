@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from espo_luigi.replacing import Judge, check_ours, delete, partial_path, put, t
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.marker import marked
 from espo_luigi.store.partials import BlockCount, recorded, sweep_partials
+
+logger = logging.getLogger(__name__)
 
 _DELETE_ATTEMPTS = 10
 
@@ -126,9 +129,12 @@ def _is_stop(error: BaseException) -> bool:
 
 def _delete_what_is_still_written(partial: HeldFolder) -> None:
     """Delete a partial into which other threads of a failed computation may still write for a moment."""
-    for _ in range(_DELETE_ATTEMPTS):
-        with contextlib.suppress(OSError):
+    for attempt in range(1, _DELETE_ATTEMPTS + 1):
+        try:
             return partial.delete()
+        except OSError as error:
+            if attempt == _DELETE_ATTEMPTS:
+                logger.warning("cannot remove %s, which is not needed any more: %s", partial.path, error)
         time.sleep(0.1)
 
 

@@ -96,7 +96,12 @@ def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None
 
 
 def read_checksums(path: Path) -> dict[str, str]:
-    """Read what `write_checksums` has written: the SHA-256 of each file, by name.
+    """Read what `write_checksums` has written: the SHA-256 of each file, by name. Raises as `checksum_pairs` does."""
+    return dict(checksum_pairs(path))
+
+
+def checksum_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read names of files, each with a SHA-256; a name may have several.
 
     Raises
     ------
@@ -108,7 +113,7 @@ def read_checksums(path: Path) -> dict[str, str]:
     if None in found:
         line = lines[found.index(None)]
         raise StoreError(f"{path}: got {line[:100]!r}, expected a SHA-256 and the name of a file beside it; {REMAKE}")
-    return {match[2]: match[1] for match in found if match}
+    return [(match[2], match[1]) for match in found if match]
 
 
 def _lines(path: Path, what: str) -> list[str]:

@@ -1,6 +1,7 @@
 """NetCDF files as other programs read them: xarray, netCDF4's and Debian's ncdump, CDO, R; and a full disk."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export import netcdf
 from espo_luigi.export.conventions import described, stretches
-from espo_luigi.export.folder import Owner
+from espo_luigi.export.folder import Owner, _Notes
 from espo_luigi.export.netcdf import Layout, write_netcdf
 
 ROWS = Layout({"Y": 4, "X": 9})
@@ -229,3 +230,26 @@ def test_an_owners_file_of_any_shape_is_ours_or_refused(tmp_path_factory: pytest
         assert OWNER.check(folder) and content == {**content, **asdict(OWNER)}
     except StoreError as error:
         assert str(folder) in str(error)
+
+
+def test_an_export_has_an_owner_also_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    OWNER.claim(tmp_path)
+    assert OWNER.check(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["espo-export.json"]
+
+
+@pytest.mark.parametrize("notes", ["a folder", f"{'0' * 64}  ../thesis.nc\n", "words\n", "\udcff"])
+def test_damaged_notes_of_an_export_are_named(notes: str, tmp_path: Path) -> None:
+    path = tmp_path / ".a.sha256.espo-notes"
+    if notes == "a folder":
+        path.mkdir()
+    else:
+        path.write_text(notes, errors="surrogateescape")
+    with pytest.raises(StoreError, match=re.escape(str(path))):
+        _Notes(path).read(tmp_path / "a.sha256")

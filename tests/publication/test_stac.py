@@ -314,9 +314,9 @@ def test_a_folder_that_holds_anything_else_is_refused(name: str, named: str, fin
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(StoreError, match=rf"stac is there, .* has not made it: {named} in it is not ours"):
+    with pytest.raises(StoreError, match=rf"stac was not replaced .* espo_luigi \({named} in it is not ours"):
         write(final, StacOptions(tmp_path / "stac"))
-    with pytest.raises(StoreError, match="has not made it: it is no folder"):
+    with pytest.raises(StoreError, match=r"espo_luigi \(it is no folder"):
         write(final, StacOptions(mine))
     assert contents(tmp_path) == before
 

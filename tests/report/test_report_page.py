@@ -268,7 +268,7 @@ def test_a_folder_of_other_things_is_not_replaced_by_figures(tmp_path: Path, vie
     mine = tmp_path / "mine-figures" / "thesis.svg"
     mine.parent.mkdir()
     mine.write_text("years of work")
-    with pytest.raises(StoreError, match=r"mine-figures is there.*thesis\.svg.*another name"):
+    with pytest.raises(StoreError, match=r"mine-figures was not replaced.*thesis\.svg.*another name"):
         write_report(view, tmp_path / "mine.html")
     assert mine.read_text() == "years of work"
     assert not (tmp_path / "mine.html").exists()

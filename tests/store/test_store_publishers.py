@@ -165,9 +165,21 @@ def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
 
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "renamed", lambda *names: False)
-        replace = os.replace
-        patched.setattr(os, "replace", lambda a, b: (full if Path(b) == tmp_path / "a.zarr" else replace)(a, b))
+        rename = os.rename
+        patched.setattr(os, "rename", lambda a, b: (full if Path(a).name == "content" else rename)(a, b))
         with pytest.raises(StoreError, match="ENOSPC"):
             write_store(constant(2), tmp_path / "a.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
     assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()
+
+
+def test_a_former_store_that_cannot_be_deleted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(*_: Any) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(publish, "_DELETE_ATTEMPTS", 1)
+    monkeypatch.setattr("espo_luigi.files.HeldFolder.delete", busy)
+    write_store(constant(1), tmp_path / "a.zarr", MARKER)
+    assert "partial, which is not needed any more: [Errno 16]" in caplog.text

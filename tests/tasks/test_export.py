@@ -205,7 +205,7 @@ def test_a_file_that_has_changed_since_its_export_is_refused_and_stays(
         sums.mkdir()
         (sums / "thesis").touch()
     before = {path: path.read_bytes() for path in sums.parent.rglob("*") if path.is_file()}
-    with pytest.raises(store.marker.StoreError, match=r"is there, and cannot be replaced or removed, .* move it away"):
+    with pytest.raises(store.marker.StoreError, match=r"was not replaced or removed: .* Move it away"):
         task.work()
     assert {path: path.read_bytes() for path in sums.parent.rglob("*") if path.is_file()} == before
 
@@ -348,7 +348,9 @@ def test_a_file_of_somebody_else_is_never_overwritten(archives: dict[str, xr.Dat
     foreign = tmp_path / "netcdf" / NC / f"{STEM}_19950101-19971231.nc"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("precious")
-    with pytest.raises(store.marker.StoreError, match=r"19950101-19971231\.nc is there, .* espo_luigi has not made it"):
+    with pytest.raises(
+        store.marker.StoreError, match=r"19950101-19971231\.nc was not replaced .* output of espo_luigi"
+    ):
         one(tmp_path / "netcdf").work()
     assert foreign.read_text() == "precious" and written(foreign.parent) == [foreign.name]
 

@@ -32,7 +32,7 @@ def test_a_users_folder_at_an_outputs_path_is_refused_before_a_run_starts(
     path = task.repaired_path if isinstance(task, tasks.Extract) else task.output()[0].path
     chapter = thesis(path.with_name("report-figures") if rule == "figures" else path)
     with pytest.raises(
-        StoreError, match=rf"{re.escape(str(chapter.parent))} is there, .* espo_luigi has not made it.*move it away"
+        StoreError, match=rf"{re.escape(str(chapter.parent))} was not replaced .* output of espo_luigi \(.*Move it away"
     ):
         task.check()
     assert chapter.read_text() == "years of work"
@@ -45,7 +45,7 @@ def test_a_report_replaces_no_folder_of_the_users(
     configured()
     beside = {"mywork": "mywork", "thesis.html": "thesis-figures", "x.html": "x-improvement.csv"}[out]
     chapter = thesis(tmp_path / beside)
-    with pytest.raises(StoreError, match=f"{beside} is there"):
+    with pytest.raises(StoreError, match=f"{beside} was not replaced"):
         write_now(tmp_path / out)
     assert chapter.read_text() == "years of work"
 
@@ -53,7 +53,7 @@ def test_a_report_replaces_no_folder_of_the_users(
 def test_a_crate_replaces_no_folder_of_the_users(configured: Callable[..., list[Path]], tmp_path: Path) -> None:
     configured()
     chapter = thesis(context().config.paths.final / "ro-crate-metadata.json")
-    with pytest.raises(StoreError, match=r"ro-crate-metadata\.json is there"):
+    with pytest.raises(StoreError, match=r"ro-crate-metadata\.json was not replaced"):
         write_crate(context().config.paths.final)
     assert chapter.read_text() == "years of work"
 

@@ -254,7 +254,7 @@ def test_history_is_that_of_the_parent_where_a_member_has_none_of_its_own(tmp_pa
 
 @pytest.mark.parametrize("parent", [{}, {"parent_experiment": "historical", "parent_member": "r1i1p1f1"}])
 def test_history_of_another_driving_model_is_not_joined(tmp_path: Path, parent: dict[str, str]) -> None:
-    def driven_by(model: str, institution: str, **kwargs: str) -> list[dict[str, str]]:
+    def driven_by(model: str, institution: str, **kwargs: Any) -> list[dict[str, str]]:
         rows = rows_of(source="CRCM5", domain="NAM", **kwargs)
         return [
             each | parent | {"id": f"{institution}_{each['id']}", "institution": institution, "driving_model": model}

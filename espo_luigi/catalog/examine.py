@@ -102,8 +102,10 @@ def _absent(match: Match, period: Period, series: Mapping[str, Any], problems: S
 
 def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
     held = _Held()
+    for name, asset in match.fixed.items():
+        held.problems += _missing_chunks(asset, [name], period, open_kwargs)
     for asset in match.assets:
-        held.problems += _missing_chunks(asset, match, period, open_kwargs)
+        held.problems += _missing_chunks(asset, wanted_of(asset, match), period, open_kwargs)
         try:
             ds = within(open_years(asset, match, open_kwargs, BLOCK_BYTES), (period,))
         except DataError as error:
@@ -121,12 +123,14 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
     return held
 
 
-def _missing_chunks(asset: Asset, match: Match, period: Period, open_kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+def _missing_chunks(
+    asset: Asset, names: Sequence[str], period: Period, open_kwargs: Mapping[str, Any]
+) -> Iterator[Problem]:
     if not is_zarr(asset.path, asset.columns.get("format", "")):
         return
     years = int(period[0][:4]), int(period[1][:4])
     try:
-        found = missing_chunks(asset.path, wanted_of(asset, match), years, open_kwargs)
+        found = missing_chunks(asset.path, names, years, open_kwargs)
     # A backend may raise nearly anything on a damaged store; opening it reports that.
     except Exception:
         return
@@ -134,7 +138,7 @@ def _missing_chunks(asset: Asset, match: Match, period: Period, open_kwargs: Map
         message = (
             f"{len(lacking.keys)} of {lacking.wanted} chunks are not in the store, the first of them "
             f"{lacking.keys[0]}: the copy is not complete, or its writer left out chunks of fill values. "
-            "Copy the store again"
+            "Copy the store again. If the fill values are real, set `extraction.on_input_problem.missing_chunks: warn`"
         )
         day = "" if lacking.day is None else day_of(lacking.day)
         yield Problem("missing_chunks", message, asset.path, lacking.array, day, count=len(lacking.keys))

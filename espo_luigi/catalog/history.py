@@ -57,7 +57,7 @@ def _join_historical(assets: Sequence[Asset]) -> Dispatched:
             histories[asset.id].append(asset)
     runs: dict[tuple[str, ...], list[Asset]] = defaultdict(list)
     for asset in assets:
-        runs[tuple(asset.columns.get(column, "") for column in _SAME_RUN)].append(asset)
+        runs[tuple(_cell(asset, column) for column in _SAME_RUN)].append(asset)
     result: list[Asset] = []
     objections: dict[str, str] = {}
     doubts: dict[str, str] = {}
@@ -92,10 +92,17 @@ def _historical_parent(future: Asset, histories: Iterable[list[Asset]]) -> tuple
     named = _parent_named(future)
     own = ("CMIP6", "", future.columns.get("source", ""), HISTORICAL, future.columns.get("member", ""))
     parent = named if HISTORICAL in named else own
-    rows, objection = _rows_of_parent(parent, [future], histories)
+    may_differ = {"institution", "member"} if parent is named else {"institution"}
+    shared = [column for column in _SAME_RUN if column not in may_differ]
+    similar = [run for run in histories if all(_cell(run[0], name) == _cell(future, name) for name in shared)]
+    rows, objection = _rows_of_parent(parent, [future], similar)
     if "ambiguous" in objection:
         return [], f"its history, {_called(parent)}, {objection}"
     return rows, "" if rows else lonely
+
+
+def _cell(asset: Asset, column: str) -> str:
+    return asset.columns.get(column, "")
 
 
 def _futures(run: Sequence[Asset]) -> tuple[dict[tuple[str, str], Asset], dict[str, str]]:

@@ -39,9 +39,10 @@ def missing_chunks(
 ) -> list[MissingChunks]:
     """Return the arrays of a Zarr store that lack chunks in some years, coordinates or else variables.
 
-    Zarr reads fill values there, and writers leave out chunks that hold nothing else. So chunks of the same cells may
-    be absent at all times if the fill value stands for missing values. A coordinate's chunk of a single value may be
-    absent. Nothing is returned for stores whose keys cannot be listed (HTTP), nor for arrays of over `MOST_CHUNKS`.
+    Zarr reads fill values there, and writers leave out chunks that hold nothing else. So if the fill value stands for
+    missing values, chunks of the same cells may be absent at all times, and all chunks of a single day. A coordinate's
+    chunk of a single value may be absent. Nothing is returned for stores whose keys cannot be listed (HTTP), nor for
+    arrays of over `MOST_CHUNKS`.
     """
     group = _opened(path, options)
     arrays = dict(group.zarr_group.arrays())
@@ -54,8 +55,12 @@ def missing_chunks(
         dates = ds["time"].dt.year.values if "time" in ds.dims else np.array([])
         steps = np.flatnonzero((dates >= years[0]) & (dates <= years[1]))
         names = [name if name in arrays else NAMES_IN_FILES.get(name, "") for name in variables]
-        held = [name for name in names if name in arrays and "time" in ds[name].dims and steps.size]
-        found = [_of_variable(arrays[name], ds[name], int(steps[0]), int(steps[-1])) for name in held]
+        held = [name for name in names if name in arrays]
+        fixed = {name for name in held if ds[name].sizes.get("time", 1) == 1}
+        found = [_of_field(arrays[name], ds[name]) for name in held if name in fixed]
+        if steps.size:
+            first, last = int(steps[0]), int(steps[-1])
+            found += [_of_variable(arrays[name], ds[name], first, last) for name in held if name not in fixed]
     return [lacking for lacking in found if lacking]
 
 
@@ -76,16 +81,28 @@ def _of_coordinate(array: Any) -> MissingChunks | None:
     return MissingChunks(str(array.basename), _keys(array, absent), absent.size)
 
 
+def _of_field(array: Any, data: xr.DataArray) -> MissingChunks | None:
+    """Return the absent chunks of a variable without time, or with a single one."""
+    absent = _absent(array)
+    if absent is None or not absent.any() or (_stands_for_missing(array.fill_value, data) and not absent.all()):
+        return None
+    return MissingChunks(str(array.basename), _keys(array, absent), absent.size)
+
+
 def _of_variable(array: Any, data: xr.DataArray, first: int, last: int) -> MissingChunks | None:
     """Return the absent chunks of a variable between two steps of time."""
     absent = _absent(array)
     if absent is None:
         return None
     axis = data.dims.index("time")
-    if _stands_for_missing(array.fill_value, data) and not absent.all():
-        absent &= ~absent.all(axis=axis, keepdims=True)
     steps = _shape_of_a_file(array)[axis]
     absent = np.moveaxis(absent, axis, 0)
+    if _stands_for_missing(array.fill_value, data) and not absent.all():
+        empty = np.pad(absent.all(axis=tuple(range(1, absent.ndim))), 1)
+        absent &= ~absent.all(axis=0)
+        if steps == 1:
+            # A map that was empty from the start; several days in a row are rather a copy that stopped.
+            absent[empty[1:-1] & ~empty[:-2] & ~empty[2:]] = False
     absent[: first // steps] = absent[last // steps + 1 :] = False
     if not absent.any():
         return None

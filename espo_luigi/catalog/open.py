@@ -379,15 +379,21 @@ def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset
 
 
 def on_grid_of(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset | None:
-    """Return a dataset with the names of another's dimensions, if latitudes and longitudes are equal up to round-off.
+    """Return a dataset with the dimensions of another, if latitudes and longitudes are equal up to round-off.
 
-    Files of a simulation may call the dimensions of 2-D coordinates differently. None means another grid.
+    Files of a simulation may call or order the dimensions of 2-D coordinates differently. None means another grid.
     """
     dims, wanted = (tuple(dict.fromkeys((*ds["lat"].dims, *ds["lon"].dims))) for ds in (other, first))
     if len(dims) != len(wanted) or other["lat"].ndim != first["lat"].ndim:
         return None
-    names = {dim: new for dim, new in zip(dims, wanted, strict=True) if dim != new}
-    renamed = other.drop_vars(names, errors="ignore").rename_dims(names) if names else other
+    if set(dims) == set(wanted):
+        renamed = other if dims == wanted else other.transpose(..., *wanted)
+    else:
+        names = {dim: new for dim, new in zip(dims, wanted, strict=True) if dim != new}
+        renamed = other.drop_vars({*names, *names.values()} & other.coords.keys() - {"lat", "lon"})
+        if any(new in renamed or new in renamed.dims for new in names.values()):
+            return None
+        renamed = renamed.rename_dims(names)
     pairs = ((first[name], renamed[name]) for name in ("lat", "lon"))
     is_same = all(
         one.dims == two.dims

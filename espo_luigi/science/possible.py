@@ -28,6 +28,13 @@ OF_RAW_DATA: Mapping[str, Limits] = {
     "dtr": (-100.0, 100.0),
     "pr": (-1.0 / 86400, POSSIBLE["pr"][1]),
 }
+# A number that recurs beyond `POSSIBLE` by more than this stands for missing values, such as -99 degrees Celsius or mm
+# a day. Rounding leaves lesser numbers below zero that recur, too.
+_FILL_MARGINS: Mapping[str, float] = {"dtr": 10.0, "pr": 5.0 / 86400}
+NO_FILLS: Mapping[str, Limits] = {
+    name: (low - _FILL_MARGINS.get(name, 0), high + _FILL_MARGINS.get(name, 0))
+    for name, (low, high) in POSSIBLE.items()
+}
 # Takes the place of a range of zero or below. A multiplicative adjustment divides by the lowest quantiles: with noise
 # near zero there, it would make thousands of kelvins of the values beside them. Of 0.1 to 2 K, this keeps the adjusted
 # ranges of such days nearest to the reference's lowest, where 1 to 6 % of the days have them.

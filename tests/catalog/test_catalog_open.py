@@ -501,6 +501,13 @@ def test_dimensions_of_the_same_grid_may_have_other_names(tmp_path: Path) -> Non
         np.testing.assert_array_equal(opened.tasmax, np.concatenate([part.tasmax for part in parts]))
         assert opened.tasmax.dims == ("time", *opened.lat.dims)
         assert examine_match(match(*ordered), period=("2000", "2003"), regions=[box], limits={}) == []
+    # As other tools write them: 2-D coordinates in another order, and the wanted names for something else.
+    for change in (
+        parts[1].rename(y="rlat", x="rlon").transpose("rlon", "rlat", "time"),
+        parts[1].assign_coords(rlat=(("y", "x"), lat), rlon=(("y", "x"), lon)),
+    ):
+        changed = [assets[0], replace(assets[1], path=str(store(change, tmp_path / "changed.nc")))]
+        xr.testing.assert_equal(open_match(match(*changed)).tasmax, open_match(match(*assets)).tasmax)
     moved = parts[1].assign_coords(lat=parts[1].lat + 0.5)
     other = [assets[0], replace(assets[1], path=str(store(moved, tmp_path / "moved.nc")))]
     with pytest.raises(DataError, match="are on different grids"):

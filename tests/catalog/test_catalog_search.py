@@ -252,6 +252,24 @@ def test_history_is_that_of_the_parent_where_a_member_has_none_of_its_own(tmp_pa
     assert len(match.assets) == 6
 
 
+@pytest.mark.parametrize("parent", [{}, {"parent_experiment": "historical", "parent_member": "r1i1p1f1"}])
+def test_history_of_another_driving_model_is_not_joined(tmp_path: Path, parent: dict[str, str]) -> None:
+    def driven_by(model: str, institution: str, **kwargs: Any) -> list[dict[str, str]]:
+        rows = rows_of(source="CRCM5", domain="NAM", **kwargs)
+        return [
+            each | parent | {"id": f"{institution}_{each['id']}", "institution": institution, "driving_model": model}
+            for each in rows
+        ]
+
+    history = driven_by("CanESM5", "OURANOS", experiment="historical", end="2004-12-31 00:00")
+    future = driven_by("MPI-ESM1-2-LR", "UQAM", start="2005-01-01 00:00")
+    with pytest.raises(CatalogError, match="no historical run of the same simulation"):
+        search(tmp_path, [*history, *future], match_hist_and_fut=True)
+    own = driven_by("MPI-ESM1-2-LR", "DKRZ", experiment="historical", end="2004-12-31 00:00")
+    (match,) = search(tmp_path, [*history, *own, *future], match_hist_and_fut=True).values()
+    assert {asset.path for asset in match.assets} == {each["path"] for each in [*own, *future]}
+
+
 def test_a_catalogue_without_history_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="ssp585_r1i1p1f1_global: no historical run of the same simulation"):
         search(tmp_path, rows_of(start="2005-01-01 00:00"), match_hist_and_fut=True)

@@ -12,14 +12,9 @@ import xarray as xr
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
+from espo_luigi.science.possible import NO_FILLS
 from espo_luigi.science.units import convert_to
 
-# A number beyond these that recurs stands for missing values, such as -99 degrees Celsius or mm a day.
-_POSSIBLE: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("tasmax", "tasmin", "tas"), (180.0, 350.0)),
-    "dtr": (-10.0, 110.0),
-    "pr": (-1e-4, 3500.0 / 86400),
-}
 # Fewer values may be equal by chance.
 _RECURS = 9
 # In mislabelled units, many numbers are impossible, and none of them is that part.
@@ -34,11 +29,11 @@ def doubtful_fill(data: xr.DataArray) -> float | None:
     fill = data.encoding.get("_FillValue", data.encoding.get("missing_value"))
     packed = {"scale_factor", "add_offset"} & data.encoding.keys()
     name, stored = str(data.name), np.dtype(data.encoding.get("dtype", data.dtype))
-    if name not in _POSSIBLE or packed or stored.kind != "f" or fill is None or np.size(fill) != 1:
+    if name not in NO_FILLS or packed or stored.kind != "f" or fill is None or np.size(fill) != 1:
         return None
     number = float(np.asarray(fill).item())
     value = float(to_canonical_units(xr.DataArray(number, name=name, attrs={"units": data.attrs.get("units")})))
-    low, high = _POSSIBLE[name]
+    low, high = NO_FILLS[name]
     return number if low <= value <= high else None
 
 
@@ -93,14 +88,15 @@ class Fills:
             missing &= ~missing.all(axis=0)
             if missing.any():
                 self._declared.setdefault((raw.file, raw.name), _Count(raw)).add(missing, days, tile)
-        low, high = _POSSIBLE.get(raw.name, (-np.inf, np.inf))
+        low, high = NO_FILLS.get(raw.name, (-np.inf, np.inf))
         if not (np.fmin.reduce(values, axis=None) < low or np.fmax.reduce(values, axis=None) > high):
             return values
         impossible = values[np.isfinite(values) & ((values < low) | (values > high))]
         self._all_impossible[raw.file, raw.name] += impossible.size
         known = self._impossible[raw.file, raw.name]
         numbers, counts = np.unique(impossible, return_counts=True)
-        for number in numbers[(counts >= _SHARE * impossible.size) | np.isin(numbers, list(known))]:
+        # Single numbers would make the known ones grow with each block.
+        for number in numbers[(counts >= max(2, _SHARE * impossible.size)) | np.isin(numbers, list(known))]:
             there = values == number
             count = known.setdefault(float(number), _Count(raw))
             count.add(there, days, tile)

@@ -21,32 +21,75 @@ _SECRET = re.compile(
 # A region may be called key_west, and `check_valid` names an attribute by `key`.
 _KEY = re.compile(r"(^|[_-])keys?($|[_-])|accesskey|accountkey|privatekey", re.IGNORECASE)
 _NAMES_AN_ATTRIBUTE = "check_valid"
-# In a URL, the user and the password, which may hold what should have been escaped: `@`, or after a `:` also `/`.
-_USER = re.compile(r"""(?<=://)(?:[^/\s?#"'<>]+|[^/\s@"'<>]+:(?!\d+/)[^\s@"'<>]+)(?=@)""")
-_QUERY = re.compile(r"""(?<=[?&#])([^=?&#\s"'<>]+)=([^&#\s"'<>]+)""")
+# Addresses without `https:` or the like. A password may hold what should have been escaped: `@`, or also `/`.
+_ADDRESS = re.compile(r"""(?<=://)[^\s"'<>]+""")
+_HOST = re.compile(r"[^/?#]*")
+_WITH_PASSWORD = re.compile(r"[^/@]+:(?!\d+/)[^@]")
+_QUERY = re.compile(r"""(?<=[?&#;])([^=?&#;\s"'<>]+)=((?:[^&#;\s"'<>]|;(?![^=?&#;\s"'<>]+=))+)""")
 # Names in the queries of signed addresses (Azure, AWS, Google and their like).
 _OF_A_QUERY = re.compile(r"sig|code|jwt|hmac|policy|session|sid|ticket|x-(amz|goog)-.*", re.IGNORECASE)
-# The value of a secret in a mapping, as Python and JSON write it; in JSON inside of JSON, the quotes are escaped.
-_ENTRY = re.compile(
-    r"""((\\?["'])(?:[\w.-]{0,99}(?:secret|token|passw|passphrase|passcode|credential|api[_-]?key|signature|authoriz"""
-    r"""|cookie)[\w.-]{0,99}|(?:[\w.-]{0,99}[_-])?(?:auth|pass|pwd|sas|bearer|connection_?string)(?:[_-][\w.-]{0,99})?)"""
-    r"""\2: ?(\\?["']))(?:\\.|[^\\])*?\3""",
-    re.IGNORECASE,
+# An entry of a mapping as Python, JSON or (without quotes) YAML write it; HTML, and JSON inside of JSON, escape quotes.
+_QUOTE = r"""\\?["']|&(?:quot|apos|\#x27|\#39|\#34);"""
+_KEY_OF_ENTRY = re.compile(rf"""(?P<quote>{_QUOTE})(?P<name>[\w.-]+)(?P=quote):\s?|[{{,]\s*(?P<bare>[\w.-]+):\s""")
+_VALUE = re.compile(
+    rf"""b?(?P<opening>{_QUOTE})(?s:\\.|[^\\])*?(?:(?P=opening)|\Z)"""
+    r"""|[^\s,{}\[\]"'\\&][^,{}\[\]\n"'\\]*(?=[,}])"""
 )
+_COUNTS = re.compile(r"(count|limit|number|max|size|seconds|bytes|s)$|^(max|n|number)[_-]", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
     """Return a text, such as a message, with `***` for the secrets in its URLs and in its entries of mappings."""
     # Nearly all texts have neither; this is far faster than looking for each pattern.
     if "://" in text:
-        text = _USER.sub(HIDDEN, text)
+        text = _ADDRESS.sub(_without_user, text)
     if "=" in text:
         text = _QUERY.sub(_without_value, text)
-    return _ENTRY.sub(rf"\1{HIDDEN}\3", text) if _SECRET.search(text) else text
+    return _without_entries(text) if _SECRET.search(text) or "key" in text.lower() else text
+
+
+def _without_user(match: re.Match[str]) -> str:
+    """Hide the user and the password; up to the last `@` if there is a password, in time linear in the length."""
+    address, last = match[0], match[0].rfind("@")
+    shown: list[str] = []
+    done = begin = 0
+    while begin <= last:
+        host = _HOST.match(address, begin)
+        found = _WITH_PASSWORD.match(address, begin)
+        end = last if found and found.end() <= last else address.rfind("@", begin, host.end() if host else begin)
+        if end > begin:
+            shown += address[done:begin], HIDDEN
+            done = end
+        inner = address.find("://", max(begin, end))
+        begin = inner + len("://") if inner >= 0 else len(address)
+    return "".join([*shown, address[done:]])
+
+
+def _without_entries(text: str) -> str:
+    shown: list[str] = []
+    done = 0
+    for key in _KEY_OF_ENTRY.finditer(text):
+        name, quote = key["name"] or key["bare"], key["quote"] or ""
+        # JSON of ours has names of options as `key`.
+        is_shown = name == "key" and quote.endswith(('"', "&quot;", "&#34;"))
+        if key.start() < done or is_shown or not _is_secret(name, "", is_mapping=False):
+            continue
+        value = _VALUE.match(text, key.end())
+        # Without quotes, Python and JSON have numbers, None and the like.
+        if value is None or (quote and not value["opening"] and not _is_secret_number(value[0], name)):
+            continue
+        around = value["opening"] or quote
+        shown += text[done : value.start()], around, HIDDEN, around
+        done = value.end()
+    return "".join([*shown, text[done:]])
+
+
+def _is_secret_number(value: str, name: str) -> bool:
+    return value[0].isdigit() and not _COUNTS.search(name)
 
 
 def _without_value(match: re.Match[str]) -> str:
-    name = unquote(match[1]).removeprefix("amp;")
+    name = unquote(match[1])
     is_secret = _is_secret(name, "", is_mapping=False) or _OF_A_QUERY.fullmatch(name)
     return f"{match[1]}={HIDDEN}" if is_secret else match[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,10 @@ ADDRESSES = [
     "https://data.org/a.nc?AWSAccessKeyId=hunter2&Signature=hunter2&Expires=1",
     "https://data.org/a#id_token=hunter2",
     "a.nc?api%5Fkey=hunter2",
+    "https://me:hun@s/er2@data.org/a",
+    "https://proxy/https://me:hunter2@data.org/a",
+    "https://data.org/a.nc;sig=hunter2",
+    "https://data.org/a.nc?token=hunt;er2&a=1",
 ]
 
 
@@ -112,6 +117,32 @@ def test_the_secrets_of_an_address_are_hidden_in_any_text(text: str, address: st
     assert not re.search(r"hunt|er2", hidden)
     assert "***" in hidden and hidden.count('"') == text.format(address).count('"')
     assert without_secrets(hidden) == hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'key': 'AKIA', 'anon': False}", "{'key': '***', 'anon': False}"),
+        ("{'token': 12345, 'password': b'x'}", "{'token': '***', 'password': '***'}"),
+        ('{"token": 12345, "max_tokens": 7, "token_count": 3}', '{"token": "***", "max_tokens": 7, "token_count": 3}'),
+        ("{a: 1, key: AKIA, secret: 'x, y', b: 2}", "{a: 1, key: ***, secret: '***', b: 2}"),
+        ("&#x27;password&#x27;: &#x27;abc&#x27;, &#34;pwd&#34;: &#34;x&#34;", "&#x27;password&#x27;: &#x27;***&#x27;, &#34;pwd&#34;: &#34;***&#34;"),  # noqa: E501
+        ("\"error\": \"got {'token': 'abc'}\"", "\"error\": \"got {'token': '***'}\""),
+        ("a text that was cut short: {'token': 'ab", "a text that was cut short: {'token': '***'"),
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_mapping_is_hidden_however_the_mapping_is_written(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+    assert without_secrets(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["a:", ":1", "://a@", "a@://a:", "'token': '", "{token: ", ";a", "?token=1;a", "a.key"]
+)
+def test_a_long_text_of_others_takes_no_long_time(part: str) -> None:
+    began = time.process_time()
+    without_secrets("https://" + part * 20_000)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from espo_luigi.catalog.cells import expected_url, is_url, without_scheme
 from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
-from espo_luigi.files import kind_of_file
+from espo_luigi.files import kind_of_file, read_bytes
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 
 # The coordinate with the days from a stamp to the middle of its interval.
@@ -38,6 +38,8 @@ _WITH_ZONE = re.compile(
 )
 # Raw data of a dozen variables and hourly steps stay far below; more takes minutes and gigabytes to open.
 MOST_VARIABLES, LONGEST_DIMENSION = 2000, 5_000_000
+# SciPy, which reads compressed files, has all of their bytes in memory.
+_MOST_UNZIPPED = 2**31
 
 
 def is_zarr(path: str, stated_format: str = "") -> bool:
@@ -193,7 +195,8 @@ def _check_contents(path: str, options: Mapping[str, Any]) -> None:
         with HDF5_LOCK, h5py.File(path, "r") as held:
             _check_hdf5(held)
     else:
-        with netCDF4.Dataset(path) as classic:
+        unzipped = read_bytes(path, _MOST_UNZIPPED, unzip=True) if path.endswith(".gz") else None
+        with netCDF4.Dataset(path, memory=unzipped) as classic:
             _check_extent(len(classic.variables), max((dim.size for dim in classic.dimensions.values()), default=0))
 
 

@@ -28,6 +28,7 @@ from espo_luigi.config.fields import (
     Whole,
 )
 from espo_luigi.errors import nearest
+from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, Filling
 
@@ -92,7 +93,13 @@ def refused_option(options: Mapping[str, Any]) -> str:
 
     The rest may write (`mode`), run code or read other files than those of the catalogue (`chunk_store`).
     """
-    inner = options.get("backend_kwargs") or {}
+    inner = options.get("backend_kwargs")
+    inner = {} if inner is None else inner
+    given = [("backend_kwargs", inner)]
+    given += [("storage_options", one.get("storage_options")) for one in (options, inner) if isinstance(one, Mapping)]
+    for name, value in given:
+        if value is not None and not isinstance(value, Mapping):
+            return f"got {repr(redacted(value))[:100]} as {name}, expected a mapping of names to values"
     for name in [*options, *inner]:
         if name not in _OPEN_KWARGS:
             near = nearest(str(name), _OPEN_KWARGS)
@@ -100,13 +107,15 @@ def refused_option(options: Mapping[str, Any]) -> str:
     engine = options.get("engine")
     if engine is not None and engine not in ENGINES:
         return f"got the engine {engine!r}, expected one of {', '.join(ENGINES)}"
-    storage = [one for one in (options.get("storage_options"), inner.get("storage_options")) if one]
+    storage = [value for name, value in given if name == "storage_options"]
     while storage:
         found = storage.pop()
         if isinstance(found, Mapping):
             if other := sorted(_OTHER_FILES & found.keys()):
                 return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
             storage += found.values()
+        elif isinstance(found, list | tuple):
+            storage += found
     return ""
 
 

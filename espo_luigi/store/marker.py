@@ -38,6 +38,8 @@ _END = struct.Struct("<4s4H2IH")
 _ZIP64_LOCATOR = struct.Struct("<4sIQI")
 _ZIP64_END = struct.Struct("<4sQ2H2I4Q")
 _SENTINEL = 0xFFFFFFFF
+# Of a marker, or of the metadata of a store.
+_LARGEST_MEMBER = 64 * 2**20
 
 
 def _now() -> str:
@@ -242,7 +244,8 @@ def _read_member(file: BinaryIO, name: str) -> bytes | None:
     if signature != b"PK\x03\x04" or method != zipfile.ZIP_STORED or file.read(name_length) != name.encode():
         return None
     file.seek(extra_length, os.SEEK_CUR)
-    return file.read(size)
+    # Python would make room for the up to 4 GB that the header may name.
+    return file.read(size) if size <= _LARGEST_MEMBER else None
 
 
 def _has_whole_directory(file: BinaryIO, size: int) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import stat
 import warnings
 import zipfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -43,7 +44,23 @@ _SAFE = frozenset(
 _LARGEST_METADATA, _MOST_ENTRIES = 64 * 2**20, 10_000
 
 
-class ClosedStore(zarr.storage.WrapperStore[Any]):
+class _ReadByGet(zarr.storage.WrapperStore[Any]):
+    """A store whose `get` makes every read; Zarr's wrapper passes some by it, to the store inside."""
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return parts of the bytes of several keys."""
+        return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
+
+    async def _get_many(
+        self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]
+    ) -> AsyncGenerator[tuple[str, Buffer | None], None]:
+        for key, prototype, part in requests:
+            yield key, await self.get(key, prototype, part)
+
+
+class ClosedStore(_ReadByGet):
     """A store in a folder whose every read comes from a file of the folder: no link in it leads out, as into a home."""
 
     @classmethod
@@ -105,7 +122,7 @@ def check_inside(root: str, key: str) -> None:
         raise StoreError(f"{path} has {size} bytes; expected metadata of {_LARGEST_METADATA} at most")
 
 
-class DenseStore(zarr.storage.WrapperStore[Any]):
+class DenseStore(_ReadByGet):
     """A published store whose every read comes from the store that was opened, and whose every chunk was written.
 
     A missing or empty chunk is an error, where Zarr reads fill values. A read after a new store got the name is an

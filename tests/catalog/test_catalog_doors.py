@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gzip
 import json
 import os
 import pickle
 import re
+import struct
 import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,9 @@ from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.searching import ExtractDataset
 from espo_luigi.errors import CatalogError, DataError, StoreError
 from espo_luigi.store import Marker, open_store, write_store
-from espo_luigi.store.read import check_inside
+from espo_luigi.store.identity import identity_of
+from espo_luigi.store.marker import read_marker
+from espo_luigi.store.read import ClosedStore, DenseStore, check_inside
 
 SECRET = b"the private key of the user" * 40
 
@@ -133,6 +139,9 @@ def with_a_pickle(folder: Path, made: Path) -> Path:
         {"engine": "netcdf4", "mode": "w"},
         {"engine": "h5netcdf", "driver": "family"},
         {"from_array_kwargs": {"meta": 1}},
+        *({"backend_kwargs": 5}, {"backend_kwargs": [{"mode": "w"}]}, {"storage_options": 0}),
+        {"backend_kwargs": {"storage_options": "s3"}},
+        {"storage_options": {"s3": [[{"fo": "{0}"}]]}},
     ],
 )
 def test_options_that_open_other_files_or_run_code_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
@@ -140,9 +149,9 @@ def test_options_that_open_other_files_or_run_code_are_refused(options: dict[str
     reference = with_a_pickle(tmp_path, made)
     given = json.loads(json.dumps(options).replace("{0}", str(reference)))
     for path in (reference, f"file://{reference}"):
-        with pytest.raises(DataError, match=r"xr_open_kwargs: got .*, expected (one of|no option)"):
+        with pytest.raises(DataError, match=r"xr_open_kwargs: got .*, expected (one of|no option|a mapping)"):
             open_match(match(path), xr_open_kwargs=given)
-    with pytest.raises(ValidationError, match=r"got .*, expected (one of|no option)"):
+    with pytest.raises(ValidationError, match=r"got .*, expected (one of|no option|a mapping)"):
         ExtractDataset(xr_open_kwargs=given)
     assert not made.exists()
 
@@ -223,6 +232,43 @@ def test_a_part_of_a_zarr_store_that_is_a_link_out_of_it_is_refused(
     moved.rename(path / "inside")
     part.symlink_to(os.path.relpath(path / "inside", part.parent))
     assert float(open_match(match(path))["tasmax"].load().mean()) == 280
+
+
+@pytest.mark.parametrize(
+    "kind", [ClosedStore.at, lambda path: DenseStore(ClosedStore.at(path), path, identity_of(path))]
+)
+def test_zarrs_reads_of_several_keys_do_not_pass_by_the_check(kind: Any, tmp_path: Path, private: Path) -> None:
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / "x").symlink_to(private)
+    store, prototype = kind(tmp_path / "a.zarr"), zarr.core.buffer.default_buffer_prototype()
+
+    async def many() -> None:
+        async for _ in store._get_many([("x", prototype, None)]):
+            pass
+
+    for reads in (many(), store.get_partial_values(prototype, [("x", None)])):
+        with pytest.raises(StoreError, match="out of the store"):
+            asyncio.run(reads)
+
+
+def test_a_classic_file_that_gzip_compressed_is_read(tmp_path: Path) -> None:
+    daily().to_netcdf(tmp_path / "a.nc", format="NETCDF3_CLASSIC")
+    (tmp_path / "a.nc.gz").write_bytes(gzip.compress((tmp_path / "a.nc").read_bytes()))
+    xr.testing.assert_identical(
+        open_match(match(tmp_path / "a.nc.gz")).load(), open_match(match(tmp_path / "a.nc")).load()
+    )
+
+
+def test_an_archive_whose_header_names_gigabytes_is_not_read(tmp_path: Path) -> None:
+    name = b"espo.json"
+    path = tmp_path / "a.zarr.zip"
+    header = struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 2**32 - 2, len(name), 0)
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 4, len(header + name), 0)
+    path.write_bytes(header + name + b"PK\1\2" + end)
+    tracemalloc.start()
+    assert read_marker(path) is None
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 def test_a_store_behind_a_link_is_read_and_one_of_ours_has_no_links_out_of_it(tmp_path: Path, private: Path) -> None:

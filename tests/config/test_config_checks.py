@@ -175,6 +175,13 @@ def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> No
         "default_scheme: tcp",
         "jobqueue.slurm.job_script_prologue: [evil]",
         "logging: {version: 1, handlers: {x: {(): os.system, command: evil}}}",
+        "distributed.nanny.environ: {MALLOC_TRIM_THRESHOLD_: '1 2'}",
+        *(
+            "distributed.logging-file-config: evil.ini",
+            "logging-file-config: evil.ini",
+            "logging_file_config: evil.ini",
+        ),
+        *("preload: [evil]", "pdb-on-err: true", "multiprocessing-method: fork", "multiprocessing.initializer: evil"),
     ],
 )
 def test_a_setting_of_dask_that_runs_code_or_opens_a_session_is_refused(load_with: Any, setting: str) -> None:
@@ -189,5 +196,9 @@ def test_settings_that_tune_dask_pass(load_with: Any) -> None:
         "distributed.worker.memory.target": False,
         "logging.distributed": "info",
         "array.chunk-size": "64MiB",
+        "temporary_directory": "/tmp/x",
+        "optimization.fuse.active": True,
+        "distributed.nanny.environ.MALLOC_TRIM_THRESHOLD_": 65536,
+        "distributed.nanny.pre_spawn_environ.MALLOC_TRIM_THRESHOLD_": "0",
     }
     assert load_with(f"dask: {json.dumps(settings)}").dask_settings == settings

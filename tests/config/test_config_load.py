@@ -397,7 +397,6 @@ def test_a_section_of_a_strangers_is_warned_about(load_with: Any, caplog: pytest
         "utils",
         "tdd",
         "logging",
-        "dask",
         "demo",
     ],
 )

@@ -76,10 +76,14 @@ _NOT_FOR_USERS = {"protocol", "security", "processes", "worker_class", "schedule
     *("services", "service_kwargs", "worker_services", "worker_dashboard_address")
 }
 
-# The settings of these parts of Dask that a configuration may hold, each with all below it. Others run code (`preload`,
-# `environ`, `routes`, `policies`, `jobqueue`, a dictionary of `logging`), or open a session to other accounts (`tls`).
-_GUARDED = ("distributed.", "jobqueue.", "logging.", "default-scheme.", "ucx.")
+# The settings of Dask that a configuration may hold, each with all below it. Others run code (`preload`, `environ`,
+# `routes`, `policies`, `logging-file-config`, a dictionary of `logging`), or open a session to other accounts (`tls`).
 _SETTINGS_FOR_USERS = {
+    "": (
+        *("admin.async-client-fallback", "admin.traceback", "array", "chunksize", "dataframe", "delayed-pure"),
+        *("num-workers", "optimization", "scheduler", "split-every", "temporary-directory", "tokenize"),
+        "visualization",
+    ),
     "logging.": ("distributed",),
     "distributed.": ("adaptive", "client.heartbeat", "deploy", "diagnostics", "p2p"),
     "distributed.admin.": ("log-length", "low-level-log-length", "max-error-length", "system-monitor", "tick"),
@@ -95,6 +99,11 @@ _SETTINGS_FOR_USERS = {
         "validate",
     ),
 }
+# Dask's advice against memory that workers do not release; allowed if its value is a number.
+_TRIM = (
+    "distributed.nanny.environ.MALLOC_TRIM_THRESHOLD_",
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_",
+)
 
 
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
@@ -261,13 +270,15 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         If one may run code or open a server: only those pass that tune Dask (`_SETTINGS_FOR_USERS`).
     """
     allowed = [f"{prefix}{name}" for prefix, names in _SETTINGS_FOR_USERS.items() for name in names]
-    for key in settings:
+    numbers = {name.replace("_", "-") for name in _TRIM}
+    for key, value in settings.items():
         # Dask takes `_` for `-`.
-        name = f"{key}.".replace("_", "-")
-        if name.startswith(_GUARDED) and not any(name.startswith(f"{one}.") for one in allowed):
+        name = str(key).replace("_", "-")
+        is_trim = name in numbers and str(value).isdecimal()
+        if not is_trim and not any(f"{name}.".startswith(f"{one}.") for one in allowed):
             raise ConfigurationError(
                 f"`dask.{key}`: expected a setting that runs no code and opens no server, one of {', '.join(allowed)} "
-                "or below. Remove it, or write it into your own ~/.config/dask."
+                f"or below, or a number as {' or '.join(_TRIM)}. Remove it, or write it into your own ~/.config/dask."
             )
 
 

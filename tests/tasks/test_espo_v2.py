@@ -138,13 +138,14 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
         tasks.MakeRef().compute([])
 
 
-def joined(task: JoinTask, values: str, **attrs: Any) -> xr.Dataset:
-    """What a task makes of slices whose values are the reference's tasmax, on the first two days."""
+def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.Dataset:
+    """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
-    slices = [pooling.together([cells[["tasmax"]].rename(tasmax=values)], members) for cells, _ in cut]
+    given = [cells[["tasmax"]].assign(tasmax=(cells["tasmax"] - minus).assign_attrs(units="K")) for cells, _ in cut]
+    slices = [pooling.together([cells.rename(tasmax=values)], members) for cells in given]
     described = [one.assign_attrs(attrs | {"cat:bias_adjust_project": "ESPO", "cat:domain": "NAM"}) for one in slices]
     extracted = [bound.task.compute([]) for bound in task.in_extracted]
     # CRCM5's files have no values on their first day.
@@ -182,8 +183,8 @@ def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_
     use(files, tmp_path)
     task = tasks.ConcatCleanPreswap(sim_id=ENSEMBLE[0])
     assert "clean_up.variables.dtr" in task.reading()
-    made = joined(task, "dtrpreswap", contact="the raw data's")
-    assert list(made.data_vars) == ["dtr"] and float(made["dtr"].min()) > 200
+    made = joined(task, "dtrpreswap", minus=300.0, contact="the raw data's")
+    assert list(made.data_vars) == ["dtr"] and float(made["dtr"].min()) < -10, "tasmax below tasmin"
     assert made.attrs["version"] == "v2.0" and "contact" not in made.attrs
     kept = {key: made["dtr"].attrs[key] for key in ("standard_name", "long_name", "cell_methods")}
     assert kept == {key: added["dtr"][key] for key in kept}

@@ -14,7 +14,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
-from espo_luigi.science.possible import limits_in
+from espo_luigi.science.possible import POSSIBLE, Limits, limits_in
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 
 # A coordinate of extracted data, and a global attribute of their products.
@@ -28,7 +28,7 @@ DAYS_OF_A_GAP = 360
 LET_THROUGH = "espo_luigi_input_problems"
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 # The problems of raw files after which a scenario may lack values on land.
-_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series", "impossible_values")
+_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
@@ -154,12 +154,18 @@ def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> das
     return found.sum(axis=(-2, -1))
 
 
-def with_possible_values(ds: xr.Dataset, land: xr.DataArray, *, on_impossible: Literal["fail", "warn"]) -> xr.Dataset:
+def with_possible_values(
+    ds: xr.Dataset,
+    land: xr.DataArray,
+    *,
+    on_impossible: Literal["fail", "warn"],
+    table: Mapping[str, Limits] = POSSIBLE,
+) -> xr.Dataset:
     """Return a product that has no impossible values, or tells their number in its attributes.
 
-    Impossible are values beyond `limits_in`, infinite ones, tasmin above tasmax, and NaN on land, unless the attributes
-    of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count these; with
-    "fail", the result is lazy, and costs a look at each block when it is computed.
+    Impossible are values beyond the limits of a table, infinite ones, tasmin above tasmax, and NaN on land, unless
+    the attributes of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count
+    these; with "fail", the result is lazy, and costs a look at each block when it is computed.
 
     Raises
     ------
@@ -167,16 +173,20 @@ def with_possible_values(ds: xr.Dataset, land: xr.DataArray, *, on_impossible: L
         With "fail", when it is computed: at the first block with an impossible value.
     """
     if on_impossible == "fail":
-        return ds.assign({name: _looked_at(ds, name, land, _refuse_impossible) for name in over_time(ds, land)})
-    lazy = [_looked_at(ds, name, land, _count_impossible).data.sum() for name in over_time(ds, land)]
+        return ds.assign({name: _looked_at(ds, name, land, table, _refuse_impossible) for name in over_time(ds, land)})
+    lazy = [
+        _looked_at(ds, name, land, table, _count_impossible).data.sum(dtype=np.int64) for name in over_time(ds, land)
+    ]
     number = sum(map(int, dask.compute(*lazy)))
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
 
 
-def _looked_at(ds: xr.Dataset, name: str, land: xr.DataArray, look: Callable[..., np.ndarray]) -> xr.DataArray:
+def _looked_at(
+    ds: xr.Dataset, name: str, land: xr.DataArray, table: Mapping[str, Limits], look: Callable[..., np.ndarray]
+) -> xr.DataArray:
     """Return a variable of which a function has looked at each block."""
     ordered = ds[name].transpose(..., *land.dims)
-    low, high = limits_in(name, str(ordered.attrs.get("units", "")))
+    low, high = limits_in(name, str(ordered.attrs.get("units", "")), table)
     options = {"name": name, "low": low, "high": high, "may_lack": _may_lack_values(ds.attrs, land)}
     # tasmin must not be above tasmax.
     above = [ds["tasmax"].transpose(*ordered.dims)] if name == "tasmin" and "tasmax" in ds else []

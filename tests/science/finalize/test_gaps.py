@@ -245,6 +245,12 @@ def test_days_without_data_are_possible_only_where_attributes_tell_of_them() -> 
         with_possible_values(other, land, on_impossible="fail")
 
 
+def test_more_impossible_values_than_float32_counts_are_counted() -> None:
+    ds = xr.Dataset({"tas": (("time", "lat", "lon"), np.broadcast_to(np.float32(0), (1, 4097, 4097)), {"units": "K"})})
+    land = xr.DataArray(np.broadcast_to(False, (4097, 4097)), dims=("lat", "lon"))
+    assert with_possible_values(ds, land, on_impossible="warn").attrs == {IMPOSSIBLE_VALUES: 4097 * 4097}
+
+
 def test_the_impossible_values_of_all_regions_are_counted() -> None:
     parts = [scenario(0).assign_attrs({IMPOSSIBLE_VALUES: 2}), scenario(6), scenario(12)]
     parts[2].attrs[IMPOSSIBLE_VALUES] = 3

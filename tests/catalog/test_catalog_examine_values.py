@@ -239,6 +239,17 @@ def test_a_cell_of_zero_kelvin_on_all_days_is_not_a_matter_of_units(files: Files
     assert found == {"impossible_values": file, "tasmax_below_tasmin": file}
 
 
+def test_cells_that_a_mask_takes_out_are_not_examined(tmp_path: Path) -> None:
+    files = good_files(tmp_path, "noleap")
+
+    def broken(values: np.ndarray) -> None:
+        values[:, 3, 5] = 0
+
+    damaged(files, "tasmax", broken)
+    assert ("impossible_values", "tasmax") in kinds(files)
+    assert kinds(files, masked=lambda ds: ds.where((ds["lat"] != LAT[3]) | (ds["lon"] != LON[5]))) == {}
+
+
 def test_cells_that_begin_to_have_data_after_the_first_day_are_counted(files: Files) -> None:
     """The first map says where land is: such cells would be left out without a word."""
 

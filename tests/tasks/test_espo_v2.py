@@ -191,6 +191,30 @@ def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_
     assert made["dtr"].attrs["description"].startswith("tasmax - tasmin, as adjusted")
 
 
+@pytest.mark.parametrize("on_impossible", ["fail", "warn"])
+def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
+    v2: Any, tmp_path: Path, on_impossible: str
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    content["clean_up"] |= {"temperatures": "derived", "on_impossible": on_impossible}
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    values, dims = np.full((1, 3, 4), 290.0, "f4"), ("realization", "loc", "time")
+    tasmax = xr.Dataset({"tasmax": (dims, values, {"units": "K"})}).chunk(loc=2)
+    dtr = xr.Dataset({"dtr": (dims, values - 280, {"units": "K"})}).chunk(loc=2)
+    sound = tasks.Swap(pool=POOL, piece="sr-0").compute([tasmax, dtr])
+    np.testing.assert_array_equal(sound["tasmin"]["tasmin"], 280)
+    assert sound["tasmin"]["tasmin"].dims == sound["tasmax"]["tasmax"].dims == dims
+    dtr["dtr"] = dtr["dtr"].where([True, True, True, False], -1)
+    made = tasks.Swap(pool=POOL, piece="sr-0").compute([tasmax, dtr])["tasmin"]
+    if on_impossible == "warn":
+        assert float(made["tasmin"].max().compute()) == 291
+    else:
+        with pytest.raises(DataError, match="not above tasmax"):
+            made.compute()
+
+
 def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:
     v2()
     training = tasks.Train(pool=POOL, piece="sr-1", var="pr")

@@ -34,6 +34,17 @@ from espo_luigi.tasks.ports import kept
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
+# What the counts of problems are the numbers of; of others, of values.
+COUNTED = {
+    "too_few_days": "cells",
+    "cells_without_first_day": "cells",
+    "missing_days": "days",
+    "double_days": "days",
+    "constant_series": "days",
+    "maps_without_data": "maps",
+    "constant_maps": "maps",
+    "missing_chunks": "chunks",
+}
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
 
@@ -256,11 +267,14 @@ def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[st
 
 def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
     """Return the attribute that tells of problems with the values of raw files; none if there are no such problems."""
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row["problem"] not in ("extrapolation", "coordinates_by_round_off"):
-            counts[f"{row['problem']} of {row['variable']}"] += int(row["count"])
-    listed = ", ".join(f"{what} ({count})" for what, count in counts.items())
+            counts[row["problem"], row["variable"]] += int(row["count"])
+    listed = ", ".join(
+        f"{problem} of {variable} ({count} {COUNTED.get(problem, 'values')})"
+        for (problem, variable), count in counts.items()
+    )
     return {LET_THROUGH: f"{of}: {listed}"} if listed else {}
 
 

@@ -166,7 +166,7 @@ def outcome(damage: Damage) -> str:
     problems = problems_of(whole[damage.dataset])
     if any(found.kind not in get_args(SuspiciousInput) for found in problems):
         return "refused"
-    told = ", ".join(found.kind for found in problems)
+    told = ", ".join(f"{found.kind} of {found.variable} ({found.count})" for found in problems)
     try:
         product = product_of(**whole, told=told)
     except DataError as error:

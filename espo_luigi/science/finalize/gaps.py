@@ -30,6 +30,8 @@ IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 # The problems of raw files after which a scenario may lack values on land.
 _LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
 
+_TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
+
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
     "this region in paths.tmpdir (cleaned_up, adjusted, regchunked, regridded, extracted), and run again"
@@ -187,7 +189,13 @@ def _looked_at(
     """Return a variable of which a function has looked at each block."""
     ordered = ds[name].transpose(..., *land.dims)
     low, high = limits_in(name, str(ordered.attrs.get("units", "")), table)
-    options = {"name": name, "low": low, "high": high, "may_lack": _may_lack_values(ds.attrs, land)}
+    options = {
+        "name": name,
+        "low": low,
+        "high": high,
+        "units": str(ordered.attrs.get("units", "")),
+        "may_lack": _may_lack_values(ds.attrs, land, name),
+    }
     # tasmin must not be above tasmax.
     above = [ds["tasmax"].transpose(*ordered.dims)] if name == "tasmin" and "tasmax" in ds else []
     if ordered.chunks is None:
@@ -199,9 +207,15 @@ def _looked_at(
     )
 
 
-def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray) -> bool:
+def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
     told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
-    is_told = any(kind in told for kind in _LEAVE_GAPS) or REPAIRS in attrs or INSERTED_DAYS in attrs
+    # Temperatures are made of each other.
+    of = _TEMPERATURES if name in _TEMPERATURES else (name,)
+    is_told = (
+        any(f"{kind} of {one} (" in told for kind in _LEAVE_GAPS for one in of)
+        or REPAIRS in attrs
+        or INSERTED_DAYS in attrs
+    )
     return is_told or allowed_gaps(attrs, land) > 0
 
 
@@ -226,11 +240,15 @@ def _refuse_impossible(
     first = tuple(map(int, np.argwhere(found)[0]))
     corner = [begin for begin, _ in block_info[0]["array-location"]] if block_info else [0] * block.ndim
     place = ", ".join(str(begin + at) for begin, at in zip(corner, first, strict=True))
-    above = ", not above tasmax" if len(others) > 1 else ""
+    units = f" {options['units']}" if options["units"] else ""
+    limited = np.isfinite([options["low"], options["high"]]).all()
+    limits = [f"{options['low']:g} to {options['high']:g}{units}"] if limited else ["finite values"]
+    limits += ["not above tasmax"] if len(others) > 1 else []
+    value = f"{block[first]:g}{units}"
     raise DataError(
         f"{options['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
-        f"first of them {block[first]:g} (day, row and column {place}, counted from 0); expected "
-        f"{options['low']:g} to {options['high']:g}{above}, and a value on each day in each land cell. "
+        f"first of them {value} (day, row and column {place}, counted from 0); expected "
+        f"{', '.join(limits)}. Each land cell needs a value on each day. "
         "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
         "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
         f"attribute {IMPOSSIBLE_VALUES}."

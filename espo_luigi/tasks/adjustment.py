@@ -192,7 +192,7 @@ class Swap(EspoTask):
         if config.clean_up.on_impossible == "fail":
             # Each product has one of the two; the rest of their values is looked at there.
             last = made["tasmin"].dims[-1]
-            nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=last)
+            nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
             made = gaps.with_possible_values(made, nowhere, on_impossible="fail", table={})
         attrs = adjusted[0].attrs
         return {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ def examine_match(
     calibration: Period | None = None,
     xr_open_kwargs: Mapping[str, Any] | None = None,
     may_lack: Sequence[str] = (),
+    masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> list[Problem]:
     """Return the problems of a match's files, each kind once for a file; reads the files once.
 
@@ -71,12 +72,15 @@ def examine_match(
         The years whose days are counted apart in each cell, too.
     xr_open_kwargs, may_lack : optional
         As of `open_match`.
+    masked : optional
+        A function that takes out the values of cells that will not be used, lazily.
     """
     held = _open(match, period, dict(xr_open_kwargs or {}))
     problems = held.problems
     series: dict[str, list[RawSeries]] = {}
     for file, piece in _on_one_grid(_in_one_calendar(held.pieces, problems), problems):
         name = _named(piece)
+        piece = masked(piece) if masked else piece
         series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.units_and_fill[file, name]))
     problems += _absent(match, period, series, problems)
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
+from espo_luigi.errors import DataError
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.units import convert_to
 
@@ -22,9 +23,10 @@ POSSIBLE: Mapping[str, Limits] = {
     "dtr": (0.0, 100.0),
     "pr": (0.0, 3000.0 / 86400),
 }
-# Spectral models and interpolation leave up to 1 mm/d below zero, and some models a tasmin above tasmax: `credible`.
+# Models may be colder over Antarctica, and have hot spikes: the limits are near -100 and 80 °C. Spectral models and
+# interpolation leave up to 1 mm/d below zero, and some models a tasmin above tasmax: `credible`.
 OF_RAW_DATA: Mapping[str, Limits] = {
-    **POSSIBLE,
+    **dict.fromkeys(("tasmax", "tasmin", "tas"), (170.0, 353.0)),
     "dtr": (-100.0, 100.0),
     "pr": (-1.0 / 86400, POSSIBLE["pr"][1]),
 }
@@ -41,13 +43,31 @@ NO_FILLS: Mapping[str, Limits] = {
 SMALLEST_RANGE_K = 0.5
 
 
-def limits_in(name: str, units: str) -> Limits:
-    """Return the limits of `POSSIBLE` in other units; no limits for a variable that the table does not have."""
-    if name not in POSSIBLE:
+def limits_in(name: str, units: str, table: Mapping[str, Limits] = POSSIBLE) -> Limits:
+    """Return the limits of a table in other units; no limits for a variable that the table does not have."""
+    if name not in table:
         return -np.inf, np.inf
-    given = xr.DataArray(list(POSSIBLE[name]), dims="side", name=name, attrs={"units": CANONICAL_UNITS[name]})
+    given = xr.DataArray(list(table[name]), dims="side", name=name, attrs={"units": CANONICAL_UNITS[name]})
     low, high = convert_to(given, units).values
     return float(low), float(high)
+
+
+def require_possible(da: xr.DataArray) -> xr.DataArray:
+    """Return the same raw data, which raise `DataError` where a value is beyond `OF_RAW_DATA`; lazy on dask."""
+    low, high = limits_in(str(da.name), str(da.attrs.get("units", "")), OF_RAW_DATA)
+
+    def look(values: np.ndarray) -> np.ndarray:
+        wrong = (values < low) | (values > high) | np.isinf(values)
+        if wrong.any():
+            raise DataError(
+                f"{da.name} has {int(wrong.sum())} impossible values after its repairs, such as {values[wrong][0]:g}; "
+                f"expected {low:g} to {high:g} {da.attrs.get('units', '')}. Add rows to "
+                "`extraction.simulation.repairs` (the table of InputCheck has them), or exclude the simulation."
+            )
+        return values
+
+    checked: xr.DataArray = xr.apply_ufunc(look, da, dask="parallelized", output_dtypes=[da.dtype], keep_attrs=True)
+    return checked
 
 
 def credible(ds: xr.Dataset) -> xr.Dataset:

@@ -185,9 +185,15 @@ class Swap(EspoTask):
 
     def compute(self, adjusted: list[xr.Dataset]) -> dict[str, xr.Dataset]:
         """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
-        blocks = {REALIZATION: 1, **self.context.config.custom.working_chunks, "time": -1}
+        config = self.context.config
+        blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
         given = {name: rechunk(one, blocks)[name] for name, one in zip(self.needs, adjusted, strict=True)}
-        made = consistency.consistent(given, how=self.context.config.clean_up.temperatures)
+        made = consistency.consistent(given, how=config.clean_up.temperatures)
+        if config.clean_up.on_impossible == "fail":
+            # Each product has one of the two; the rest of their values is looked at there.
+            last = made["tasmin"].dims[-1]
+            nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
+            made = gaps.with_possible_values(made, nowhere, on_impossible="fail", table={})
         attrs = adjusted[0].attrs
         return {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
@@ -32,6 +34,17 @@ from espo_luigi.tasks.ports import kept
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
+# What the counts of problems are the numbers of; of others, of values.
+COUNTED = {
+    "too_few_days": "cells",
+    "cells_without_first_day": "cells",
+    "missing_days": "days",
+    "double_days": "days",
+    "constant_series": "days",
+    "maps_without_data": "maps",
+    "constant_maps": "maps",
+    "missing_chunks": "chunks",
+}
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
 
@@ -99,6 +112,7 @@ class InputTask(EspoTask):
         period: tuple[str, str],
         regions: Iterable[Region],
         mask_variable: str = "",
+        masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
         boxes = [region.arguments() for region in regions]
@@ -109,6 +123,7 @@ class InputTask(EspoTask):
             calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
+            masked=masked,
         )
         flags, *scoped = self.context.config.input_limits
         found = look(regions=boxes, limits=limits_of(flags[1]), mask_variable=mask_variable)
@@ -191,6 +206,7 @@ class RefInputCheck(InputTask):
         "custom.ref_period",
         partition.PIECES_KEY,
         "extraction.reference.days_to_fill",
+        "extraction.reference.extract_dataset.mask",
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
@@ -203,8 +219,10 @@ class RefInputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `RefDefault` will read for all pieces."""
         config = self.context.config
-        boxes, mask = partition.boxes(self.context), self.context.mask_variable
-        return self.examined(self.raw(), config.extraction.reference, config.custom.ref_period, boxes, mask)
+        run, extraction = self.context, config.extraction.reference
+        masked = (lambda ds: run.masked(ds)[0]) if extraction.extract_dataset.mask else None
+        boxes, period = partition.boxes(run), config.custom.ref_period
+        return self.examined(self.raw(), extraction, period, boxes, run.mask_variable, masked)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:
@@ -249,11 +267,14 @@ def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[st
 
 def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
     """Return the attribute that tells of problems with the values of raw files; none if there are no such problems."""
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         if row["problem"] not in ("extrapolation", "coordinates_by_round_off"):
-            counts[f"{row['problem']} of {row['variable']}"] += int(row["count"])
-    listed = ", ".join(f"{what} ({count})" for what, count in counts.items())
+            counts[row["problem"], row["variable"]] += int(row["count"])
+    listed = ", ".join(
+        f"{problem} of {variable} ({count} {COUNTED.get(problem, 'values')})"
+        for (problem, variable), count in counts.items()
+    )
     return {LET_THROUGH: f"{of}: {listed}"} if listed else {}
 
 

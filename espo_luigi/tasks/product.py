@@ -21,6 +21,7 @@ from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.finalize.outline import cut_to_outline, outline
 from espo_luigi.science.finalize.quantization import round_bits
+from espo_luigi.science.possible import OF_RAW_DATA, POSSIBLE, Limits
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
@@ -128,6 +129,7 @@ class JoinTask(EspoTask):
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
     values_in_outputs = 2.0
+    possible: ClassVar[Mapping[str, Limits]] = POSSIBLE
     reads: ClassVar[tuple[str, ...]] = (
         "custom.amno_region.name",
         "custom.final_chunks",
@@ -175,7 +177,8 @@ class JoinTask(EspoTask):
         bits = config.clean_up.bitround
         if bits is not None:
             made = round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
-        return gaps.with_possible_values(made, land, on_impossible=config.clean_up.on_impossible)
+        how = config.clean_up.on_impossible
+        return gaps.with_possible_values(made, land, on_impossible=how, table=self.possible)
 
     def treatment(self) -> dict[str, Any]:
         """Return what is done to the variable, as arguments of `Treatment`."""
@@ -261,6 +264,8 @@ class ConcatCleanPreswap(JoinTask):
     out_final = packed("preswap/dtrpreswap_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
     reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)
     name = "dtr"
+    # The days on which tasmax is below tasmin are what this archive shows.
+    possible = OF_RAW_DATA
 
     def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
         """Join as other variables are, under the name dtr."""

@@ -21,7 +21,7 @@ from espo_luigi.science.extract.mask import create_mask
 from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
 from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.possible import credible
+from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
@@ -72,6 +72,8 @@ class Extract(EspoTask):
         converted = in_units(dataset, config.extraction.variables_and_units)
         repaired, counts = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
         self._repaired_days = repaired_days(counts.values())
+        with_repairs = {str(count.name) for count in counts.values()} & set(repaired.data_vars)
+        repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)

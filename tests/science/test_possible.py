@@ -20,7 +20,7 @@ from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import clean_up
-from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in
+from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}
 MM = 1 / 86400
@@ -46,6 +46,16 @@ def test_drizzle_below_zero_is_zero_and_a_range_that_is_none_the_smallest_and_no
     assert made.dtr.values.tobytes() == np.array([low, low, 1e-5, 0.5, np.nan, 12], "f4").tobytes()
     assert made.tasmax.values.tobytes() == pr.tobytes() and made.pr.attrs == {"units": "mm d-1"}
     assert (made.pr.chunks is not None) == lazy
+
+
+@pytest.mark.parametrize(("value", "units"), [(0.0, "K"), (np.inf, "K"), (81.0, "degC")])
+def test_values_that_are_impossible_after_the_repairs_are_refused(value: float, units: str) -> None:
+    usual = np.array([175.0, np.nan, 350.0], "f4") - (273.15 if units == "degC" else 0)
+    sound = xr.DataArray(usual, dims="time", name="tasmax", attrs={"units": units}).chunk(time=1)
+    xr.testing.assert_identical(require_possible(sound).compute(), sound.compute())
+    checked = require_possible(sound.where([True, False, True], value))
+    with pytest.raises(DataError, match=f"1 impossible values after its repairs, such as {value:g}; expected"):
+        checked.compute()
 
 
 def weather(years: tuple[str, str], seed: int) -> xr.Dataset:
@@ -156,7 +166,7 @@ def outcome(damage: Damage) -> str:
     problems = problems_of(whole[damage.dataset])
     if any(found.kind not in get_args(SuspiciousInput) for found in problems):
         return "refused"
-    told = ", ".join(found.kind for found in problems)
+    told = ", ".join(f"{found.kind} of {found.variable} ({found.count})" for found in problems)
     try:
         product = product_of(**whole, told=told)
     except DataError as error:

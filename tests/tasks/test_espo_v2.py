@@ -138,13 +138,14 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
         tasks.MakeRef().compute([])
 
 
-def joined(task: JoinTask, values: str, **attrs: Any) -> xr.Dataset:
-    """What a task makes of slices whose values are the reference's tasmax, on the first two days."""
+def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.Dataset:
+    """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
-    slices = [pooling.together([cells[["tasmax"]].rename(tasmax=values)], members) for cells, _ in cut]
+    given = [cells[["tasmax"]].assign(tasmax=(cells["tasmax"] - minus).assign_attrs(units="K")) for cells, _ in cut]
+    slices = [pooling.together([cells.rename(tasmax=values)], members) for cells in given]
     described = [one.assign_attrs(attrs | {"cat:bias_adjust_project": "ESPO", "cat:domain": "NAM"}) for one in slices]
     extracted = [bound.task.compute([]) for bound in task.in_extracted]
     # CRCM5's files have no values on their first day.
@@ -182,12 +183,36 @@ def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_
     use(files, tmp_path)
     task = tasks.ConcatCleanPreswap(sim_id=ENSEMBLE[0])
     assert "clean_up.variables.dtr" in task.reading()
-    made = joined(task, "dtrpreswap", contact="the raw data's")
-    assert list(made.data_vars) == ["dtr"] and float(made["dtr"].min()) > 200
+    made = joined(task, "dtrpreswap", minus=300.0, contact="the raw data's")
+    assert list(made.data_vars) == ["dtr"] and float(made["dtr"].min()) < -10, "tasmax below tasmin"
     assert made.attrs["version"] == "v2.0" and "contact" not in made.attrs
     kept = {key: made["dtr"].attrs[key] for key in ("standard_name", "long_name", "cell_methods")}
     assert kept == {key: added["dtr"][key] for key in kept}
     assert made["dtr"].attrs["description"].startswith("tasmax - tasmin, as adjusted")
+
+
+@pytest.mark.parametrize("on_impossible", ["fail", "warn"])
+def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
+    v2: Any, tmp_path: Path, on_impossible: str
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    content["clean_up"] |= {"temperatures": "derived", "on_impossible": on_impossible}
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    values, dims = np.full((1, 3, 4), 290.0, "f4"), ("realization", "loc", "time")
+    tasmax = xr.Dataset({"tasmax": (dims, values, {"units": "K"})}).chunk(loc=2)
+    dtr = xr.Dataset({"dtr": (dims, values - 280, {"units": "K"})}).chunk(loc=2)
+    sound = tasks.Swap(pool=POOL, piece="sr-0").compute([tasmax, dtr])
+    np.testing.assert_array_equal(sound["tasmin"]["tasmin"], 280)
+    assert sound["tasmin"]["tasmin"].dims == sound["tasmax"]["tasmax"].dims == dims
+    dtr["dtr"] = dtr["dtr"].where([True, True, True, False], -1)
+    made = tasks.Swap(pool=POOL, piece="sr-0").compute([tasmax, dtr])["tasmin"]
+    if on_impossible == "warn":
+        assert float(made["tasmin"].max().compute()) == 291
+    else:
+        with pytest.raises(DataError, match="not above tasmax"):
+            made.compute()
 
 
 def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:

@@ -180,12 +180,16 @@ def test_problems_that_are_let_through_are_told_in_the_product_with_their_counts
             ("missing_values", "pr", "3"),
             ("missing_values", "pr", "4"),
             ("tasmax_below_tasmin", "tasmax", "5"),
+            ("too_few_days", "pr", "2"),
             ("coordinates_by_round_off", "pr", "6"),
         )
     ]
-    text = "simulation: missing_values of pr (7), tasmax_below_tasmin of tasmax (5)"
+    text = (
+        "simulation: missing_values of pr (7 values), tasmax_below_tasmin of tasmax (5 values), "
+        "too_few_days of pr (2 cells)"
+    )
     assert told(rows, "simulation") == {LET_THROUGH: text}
-    assert told(rows[3:], "simulation") == {} == told([], "reference")
+    assert told(rows[4:], "simulation") == {} == told([], "reference")
 
 
 def test_extracted_data_are_repaired_and_tell_of_the_problems(own_raw: Path) -> None:
@@ -196,7 +200,7 @@ def test_extracted_data_are_repaired_and_tell_of_the_problems(own_raw: Path) -> 
     task = tasks.InputCheck(sim_id=NOLEAP)
     task.work()
     made = tasks.Extract(sim_id=NOLEAP).compute(store.read_table(task.out_problems().path))
-    text = "simulation: values_out_of_range of pr (1), tasmax_below_tasmin of tasmax (1)"
+    text = "simulation: values_out_of_range of pr (1 values), tasmax_below_tasmin of tasmax (1 values)"
     assert made.attrs[LET_THROUGH] == text
     with xr.open_dataset(path) as raw:
         cell = made.sel(time=raw.indexes["time"][5000].strftime("%Y-%m-%d"), lat=raw.lat[3], lon=raw.lon[3]).compute()
@@ -207,7 +211,7 @@ def test_extracted_data_are_repaired_and_tell_of_the_problems(own_raw: Path) -> 
 def test_the_grid_of_the_reference_tells_of_its_problems(own_raw: Path) -> None:
     rows = [{"problem": "missing_values", "variable": "pr", "count": "30"}]
     grid = tasks.RefDefault(piece="south").compute(rows)["grid"]
-    assert grid["land"].attrs[LET_THROUGH] == "reference: missing_values of pr (30)"
+    assert grid["land"].attrs[LET_THROUGH] == "reference: missing_values of pr (30 values)"
 
 
 def test_impossible_values_of_a_variable_with_repairs_are_a_warning(own_raw: Path, tmp_path: Path) -> None:

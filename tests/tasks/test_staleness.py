@@ -117,7 +117,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 monkeypatch.setattr(module, name, stand)
     # Whether a product with impossible values is published changes none of its values.
     for module in (adjustment, product):
-        module.gaps.with_possible_values = lambda made, land, on_impossible: made
+        module.gaps.with_possible_values = lambda made, land, **_: made
     for module in (reference, simulation):
         monkeypatch.setattr(module, "told", lambda rows, of: {})
     monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))

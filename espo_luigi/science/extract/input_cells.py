@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import wanted_days
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.possible import Limits
@@ -21,8 +21,11 @@ Tile = Mapping[str, slice]
 
 # The least share of the days, all or the calibration's, on which a cell has to have values.
 ENOUGH_DAYS = 0.9
-# The largest share of a file's values, or of a cell's days, on which tasmax may be at or below tasmin.
+# The largest share of a file's values on which tasmax may be at or below tasmin; so many cells may have it on a
+# larger share of their days.
 CROSSED = 0.05
+# The largest share in any cell: coarse precision leaves a cell of sea ice or polar night many days without a range.
+CROSSED_IN_A_CELL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Block:
 
 @dataclass
 class _Days:
-    """On how many days each cell of a variable has values, and the number of all days; and of the calibration."""
+    """Counts days with values in each cell of a variable, over all days and over the calibration."""
 
     found: np.ndarray
     in_calibration: np.ndarray
@@ -62,8 +65,18 @@ class _Days:
         return lacks | (self.in_calibration < ENOUGH_DAYS * self.calibration_days)
 
 
+@dataclass
+class _Crossed:
+    """Counts the days of each cell on which tasmax is not above tasmin, and the days on which both have values."""
+
+    met: np.ndarray
+    days: np.ndarray
+    in_file: dict[RawSeries, np.ndarray] = field(default_factory=dict)
+    """By file, both numbers, summed over its cells."""
+
+
 class Cells:
-    """What is counted in each cell: days with values, and days on which tasmax is not above tasmin."""
+    """Counts days with values, and days on which tasmax is not above tasmin, in each cell of each variable."""
 
     def __init__(self, series: Series, mask_variable: str, calibration: tuple[str, str] | None) -> None:
         files = {name: sorted(held, key=lambda raw: int(raw.days.min())) for name, held in series.items() if held}
@@ -72,7 +85,7 @@ class Cells:
         shape = self.first.data.shape[1:] if self.first else (0, 0)
         self.on_first_day = np.zeros(shape, bool)
         self.days = {name: _Days(np.zeros(shape, np.int32), np.zeros(shape, np.int32)) for name in files}
-        self.crossed, self.crossed_in_file = np.zeros(shape, np.int32), Counter[RawSeries]()
+        self.crossed = {name: _Crossed(np.zeros(shape, np.int32), np.zeros(shape, np.int32)) for name in files}
         self.calibration = (0, -1)
         if calibration and self.first:
             begin, end = map(self.first.number, wanted_days(*calibration, calendar_of(self.first.data)))
@@ -91,21 +104,24 @@ class Cells:
         if mask and block.raw.name == mask.name and block.days.min() == mask.days.min():
             self.on_first_day[tile] = block.finite[block.days.argmin()]
         if block.raw.name == "dtr":
-            self.add_crossed(block, block.values <= 0)
+            self.add_crossed(block, block.values <= 0, block.finite)
 
-    def add_crossed(self, warm: Block, met: np.ndarray) -> None:
-        self.crossed[tuple(warm.tile.values())] += met.sum(axis=0, dtype=np.int32)
-        self.crossed_in_file[warm.raw] += int(met.sum())
+    def add_crossed(self, block: Block, met: np.ndarray, known: np.ndarray) -> None:
+        """Add values (days, y, x) of tasmax or dtr: on which tasmax is not above tasmin, and which are known."""
+        crossed, tile = self.crossed[block.raw.name], tuple(block.tile.values())
+        crossed.met[tile] += met.sum(axis=0, dtype=np.int32)
+        crossed.days[tile] += known.sum(axis=0, dtype=np.int32)
+        both = np.array([met.sum(), known.sum()])
+        crossed.in_file[block.raw] = crossed.in_file.get(block.raw, 0) + both
 
     def problems(self, series: Series, empty_maps: Mapping[str, int]) -> Iterator[Problem]:
         """Yield the problems of variables that have values; maps without data are told of elsewhere."""
         yield from self._late()
-        yield from self._crossed()
-        known = [name for name in series if name in self.days]
-        wanted = self.on_first_day
-        if not wanted.any():
-            wanted = np.logical_or.reduce([self.days[name].found > 0 for name in known])
-        for name in known:
+        for crossed in self.crossed.values():
+            yield from _crossed_problems(crossed)
+        for name in [name for name in series if name in self.days]:
+            # Variables of regional models may lack rows at the border that others have.
+            wanted = self.on_first_day if self.on_first_day.any() else self.days[name].found > 0
             yield from self._lacking(name, series[name], wanted, empty_maps.get(name, 0))
 
     def _lacking(self, name: str, files: Sequence[RawSeries], wanted: np.ndarray, empty: int) -> Iterator[Problem]:
@@ -131,21 +147,6 @@ class Cells:
             number = int(np.maximum(lacked, 0).sum())
             yield in_cell(raw.problem("missing_values", message, int(raw.days.min()), number), raw, cell)
 
-    def _crossed(self) -> Iterator[Problem]:
-        if not self.crossed_in_file:
-            return
-        raw, most = max(self.crossed_in_file.items(), key=lambda item: item[1] / item[0].data.size)
-        of_cell = self.crossed / np.maximum(self.days[raw.name].found, 1)
-        if max(most / raw.data.size, of_cell.max()) > CROSSED:
-            where = first_cell(raw, -of_cell)
-            guess = ": the variables are probably exchanged" if most > 0.5 * raw.data.size else ""
-            message = (
-                f"tasmax is not above tasmin in {most / raw.data.size:.1%} of this file's values, and on "
-                f"{of_cell.max():.1%} of the days of the worst cell, here; expected at most {CROSSED:.0%}{guess}"
-            )
-            number = sum(self.crossed_in_file.values())
-            yield in_cell(raw.problem("crossed_temperatures", message, int(raw.days.min()), number), raw, where)
-
     def _late(self) -> Iterator[Problem]:
         if not self.mask_files:
             return
@@ -159,6 +160,28 @@ class Cells:
             )
             found = raw.problem("cells_without_first_day", message, int(raw.days.min()), int(late.sum()))
             yield in_cell(found, raw, first_cell(raw, ~late))
+
+
+def _crossed_problems(crossed: _Crossed) -> Iterator[Problem]:
+    """Yield a problem if tasmax is at or below tasmin too often, and a suspicion if that is so in single cells."""
+    if not crossed.met.any():
+        return
+    shares = {raw: met / max(known, 1) for raw, (met, known) in crossed.in_file.items()}
+    raw = max(shares, key=shares.__getitem__)
+    of_cell = crossed.met / np.maximum(crossed.days, 1)
+    cells = int((of_cell > CROSSED).sum())
+    if shares[raw] <= CROSSED and not cells:
+        return
+    is_wrong = max(shares[raw], cells / (crossed.days > 0).sum()) > CROSSED or of_cell.max() > CROSSED_IN_A_CELL
+    guess = ": the variables are probably exchanged" if shares[raw] > 0.5 else ""
+    message = (
+        f"tasmax is not above tasmin in {shares[raw]:.1%} of this file's values, on more than {CROSSED:.0%} of the "
+        f"days in {cells} cell(s), and on {of_cell.max():.1%} of the days of the worst cell, here; expected at most "
+        f"{CROSSED:.0%} of the values and of the cells, and {CROSSED_IN_A_CELL:.0%} of a cell's days{guess}"
+    )
+    kind: InputProblem = "crossed_temperatures" if is_wrong else "tasmax_below_tasmin"
+    found = raw.problem(kind, message, int(raw.days.min()), int(crossed.met.sum()))
+    yield in_cell(found, raw, first_cell(raw, -of_cell))
 
 
 def first_cell(raw: RawSeries, values: np.ndarray) -> dict[str, int]:

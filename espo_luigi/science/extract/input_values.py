@@ -173,7 +173,9 @@ def value_problems(
     ]
     dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
     complete = {name: files for name, files in series.items() if name not in explained}
-    of_cells = [] if tallies.unreadable else cells.problems(complete, tallies.empty_maps)
+    of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
+    if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
+        of_cells = [problem for problem in of_cells if problem.kind != "tasmax_below_tasmin"]
     return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *dry, *of_cells]
 
 
@@ -190,13 +192,13 @@ def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Ite
     days = np.concatenate([days for _, days, _ in wettest])
     order = np.argsort(days, kind="stable")
     highest = np.concatenate([high for _, _, high in wettest])[order] * 86400
-    # Days without data are told of elsewhere, and end no dry time.
-    wet = np.flatnonzero(np.append(highest >= DRY_MM, True))
+    # Days without data, of which nothing is known, end a dry time.
+    wet = np.flatnonzero(np.append(~(highest < DRY_MM), True))
     runs = np.diff(wet, prepend=-1) - 1
     longest, after = int(runs.max()), int(wet[runs.argmax()])
     if longest < DRY_DAYS:
         return
-    first, most = int(days[order][after - longest]), float(np.nanmax(highest[after - longest : after], initial=0))
+    first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
     message = (
         f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {most:.2g} "
@@ -279,7 +281,9 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         before[2] + int(maps.cells.sum()),
     )
     if maps.raw.name == "pr":
-        tallies.wettest.append((maps.raw, maps.days, high))
+        # A few cells may all lie in a desert.
+        known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
+        tallies.wettest.append((maps.raw, maps.days, known))
     if empty.any():
         tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
@@ -325,10 +329,11 @@ def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
     maxima, minima = _taken(warm.values, of_warm), _taken(cold.values, of_cold)
     excess = minima - maxima
     worst = np.fmax.reduce(excess.reshape(shared.size, -1), axis=1)
-    if (worst >= 0).any():
+    met = excess >= 0
+    if met.any():
         # Values that are impossible by themselves say nothing about the other variable.
-        possible = is_within(maxima, OF_RAW_DATA["tasmax"]) & is_within(minima, OF_RAW_DATA["tasmin"])
-        cells.add_crossed(warm, (excess >= 0) & possible)
+        met &= is_within(maxima, OF_RAW_DATA["tasmax"]) & is_within(minima, OF_RAW_DATA["tasmin"])
+    cells.add_crossed(warm, met, np.isfinite(excess))
     wrong = worst > 0
     if wrong.any():
         tallies.of("tasmax_below_tasmin", warm.raw).add_values(shared[wrong], excess[wrong], -excess[wrong], warm.tile)

@@ -14,7 +14,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
-from espo_luigi.science.possible import limits_in
+from espo_luigi.science.possible import POSSIBLE, Limits, limits_in
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 
 # A coordinate of extracted data, and a global attribute of their products.
@@ -28,7 +28,9 @@ DAYS_OF_A_GAP = 360
 LET_THROUGH = "espo_luigi_input_problems"
 IMPOSSIBLE_VALUES = "espo_luigi_impossible_values"
 # The problems of raw files after which a scenario may lack values on land.
-_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series", "impossible_values")
+_LEAVE_GAPS = ("missing_values", "too_few_days", "maps_without_data", "constant_series")
+
+_TEMPERATURES = ("tasmax", "tasmin", "tas", "dtr")
 
 _ADVICE = (
     "A store that this was made from was damaged or taken away while it was read: delete this simulation's stores of "
@@ -154,12 +156,18 @@ def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> das
     return found.sum(axis=(-2, -1))
 
 
-def with_possible_values(ds: xr.Dataset, land: xr.DataArray, *, on_impossible: Literal["fail", "warn"]) -> xr.Dataset:
+def with_possible_values(
+    ds: xr.Dataset,
+    land: xr.DataArray,
+    *,
+    on_impossible: Literal["fail", "warn"],
+    table: Mapping[str, Limits] = POSSIBLE,
+) -> xr.Dataset:
     """Return a product that has no impossible values, or tells their number in its attributes.
 
-    Impossible are values beyond `limits_in`, infinite ones, tasmin above tasmax, and NaN on land, unless the attributes
-    of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count these; with
-    "fail", the result is lazy, and costs a look at each block when it is computed.
+    Impossible are values beyond the limits of a table, infinite ones, tasmin above tasmax, and NaN on land, unless
+    the attributes of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count
+    these; with "fail", the result is lazy, and costs a look at each block when it is computed.
 
     Raises
     ------
@@ -167,17 +175,27 @@ def with_possible_values(ds: xr.Dataset, land: xr.DataArray, *, on_impossible: L
         With "fail", when it is computed: at the first block with an impossible value.
     """
     if on_impossible == "fail":
-        return ds.assign({name: _looked_at(ds, name, land, _refuse_impossible) for name in over_time(ds, land)})
-    lazy = [_looked_at(ds, name, land, _count_impossible).data.sum() for name in over_time(ds, land)]
+        return ds.assign({name: _looked_at(ds, name, land, table, _refuse_impossible) for name in over_time(ds, land)})
+    lazy = [
+        _looked_at(ds, name, land, table, _count_impossible).data.sum(dtype=np.int64) for name in over_time(ds, land)
+    ]
     number = sum(map(int, dask.compute(*lazy)))
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
 
 
-def _looked_at(ds: xr.Dataset, name: str, land: xr.DataArray, look: Callable[..., np.ndarray]) -> xr.DataArray:
+def _looked_at(
+    ds: xr.Dataset, name: str, land: xr.DataArray, table: Mapping[str, Limits], look: Callable[..., np.ndarray]
+) -> xr.DataArray:
     """Return a variable of which a function has looked at each block."""
     ordered = ds[name].transpose(..., *land.dims)
-    low, high = limits_in(name, str(ordered.attrs.get("units", "")))
-    options = {"name": name, "low": low, "high": high, "may_lack": _may_lack_values(ds.attrs, land)}
+    low, high = limits_in(name, str(ordered.attrs.get("units", "")), table)
+    options = {
+        "name": name,
+        "low": low,
+        "high": high,
+        "units": str(ordered.attrs.get("units", "")),
+        "may_lack": _may_lack_values(ds.attrs, land, name),
+    }
     # tasmin must not be above tasmax.
     above = [ds["tasmax"].transpose(*ordered.dims)] if name == "tasmin" and "tasmax" in ds else []
     if ordered.chunks is None:
@@ -189,9 +207,15 @@ def _looked_at(ds: xr.Dataset, name: str, land: xr.DataArray, look: Callable[...
     )
 
 
-def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray) -> bool:
+def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
     told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
-    is_told = any(kind in told for kind in _LEAVE_GAPS) or REPAIRS in attrs or INSERTED_DAYS in attrs
+    # Temperatures are made of each other.
+    of = _TEMPERATURES if name in _TEMPERATURES else (name,)
+    is_told = (
+        any(f"{kind} of {one} (" in told for kind in _LEAVE_GAPS for one in of)
+        or REPAIRS in attrs
+        or INSERTED_DAYS in attrs
+    )
     return is_told or allowed_gaps(attrs, land) > 0
 
 
@@ -216,11 +240,15 @@ def _refuse_impossible(
     first = tuple(map(int, np.argwhere(found)[0]))
     corner = [begin for begin, _ in block_info[0]["array-location"]] if block_info else [0] * block.ndim
     place = ", ".join(str(begin + at) for begin, at in zip(corner, first, strict=True))
-    above = ", not above tasmax" if len(others) > 1 else ""
+    units = f" {options['units']}" if options["units"] else ""
+    limited = np.isfinite([options["low"], options["high"]]).all()
+    limits = [f"{options['low']:g} to {options['high']:g}{units}"] if limited else ["finite values"]
+    limits += ["not above tasmax"] if len(others) > 1 else []
+    value = f"{block[first]:g}{units}"
     raise DataError(
         f"{options['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
-        f"first of them {block[first]:g} (day, row and column {place}, counted from 0); expected "
-        f"{options['low']:g} to {options['high']:g}{above}, and a value on each day in each land cell. "
+        f"first of them {value} (day, row and column {place}, counted from 0); expected "
+        f"{', '.join(limits)}. Each land cell needs a value on each day. "
         "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
         "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
         f"attribute {IMPOSSIBLE_VALUES}."

@@ -203,10 +203,10 @@ def product(**changed: float) -> xr.Dataset:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"tasmin": 291.0}, "tasmin .* 291 .*expected 180 to 340, not above tasmax"),
-        ({"tasmax": 345.0}, "tasmax .* 345 .*expected 180 to 340, and"),
+        ({"tasmin": 291.0}, "tasmin .* 291 K .*expected 180 to 340 K, not above tasmax. Each land"),
+        ({"tasmax": 345.0}, "tasmax .* 345 K .*expected 180 to 340 K. Each land"),
         ({"tasmin": 170.0}, "tasmin .* 170 "),
-        ({"pr": -1e-12}, "pr .* -1e-12 .*expected 0 to 0.0347"),
+        ({"pr": -1e-12}, "pr .* -1e-12 kg .*expected 0 to 0.0347222 kg m-2 s-1"),
         ({"pr": np.nan}, "pr .* nan "),
         ({"tasmax": np.inf}, "tasmax .* inf "),
     ],
@@ -237,12 +237,25 @@ def test_possible_values_pass_unchanged_in_any_units_and_lazily(how: Literal["fa
 
 def test_days_without_data_are_possible_only_where_attributes_tell_of_them() -> None:
     made, land = product(pr=np.nan), land_of(scenario())
-    told = {LET_THROUGH: "simulation: missing_values of pr (1)"}
+    told = {LET_THROUGH: "simulation: missing_values of pr (1 values)"}
     for known, of in ((made.assign_attrs(told), land), (made, land.assign_attrs(told))):
         xr.testing.assert_equal(with_possible_values(known, of, on_impossible="fail"), made)
-    other = made.assign_attrs({LET_THROUGH: "simulation: tasmax_below_tasmin of tasmax (3)"})
-    with pytest.raises(DataError, match="1 impossible values"):
-        with_possible_values(other, land, on_impossible="fail")
+    for problem in ("tasmax_below_tasmin of tasmax", "missing_values of tasmax", "impossible_values of pr"):
+        other = made.assign_attrs({LET_THROUGH: f"simulation: {problem} (3 values)"})
+        with pytest.raises(DataError, match="1 impossible values"):
+            with_possible_values(other, land, on_impossible="fail")
+    cold = made.assign(pr=made["pr"].fillna(0)).assign_attrs(
+        {LET_THROUGH: "simulation: missing_values of dtr (1 values)"}
+    )
+    cold["tasmin"][9, 1, 3] = np.nan
+    # tasmin is made of dtr.
+    xr.testing.assert_equal(with_possible_values(cold, land, on_impossible="fail"), cold)
+
+
+def test_more_impossible_values_than_float32_counts_are_counted() -> None:
+    ds = xr.Dataset({"tas": (("time", "lat", "lon"), np.broadcast_to(np.float32(0), (1, 4097, 4097)), {"units": "K"})})
+    land = xr.DataArray(np.broadcast_to(False, (4097, 4097)), dims=("lat", "lon"))
+    assert with_possible_values(ds, land, on_impossible="warn").attrs == {IMPOSSIBLE_VALUES: 4097 * 4097}
 
 
 def test_the_impossible_values_of_all_regions_are_counted() -> None:

@@ -289,7 +289,7 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
 
 
-# What a job asks for; a site's words about nothing of it, such as "Not allowed at this time", may hold for a while only.
+# What a job asks for. Words about none of it, such as "Not allowed at this time", may hold only for a while.
 _ASKED = r"(--\w+|\b(partition|account|qos|memory|mem|cpu|gpu|constraint|(?<!this )(?<!any )(wall)?time)s?\b)"
 _FORBIDDEN = r"(not allowed|not supported|needs? to be|(is|are) required|too long)"
 

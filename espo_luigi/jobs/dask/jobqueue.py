@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.schedulers.base import Refusal
-from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.commands import ID_LOOKS_SECONDS, Answer, Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import workers_name
 from espo_luigi.jobs.trouble import Minutely, growing_pauses
@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 _LOOKS_SECONDS = 5.0, 60.0
 # First and longest pause after a refused submission: a limit of the site may last for hours.
 _HOLDS_SECONDS = 5.0, 300.0
-# Pauses before the looks for the id of a job that was taken without one.
-_ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
 # How long such a job may be missing from the scheduler's list before a different job is submitted for it.
 _SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
@@ -97,7 +95,7 @@ class Session:
         if job_id is not None:
             self.ids.add(job_id)
             return job_id
-        for pause in _ID_LOOKS_SECONDS:
+        for pause in ID_LOOKS_SECONDS:
             self.commands.clock.sleep(pause)
             if job_id := self.unassigned(self.alive()):
                 return job_id

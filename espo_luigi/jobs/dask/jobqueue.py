@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.schedulers.base import Refusal
-from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.commands import ID_LOOKS_SECONDS, Answer, Commands
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import workers_name
 from espo_luigi.jobs.trouble import Minutely, growing_pauses
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _LOOKS_SECONDS = 5.0, 60.0
 # First and longest pause after a refused submission: a limit of the site may last for hours.
 _HOLDS_SECONDS = 5.0, 300.0
+# How long such a job may be missing from the scheduler's list before a different job is submitted for it.
+_SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
 # Stands for the scheduler's address in the script of a job that is only shown.
@@ -61,9 +63,16 @@ class Session:
     pauses: Iterator[float] = field(default_factory=lambda: growing_pauses(*_HOLDS_SECONDS))
     failing: Failing = field(default_factory=Failing)
     ids: set[str] = field(default_factory=set)
+    unsettled_until: float = 0.0
+    # Of two jobs submitted at once, it would be unknown which of two new ids is whose.
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, script: Path) -> str:
-        """Submit a worker's job, as fast as the site allows; return the job's id."""
+        """Submit a worker's job, as fast as the site allows; return the job's id, or nothing as `id_of`."""
+        with self.lock:
+            return self._submit(script)
+
+    def _submit(self, script: Path) -> str:
         if self.over.is_set():
             raise RuntimeError("the session is over")
         if self.commands.clock.now() < self.hold_until:
@@ -83,9 +92,21 @@ class Session:
         dask-jobqueue would take the first number of a site's banner, and cancel the job of that id.
         """
         job_id = self.commands.scheduler.submitted_id(answer.stdout)
-        if job_id is None:
-            job_id = min((self.alive() or set()) - self.ids, default="")
-        self.ids.add(job_id)
+        if job_id is not None:
+            self.ids.add(job_id)
+            return job_id
+        for pause in ID_LOOKS_SECONDS:
+            self.commands.clock.sleep(pause)
+            if job_id := self.unassigned(self.alive()):
+                return job_id
+        self.unsettled_until = self.commands.clock.now() + _SETTLE_SECONDS
+        logger.warning("a job of %s was accepted, its id is not known yet: %s", self.owner, answer.words)
+        return ""
+
+    def unassigned(self, alive: set[str] | None) -> str:
+        """Take an id, of those `alive`, that no job of this session has yet; empty if there is none."""
+        job_id = min((alive or set()) - self.ids, default="")
+        self.ids |= {job_id} - {""}
         return job_id
 
     def _hold(self, words: str) -> None:
@@ -151,6 +172,9 @@ def _job_class(session: Session) -> Any:
 
         async def _submit_job(self, script_filename: str) -> str:
             return await asyncio.to_thread(session.submit, Path(script_filename))
+
+        def _job_id_from_submit_output(self, out: str) -> str:
+            return out
 
         @classmethod
         async def _close_job(cls, job_id: str | None, cancel_command: str) -> None:
@@ -287,14 +311,25 @@ class _Keeper:
         self._begun |= connected
         if not places.keys() - connected:
             return False
-        alive = self._session.alive()
-        if alive is None:
-            return True
-        gone = [name for name, job in places.items() if job.job_id is not None and job.job_id not in alive]
+        # Jobs that are submitted meanwhile would be missing from the answer.
+        with self._session.lock:
+            alive = self._session.alive()
+            if alive is None:
+                return True
+            gone = self._gone(places, alive)
         if gone:
             self._count_false_starts({name for name in gone if places[name].job_id}, bool(connected))
             self._replace(gone, alive)
         return not gone
+
+    def _gone(self, places: Mapping[str, Any], alive: set[str]) -> list[str]:
+        """Return the names of the jobs that have ended or were refused; give late ids to jobs taken without any."""
+        for job in places.values():
+            if job.job_id == "":
+                job.job_id = self._session.unassigned(alive)
+        settled = self._session.commands.clock.now() >= self._session.unsettled_until
+        ended = {name for name, job in places.items() if job.job_id is not None and job.job_id not in alive}
+        return [name for name in ended if places[name].job_id or settled]
 
     def _connected(self) -> set[str]:
         """Return the names of the jobs that have a worker."""

@@ -193,7 +193,10 @@ def dask_session(
 
 
 def fail_on_exit(client: Client) -> None:
-    """Make ``sys.exit`` in a Dask task an error of that task; Dask lets it end the worker's event loop, and hangs."""
+    """Make ``sys.exit`` in a Dask task an error of that task; Dask lets it end the worker's event loop, and hangs.
+
+    Tasks that are coroutine functions are an exception: Dask runs them in that event loop, and they still hang.
+    """
     from distributed.diagnostics.plugin import WorkerPlugin
 
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -210,7 +213,11 @@ def fail_on_exit(client: Client) -> None:
             executor = worker.executors["default"]
             executor.submit = functools.partial(executor.submit, call)
 
-    client.register_plugin(ExitsFail())
+    try:
+        client.register_plugin(ExitsFail())
+    except OSError as error:
+        # A worker died meanwhile; the scheduler gives the plugin to those that join later.
+        logger.warning("a Dask worker was lost at the session's start: %s", error)
 
 
 def dashboard_port(client: Any) -> int:

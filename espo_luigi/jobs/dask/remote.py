@@ -91,23 +91,26 @@ def _submit(session: Session, values: ScriptValues, script: Path) -> str:
     session.commands.hand_on(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     answer = session.commands.submit(scheduler.submit_command(values, script))
-    job_id = session.id_of(answer) if answer.ok else ""
-    if not job_id:
+    if not answer.ok:
         raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")
-    return job_id
+    return session.id_of(answer)
 
 
 def _address(session: Session, job_id: str, file: Path) -> str:
-    """Wait for the scheduler's address as long as its job waits or runs."""
+    """Wait for the scheduler's address as long as its job waits or runs; its id may be empty until it is listed."""
     looked = time.monotonic()
     while True:
         with suppress(FileNotFoundError):
             return str(json.loads(file.read_text(encoding="utf-8"))["address"])
         if time.monotonic() - looked > _LOOK_SECONDS:
             alive, looked = session.alive(), time.monotonic()
-            if alive is not None and job_id not in alive:
+            job_id = job_id or session.unassigned(alive)
+            settled = job_id or session.commands.clock.now() >= session.unsettled_until
+            if alive is not None and job_id not in alive and settled:
                 log = session.commands.scheduler.log_path(session.workers.log_pattern, job_id)
-                raise JobError(f"the job of Dask's scheduler ({job_id}) has ended: its log says why: {log}")
+                raise JobError(
+                    f"the job of Dask's scheduler ({job_id or 'id unknown'}) has ended: its log says why: {log}"
+                )
         time.sleep(0.2)
 
 

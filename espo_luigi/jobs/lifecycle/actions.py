@@ -57,6 +57,8 @@ class Actions:
     ready: deque[Job]
     tolerantly: Callable[[Callable[[], None]], None]
     ended: Counter[JobState] = field(default_factory=Counter)
+    # The node of each task whose job could not open its log, before any job of the run could.
+    without_log: dict[str, str] = field(default_factory=dict)
 
     def take_step(self, now: float, job: Job) -> None:
         """Decide the job's next action, and take it."""
@@ -173,7 +175,8 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        if cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log():
+        no_log = cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log()
+        if no_log and self._is_no_single_nodes_fault(job):
             cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
@@ -186,12 +189,21 @@ class Actions:
             return
         following = self._following(job, cause)
         if following is None:
-            self.finish(job, failure_of(job, cause))
+            self.finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
         else:
             # What a job without a result says of its end stands in its log alone.
             said = f'; its log ends with "{_last_line(job)}"' if cause is Cause.CRASHED and _last_line(job) else ""
+            if no_log:
+                said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
             logger.warning("%s: %s%s; trying again", name, words, said)
             self._again(job, following)
+
+    def _is_no_single_nodes_fault(self, job: Job) -> bool:
+        """Whether a second node, or this task's second job, could not open its log; takes this job in."""
+        others = {node for node in self.without_log.values() if node != job.node}
+        again = job.record.task in self.without_log or bool(others)
+        self.without_log[job.record.task] = job.node
+        return again
 
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""

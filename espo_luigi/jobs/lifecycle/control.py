@@ -87,31 +87,54 @@ class Signals:
         return not job.record.shares_job or not self._bundles.is_needed(job.record)
 
 
-def under_own_names(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
-    """Rows in which jobs that people or the site renamed have their own names again; `names` are by id.
+class OwnJobs:
+    """The ids and names of this run's jobs: people and sites rename jobs, and ids are given anew."""
 
-    A different job keeps its name: another run's, which has the id since the scheduler lost its state, or any job whose
-    id was taken for that of a job that is listed.
-    """
-    listed = {row.name for row in rows}
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._names: dict[str, str] = {}
+        self._claims: dict[str, set[str]] = {}
+        self._proven: set[str] = set()
 
-    def is_renamed(row: Row) -> bool:
-        name = names.get(row.job_id, row.name)
-        return name not in listed and (name in row.name or not _SUBMISSION.search(row.name))
+    def add(self, record: Record, *, submitted_here: bool = False) -> None:
+        """Take in a record; the id of a job that this driver submitted needs no further proof."""
+        if record.job_id:
+            self._names[record.job_id] = record.job_name
+            self._claims.setdefault(record.job_id, set()).add(record.name)
+            if submitted_here:
+                self._proven.add(record.job_id)
 
-    return [replace(row, name=names[row.job_id]) if is_renamed(row) else row for row in rows]
+    def renamed_back(self, rows: Sequence[Row]) -> list[Row]:
+        """Rows in which this run's jobs have their own names again.
+
+        A row keeps its name if that name is a submission's (another run may have the id by now), or if our job is
+        listed under its own name. It also keeps its name without a proof that the job is ours: this driver submitted
+        it or saw it under its own name, the new name holds the old, or the job has claimed its work.
+        """
+        listed = {row.name for row in rows}
+        self._proven.update(row.job_id for row in rows if self._names.get(row.job_id) == row.name)
+
+        def is_renamed(row: Row) -> bool:
+            name = self._names.get(row.job_id, row.name)
+            if name in listed:
+                return False
+            return name in row.name or (not _SUBMISSION.search(row.name) and self._is_proven(row.job_id))
+
+        return [replace(row, name=self._names[row.job_id]) if is_renamed(row) else row for row in rows]
+
+    def _is_proven(self, job_id: str) -> bool:
+        if job_id not in self._proven and any(self._store.claim_owner(name) == job_id for name in self._claims[job_id]):
+            self._proven.add(job_id)
+        return job_id in self._proven
 
 
 class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled.
+    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
 
-    `names` are those of all jobs, by id.
-    """
-
-    def __init__(self, commands: Commands, patience: Patience, names: Mapping[str, str]) -> None:
+    def __init__(self, commands: Commands, patience: Patience, own: OwnJobs) -> None:
         self._commands = commands
         self._patience = patience
-        self._names = names
+        self._own = own
         self._since: dict[str, float] = {}
 
     def __bool__(self) -> bool:
@@ -144,7 +167,7 @@ class Leftovers:
         alive: list[Row] = []
         for pause in self._patience.last_looks if self._since else ():
             self._commands.clock.sleep(pause)
-            rows = under_own_names(self._commands.jobs() or [], self._names)
+            rows = self._own.renamed_back(self._commands.jobs() or [])
             alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
             if not alive:
                 break
@@ -176,14 +199,21 @@ def _is_gone(row: Row) -> bool:
 
 
 def cancel_records(
-    store: RecordStore, commands: Commands, records: Iterable[Record], patience: Patience | None = None
+    store: RecordStore,
+    commands: Commands,
+    records: Iterable[Record],
+    patience: Patience | None = None,
+    own: OwnJobs | None = None,
 ) -> int | None:
-    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer."""
+    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer.
+
+    `own` has what the caller knows of its jobs already.
+    """
     out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
     by_job: dict[str, list[Record]] = {}
     for record in out:
         by_job.setdefault(record.job_name, []).append(record)
-    cancelled = _cancel_by_name(store, commands, by_job) if out else 0
+    cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if out else 0
     if cancelled is None:
         return None
     _write_down(store, out, (patience or Patience()).writing_down)
@@ -211,19 +241,22 @@ def _finish(store: RecordStore, record: Record) -> None:
     store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
 
 
-def _cancel_by_name(store: RecordStore, commands: Commands, records: Mapping[str, list[Record]]) -> int | None:
+def _cancel_by_name(
+    store: RecordStore, commands: Commands, records: Mapping[str, list[Record]], own: OwnJobs
+) -> int | None:
     """Cancel the jobs of these names, each with its records; return how many, or None if the scheduler is silent.
 
     A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
-    names = {record.job_id: name for name, group in records.items() for record in group if record.job_id}
+    for record in (record for group in records.values() for record in group):
+        own.add(record)
     for _ in range(_CANCEL_TRIES):
         rows = commands.jobs()
         if rows is None:
             return None
-        rows = under_own_names(rows, names)
-        # Found by id and name: an id may be that of somebody else's job by now.
+        # By name, or by id with a proof: the id may be that of any other job of this user by now.
+        rows = own.renamed_back(rows)
         owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
@@ -242,7 +275,9 @@ def _save(store: RecordStore, record: Record) -> None:
         logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
 
 
-def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience) -> int:
+def cancel_run(
+    store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience, own: OwnJobs
+) -> int:
     """Cancel the jobs of all records of this run; return how many. `newer` records replace those on disk.
 
     The records on disk include jobs of earlier drivers that this driver may not have taken over yet.
@@ -254,7 +289,7 @@ def cancel_run(store: RecordStore, commands: Commands, newer: Iterable[Record], 
     except (EspoError, OSError) as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
     records |= {record.task: record for record in newer}
-    cancelled = cancel_records(store, commands, records.values(), patience)
+    cancelled = cancel_records(store, commands, records.values(), patience, own)
     if cancelled is None:
         name = commands.scheduler.NAME
         logger.error("%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs", name)

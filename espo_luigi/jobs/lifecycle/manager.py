@@ -190,7 +190,8 @@ class JobManager:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
                 records = [job.record for job in self._jobs.values()]
-                self.cancelled = cancel_run(self.store, self.commands, records, self.settings.patience)
+                patience, own = self.settings.patience, self._watcher.own
+                self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
             self._cancel_leftovers()
         finally:
             attempts = {task: job.record.attempt for task, job in self._jobs.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.control import Leftovers, orphans, under_own_names
+from espo_luigi.jobs.lifecycle.control import Leftovers, OwnJobs, orphans
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore, listed_names
@@ -55,9 +55,8 @@ class Watcher:
         self._drained: tuple[str, ...] = ()
         self._pending_since: float | None = None
         self._unstartable = Unstartable(commands, submitter.nodes)
-        # The names of the jobs of this run, by id: people and sites rename jobs.
-        self._names: dict[str, str] = {}
-        self.leftovers = Leftovers(commands, settings.patience, self._names)
+        self.own = OwnJobs(store)
+        self.leftovers = Leftovers(commands, settings.patience, self.own)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.
@@ -65,7 +64,7 @@ class Watcher:
 
     def unwanted_at_the_end(self) -> list[str]:
         """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
-        rows = under_own_names(self._commands.jobs() or (), self._names) if self.workers_about else ()
+        rows = self.own.renamed_back(self._commands.jobs() or ()) if self.workers_about else ()
         return [*self.leftovers.unwanted_at_the_end(), *orphans(rows, self._store.knows)]
 
     def look(self, jobs: Iterable[Job]) -> list[str]:
@@ -147,8 +146,9 @@ class Watcher:
         if rows is None:
             self._scheduler_is_silent(now, jobs)
             return []
-        self._names |= {job.record.job_id: job.record.job_name for job in jobs if job.record.job_id}
-        rows = under_own_names(rows, self._names)
+        for job in jobs:
+            self.own.add(job.record, submitted_here=not job.adopted)
+        rows = self.own.renamed_back(rows)
         by_name = {row.name: row for row in rows}
         missing = self._without_result([job for job in jobs if not self._take_in(job, by_name, now)], now)
         leaving = [job for job in jobs if leaves_for_long(job, now, self._settings.patience)]
@@ -219,7 +219,7 @@ class Watcher:
         known_names = dict.fromkeys(job.record.job_name for job in (*missing, *leaving) if job.record.job_id)
         rows = self._commands.remembered(ids, names, known_names)
         # The accounting may list a job as running that the scheduler has forgotten: only ends are believed.
-        by_name = {row.name: row for row in under_own_names(rows or (), self._names) if row.phase.ended}
+        by_name = {row.name: row for row in self.own.renamed_back(rows or ()) if row.phase.ended}
         for job in leaving:
             # The driver does not wait for a site's epilog if the accounting has the job's end.
             self._take_in(job, by_name, now)

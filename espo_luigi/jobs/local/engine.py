@@ -32,6 +32,10 @@ class Child(Protocol):
     @property
     def ended(self) -> threading.Event: ...
 
+    @property
+    def refused(self) -> str:
+        """Why the machine did not let it start; otherwise empty."""
+
     def stop(self) -> None:
         """Make the job end, soon and in order."""
 
@@ -288,6 +292,8 @@ class LocalEngine:
                 where = f"running on {heartbeat.get('node')}"
                 order.report(at_work(where, heartbeat))
         del self._children[order.id]
+        if child.refused:
+            raise JobError(f"{order.label}: not started: {child.refused}")
 
 
 def _checked_result(

@@ -2,7 +2,7 @@
 
 A job's imports take seconds; a fork starts in milliseconds. The server imports the modules that its command names and
 calls `serve`. It reads a JSON line for each job (``{"order": …, "log": …}``), answers with the job's pid, and later
-with its exit code.
+with its exit code. If the machine lets no further process start, it answers with the reason (``{"refused": …}``).
 
 The forkserver of `multiprocessing` is as fast (18 ms a job), but runs the driver's main script again in each child. A
 script that calls `build` outside of ``if __name__ == "__main__"`` would start itself.
@@ -33,6 +33,7 @@ class Child:
 
     def __init__(self) -> None:
         self.pid = 0
+        self.refused = ""  # why it was not started
         self._stopped = False
         self.ended = threading.Event()
 
@@ -95,7 +96,11 @@ class ForkServer:
         for line in self._process.stdout:
             answer = json.loads(line)
             with self._lock:
-                if "exit_code" not in answer:
+                if "refused" in answer:
+                    child = self._starting.pop(0)
+                    child.refused = answer["refused"]
+                    child.ended.set()
+                elif "exit_code" not in answer:
                     child = self._starting.pop(0)
                     child.started(answer["pid"])
                     self._running[child.pid] = child
@@ -125,14 +130,14 @@ def serve(run: Callable[[Path], int]) -> None:
                 return
             *lines, buffer = (buffer + data).split(b"\n")
             for line in lines:
-                _answer({"pid": _fork(json.loads(line), run)})
+                _answer(_fork(json.loads(line), run))
 
 
-def _fork(job: dict[str, str], run: Callable[[Path], int]) -> int:
+def _fork(job: dict[str, str], run: Callable[[Path], int]) -> dict[str, Any]:
     try:
-        return forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))
+        return {"pid": forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))}
     except BlockingIOError as error:
-        raise SystemExit(process_limit(error)) from error
+        return {"refused": process_limit(error)}
 
 
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:

@@ -57,6 +57,7 @@ class Step:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.ended = threading.Event()
+        self.refused = ""
         start(threading.Thread(target=self._wait, daemon=True))
 
     def stop(self) -> None:

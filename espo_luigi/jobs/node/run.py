@@ -54,6 +54,9 @@ _PARENT_LOOK_SECONDS = 1.0
 # How long such a job has to write down its end, after the driver is gone.
 _ORPHANS_END_SECONDS = 10.0
 
+# Until a signal that was lost is sent again.
+_AGAIN_SECONDS = 0.05
+
 # The signals that tell a job to end.
 _STOPPING = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -132,8 +135,8 @@ def _set_up_process() -> None:
     faulthandler.enable()
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    for number in _STOPPING:
-        signal.signal(number, _stop)
+    _listen()
+    sys.unraisablehook = _stop_soon
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
     # Grid Engine sends SIGUSR2 before it kills: the last chance of a hanging job to write its stack.
     faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
@@ -165,6 +168,11 @@ class Stopped(SystemExit):
         return f"stopped by signal {self.signum}"
 
 
+def _listen() -> None:
+    for number in _STOPPING:
+        signal.signal(number, _stop)
+
+
 def _stop(signum: int, _frame: object) -> None:
     # Further signals are ignored, so that the result is written whole: Slurm signals again after the grace time, and a
     # process of the job may pass a signal on that all have got already.
@@ -175,6 +183,16 @@ def _stop(signum: int, _frame: object) -> None:
 
 def _go_on_stopping(signum: int, _frame: object) -> None:
     """Ignore a signal; other than SIG_IGN, programs that the job starts do not inherit this handler."""
+
+
+def _stop_soon(dropped: Any) -> None:
+    """Send a stopping signal again whose exception Python dropped: in a hook of a fork, or in a finalizer."""
+    if not isinstance(dropped.exc_value, Stopped):
+        sys.__unraisablehook__(dropped)
+        return
+    _listen()
+    _let_signals_through()
+    threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), dropped.exc_value.signum)).start()
 
 
 # A signal ends a fork of the job (a `multiprocessing.Pool` has several), like any process. Under `_stop`, a fork might

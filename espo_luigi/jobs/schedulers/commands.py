@@ -18,6 +18,9 @@ from espo_luigi.jobs.trouble import Clock, process_limit
 
 logger = logging.getLogger(__name__)
 
+# Pauses before the looks for the id of a job that was taken without one.
+ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
+
 
 @dataclass(frozen=True)
 class CommandSettings:
@@ -107,12 +110,19 @@ class Commands:
         return self.run(argv, self._submit_environ)
 
     def id_of(self, answer: Answer, name: str) -> str | None:
-        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it."""
+        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it.
+
+        None after a success means that the job was accepted, and is not listed within some seconds.
+        """
         told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
         if told is not None or not answer.ok:
             return told
-        alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
-        return alive[-1] if alive else None
+        for pause in ID_LOOKS_SECONDS:
+            self.clock.sleep(pause)
+            alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
+            if alive:
+                return alive[-1]
+        return None
 
     def hand_on(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""

@@ -7,11 +7,13 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import psutil
 import pytest
 from distributed import KilledWorker
+from distributed.comm import CommClosedError
 from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
@@ -51,6 +53,13 @@ def test_a_dask_task_that_calls_sys_exit_fails_and_its_worker_goes_on(n_workers:
         with pytest.raises(RuntimeError, match=r"a Dask task called sys\.exit\(.no data.\)"):
             client.submit(sys.exit, "no data").result(timeout=20)
         assert client.submit(abs, -1).result(timeout=20) == 1
+
+
+def test_a_worker_that_is_lost_while_the_session_begins_does_not_fail_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    client = Mock()
+    client.register_plugin.side_effect = CommClosedError("in <TCP>: Stream is closed")
+    fail_on_exit(client)
+    assert "a Dask worker was lost" in caplog.text
 
 
 def test_the_only_worker_still_spills_as_the_user_says() -> None:

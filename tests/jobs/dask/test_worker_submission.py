@@ -1,13 +1,18 @@
 """Submitting worker jobs to a scheduler that refuses them: how often it is asked."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fake_clock import FakeClock
 
-from espo_luigi.jobs.dask.jobqueue import Session
+from espo_luigi.jobs.dask.jobqueue import Session, _Keeper
 from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.script import workers_name
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
@@ -59,3 +64,40 @@ def test_nothing_is_submitted_once_the_session_is_over(session: Session) -> None
     with pytest.raises(RuntimeError, match="over"):
         session.submit(Path("script"))
     assert session.commands.asked == 0
+
+
+class SilentCluster(Commands):
+    """Commands of a Slurm that tells no id, and lists a job only some seconds after it took the job."""
+
+    late = 3.0
+
+    def submit(self, argv: tuple[str, ...]) -> Answer:
+        self.taken = [*getattr(self, "taken", []), self.clock.now()]
+        return Answer(0, "Welcome\n")
+
+    def jobs(self) -> list[Row]:
+        listed = [str(n) for n, since in enumerate(self.taken) if self.clock.now() >= since + self.late]
+        return [Row(n, workers_name("run.rule.hash.1"), "PENDING", Phase.PENDING) for n in listed]
+
+
+def test_jobs_that_were_taken_without_an_id_get_one_each_although_they_are_submitted_at_once(session: Session) -> None:
+    session.commands = SilentCluster(slurm, environ={}, clock=FakeClock())
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(session.submit, [Path("script")] * 8))
+    assert sorted(ids) == list("01234567")
+
+
+def test_a_job_that_is_listed_late_is_not_submitted_again(session: Session) -> None:
+    session.commands = commands = SilentCluster(slurm, environ={}, clock=FakeClock())
+    commands.late = 30.0
+    job = SimpleNamespace(job_id=session.submit(Path("script")))
+    keeper = _Keeper(session, cast("Any", None))
+    assert job.job_id == ""
+    assert keeper._gone({"a": job}, session.alive() or set()) == [], "it may be listed later"
+    commands.clock.sleep(30)
+    assert keeper._gone({"a": job}, session.alive() or set()) == []
+    assert job.job_id == "0"
+    assert keeper._gone({"a": job}, set()) == ["a"], "it has ended"
+    refused = SimpleNamespace(job_id="")
+    commands.clock.sleep(60)
+    assert keeper._gone({"b": refused}, session.alive() or set()) == ["b"]

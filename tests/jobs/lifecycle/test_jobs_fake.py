@@ -101,8 +101,8 @@ def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
 
 
 @pytest.mark.parametrize("is_only_there", [False, True], ids=["on all nodes", "on a node"])
-def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
-    fake: FakeCluster, work: Work, is_only_there: bool
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
+    fake: FakeCluster, work: Work, is_only_there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = fake.manager(patience=PATIENCE if is_only_there else replace(PATIENCE, latency_wait=100.0))
     if is_only_there:
@@ -114,11 +114,15 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
     if is_only_there:
         fake.eventually(lambda: handle.standing.attempt == 2)
         return
+    fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
+    assert "set `log_dir` to a folder that they share; trying again" in caplog.text
+    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.set_state("FAILED", "JobLaunchFailure")
     outcome = fake.outcome(handle, 10)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_LOG
     assert "its node could not open its log: FAILED (JobLaunchFailure) on n1" in outcome.message
     assert "set `log_dir` to a folder that they share" in outcome.message
-    assert len(fake.calls("sbatch")) == 1
+    assert len(fake.calls("sbatch")) == 2
 
 
 def test_an_account_without_time_is_named_once_for_all_jobs(

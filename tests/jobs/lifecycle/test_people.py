@@ -99,6 +99,37 @@ def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeClu
     assert fake.calls("scancel") == []
 
 
+def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_cancelled(
+    fake: FakeCluster, work: Work
+) -> None:
+    first = fake.manager()
+    fake.eventually(has_id(first.submit(work.order("a"))))
+    first.detach()
+    fake.rename("thesis")
+    assert cancel_records(first.store, first.commands, first.store.all(), PATIENCE) == 0
+    assert fake.calls("scancel") == []
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_later_driver_follows_a_renamed_job_only_if_it_has_claimed_its_work(
+    fake: FakeCluster, work: Work, claimed: bool
+) -> None:
+    first = fake.manager()
+    handle = first.submit(work.order("a"))
+    fake.eventually(has_id(handle))
+    first.detach()
+    if claimed:
+        (record,) = first.store.all()
+        first.store.claim_path(record.name).write_text(f"{record.job_id}\n")
+    fake.rename("thesis")
+    second = fake.manager()
+    handle = second.submit(work.order("a", retries=1))
+    fake.clock.go_on(PATIENCE.absent_after + PATIENCE.settle + 1)
+    fake.eventually(lambda: len(fake.calls("sbatch")) == (1 if claimed else 2))
+    second.cancel_all()
+    assert [call.split()[-1] for call in fake.calls("scancel")] == ["1" if claimed else "2"]
+
+
 def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeCluster, work: Work) -> None:
     (fake.folder / "jobs").write_text("1|RUNNING|n1|None|thesis\n")
     fake.misbehave("sbatch", "say 1")

@@ -58,7 +58,7 @@ def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, 
     assert asked == "75M"
 
 
-def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
     with running(work, cluster) as manager:
@@ -66,9 +66,12 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_first_job(
         eventually(lambda: handle.standing.job_id is not None)
         shutil.rmtree(work.folder / "slurm_logs")
         cluster.run("scontrol", "release", job_id_of(handle))
+        eventually(lambda: handle.standing.attempt == 2, 30)
+        eventually(lambda: handle.standing.job_id is not None)
+        cluster.run("scontrol", "release", job_id_of(handle))
         failure = failure_of(handle, 30)
     assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
-    assert manager.commands.counts["sbatch"] == 1 and work.starts() == []
+    assert manager.commands.counts["sbatch"] == 2 and work.starts() == []
 
 
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:

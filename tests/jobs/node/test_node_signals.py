@@ -138,3 +138,33 @@ def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_s
     subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
     assert ends.read_text() == str([-signal.SIGTERM] * 31)
     assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"
+
+
+IN_A_HOOK = """
+import os, signal, sys, time
+from pathlib import Path
+from espo_luigi.jobs.node import run as node
+
+to_send = [signal.SIGTERM]
+
+def work(order, monitor):
+    os.register_at_fork(**{sys.argv[2]: lambda: to_send and os.kill(os.getpid(), to_send.pop())})
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    time.sleep(5)
+
+sys.exit(node.run_order(Path(sys.argv[1]), work))
+"""
+
+
+@pytest.mark.parametrize("hook", ["before", "after_in_parent"])
+def test_a_signal_stops_a_job_even_if_it_comes_where_python_drops_exceptions(
+    tmp_path: Path, order: JobOrder, hook: str
+) -> None:
+    (tmp_path / "job.py").write_text(IN_A_HOOK)
+    job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), hook]
+    done = subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
@@ -170,6 +172,20 @@ def test_a_drivers_job_whose_id_sbatch_does_not_tell_is_found_by_its_name(
     listed = [row("8", "other", "PENDING"), row("9", values(tmp_path).name, "PENDING")]
     monkeypatch.setattr(commands, "jobs", lambda: listed)
     assert submit_driver(values(tmp_path), NOTE, tmp_path, commands) == "9"
+
+
+def test_a_drivers_job_that_was_accepted_is_not_refused_although_it_is_listed_late_or_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Slurm(submitted=Answer(0, "Welcome"))
+    commands.clock = FakeClock()
+    listed: list[list[Row]] = [[], [row("9", values(tmp_path).name, "PENDING")]]
+    monkeypatch.setattr(commands, "jobs", lambda: listed.pop(0) if listed else [])
+    assert submit_driver(values(tmp_path), NOTE, tmp_path, commands) == "9"
+    note_path(tmp_path).unlink()
+    with pytest.raises(SubmissionError, match="was accepted, its id is not known yet"):
+        submit_driver(values(tmp_path), NOTE, tmp_path, commands)
+    assert Note.read(note_path(tmp_path)) == NOTE, "the job finds its command"
 
 
 def test_of_a_job_that_slurm_may_have_taken_unnoticed_the_driver_does_nothing(tmp_path: Path) -> None:

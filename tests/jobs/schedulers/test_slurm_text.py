@@ -365,6 +365,19 @@ def test_an_unknown_state_is_taken_as_still_there_and_warned_about_once(caplog: 
         ("sbatch: unrecognized option '--foo' Try \"sbatch --help\" for more information", "PERMANENT"),
         ("sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received", "PASSING"),
         ("a plugin of this site says something of its own", "UNCLEAR"),
+        ("sbatch: error: Batch job submission failed: Unspecified error", "UNCLEAR"),
+        ("sbatch: error: You are not allowed to submit more than 500 jobs at once sbatch: error: Batch job submission "
+         "failed: Unspecified error", "PASSING"),
+        ("sbatch: error: You are not allowed to have more than 1000 jobs in the queue", "PASSING"),
+        ("sbatch: error: User has reached the maximum number of jobs (200)", "PASSING"),
+        ("sbatch: error: Your wait queue is too long", "PASSING"),
+        ("sbatch: error: Job submissions are not allowed during maintenance", "PASSING"),
+        ("sbatch: error: Cannot reach the accounting database, submissions are paused", "PASSING"),
+        ("sbatch: error: Submissions are not allowed at this time sbatch: error: Batch job submission failed: "
+         "Unspecified error", "UNCLEAR"),
+        ("sbatch: error: An account is required (-A)", "PERMANENT"),
+        ("sbatch: error: The time limit of this job is too long for short", "PERMANENT"),
+        ("sbatch: error: You need not give memory: it is not allowed to give --mem here", "PERMANENT"),
     ],
 )  # fmt: skip
 def test_refusals_are_told_apart(words: str, meaning: str) -> None:

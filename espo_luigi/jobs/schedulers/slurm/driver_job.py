@@ -81,8 +81,8 @@ def note_path(state_dir: Path) -> Path:
 def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: Commands) -> str:
     """Submit a job that runs the `note`'s command, a driver, again and again until it has ended; return the job's id.
 
-    The `values`' argv is the Python that the job runs. Raises SubmissionError if there is a driver already, or if Slurm
-    refuses the job.
+    The `values`' argv is the Python that the job runs. Raises SubmissionError if there is a driver already, if Slurm
+    refuses the job, or if the id of an accepted job cannot be found.
     """
     path = note_path(state_dir)
     _refuse_second(path, commands)
@@ -93,6 +93,11 @@ def submit_driver(values: ScriptValues, note: Note, state_dir: Path, commands: C
     note.write(path)
     answer = commands.submit(slurm.submit_command(values, script))
     job_id = commands.id_of(answer, values.name)
+    if job_id is None and answer.ok:
+        raise SubmissionError(
+            f"the driver's job was accepted, its id is not known yet ({answer.words}): look for {values.name} in "
+            "`squeue --me`. It runs the command once it starts; if you give the command again, it does nothing"
+        )
     if job_id is None:
         # If Slurm has taken the job all the same, that job finds no note and does nothing.
         path.unlink()

@@ -289,6 +289,10 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
 
 
+# What a job asks for. Words about none of it, such as "Not allowed at this time", may hold only for a while.
+_ASKED = r"(--\w+|\b(partition|account|qos|memory|mem|cpu|gpu|constraint|(?<!this )(?<!any )(wall)?time)s?\b)"
+_FORBIDDEN = r"(not allowed|not supported|needs? to be|(is|are) required|too long)"
+
 # Patterns of sbatch's stderr. The first that matches decides.
 _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     # Limits on the number of a user's jobs, which pass as jobs end.
@@ -304,8 +308,10 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"partition (is )?(not available|down|inactive)|Slurm(ctld)? is (busy|in)|Try again later", Refusal.PASSING),
     # The words of a site's job_submit script stand before Slurm's "Unspecified error".
     (r"too many (jobs|submissions)|(queued|pending|submitted) jobs|rate limit|try (it )?later", Refusal.PASSING),
-    (r"Unspecified error|No partition specified|Job size specification|user's group|must specify", Refusal.PERMANENT),
-    (r"not allowed|not supported|needs? to be|(is|are) required|too long", Refusal.PERMANENT),
+    (r"more than \d+ jobs|maximum number of jobs|in the queue|queue is", Refusal.PASSING),
+    (r"maintenance|paused|overload", Refusal.PASSING),
+    (r"No partition specified|Job size specification|user's group|must specify", Refusal.PERMANENT),
+    (rf"{_ASKED}.{{0,80}}{_FORBIDDEN}|{_FORBIDDEN}.{{0,80}}{_ASKED}", Refusal.PERMANENT),
     (r"invalid|unrecognized option|not permitted|permission denied|can ?not be satisfied", Refusal.PERMANENT),
     (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )

@@ -103,10 +103,12 @@ def _call_work(task: SlurmTask) -> None:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """End a fork that `work` has made of this process; beyond `work`, the job's Dask session and its result are."""
+    """End a fork that `work` made: it must not close the job's Dask session or write its result."""
+    code = error.code if isinstance(error, SystemExit) else error and 1
     if error is not None and not isinstance(error, SystemExit):
         traceback.print_exception(error)
-    code = error.code if isinstance(error, SystemExit) else error is not None
+    elif isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else code is not None)

@@ -206,12 +206,12 @@ def test_a_folder_without_data_or_that_is_none_is_an_error(tmp_path: Path) -> No
 def test_a_catalogue_is_replaced_as_a_whole(tmp_path: Path) -> None:
     store(daily().assign_attrs(CMIP6_ATTRS), tmp_path / "data/good.nc")
     out = tmp_path / "cat.json"
-    out.write_text("old")
     blocked = tmp_path / "file/cat.json"
     (tmp_path / "file").write_text("a file where a folder should be")
-    with pytest.raises(CatalogError, match=r"cat\.json cannot be written"):
+    with pytest.raises(CatalogError, match=r"cannot be written: .*cat\.json"):
         make_catalog(tmp_path / "data", blocked)
-    make_catalog(tmp_path / "data", out)
+    for _ in range(2):
+        make_catalog(tmp_path / "data", out)
     assert len(Catalog.from_files([out]).assets) == 1
 
 

@@ -562,7 +562,7 @@ def test_damaged_compression_is_an_error_that_names_the_file(tmp_path: Path) -> 
             ("path", cell)
             for cell in ("", "/data/a\nb.nc", "/data/$AWS_SECRET_ACCESS_KEY.nc", "${TOKEN}/a.nc", "${}a.nc")
         ),
-        *(("path", cell) for cell in ("https://h/$HOME.nc", "s3://bucket/a.zarr?key=${TOKEN}")),
+        *(("path", cell) for cell in ("https://h/$HOME.nc", "s3://bucket/a.zarr?version=${TOKEN}")),
     ],
 )
 def test_a_cell_that_cannot_be_used_is_named_with_file_line_and_what_was_expected(

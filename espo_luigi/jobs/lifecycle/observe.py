@@ -58,7 +58,7 @@ class Watcher:
         self.own = OwnJobs(store)
         self.leftovers = Leftovers(commands, settings.patience, self.own)
         self._last_cycle = commands.clock.now()
-        self._next_poll = self._next_results = self._last_results = 0.0
+        self._next_poll = self._last_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.
         self.workers_about = False
 
@@ -74,7 +74,7 @@ class Watcher:
         if now >= self._next_poll and (jobs or self.leftovers):
             unwanted = self._poll(jobs, now)
             now = self._commands.clock.now()
-            self._next_poll = now + self._settings.poll_seconds
+            self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
         if now >= self._next_results or any(self._has_just_ended(job) for job in jobs):
             self._read_results(jobs, now)
             self._last_results = now
@@ -92,8 +92,8 @@ class Watcher:
         return job.ended_since is not None and job.ended_since > self._last_results
 
     def hurry(self) -> None:
-        """Ask the scheduler in the next cycle."""
-        self._next_poll = 0.0
+        """Ask the scheduler in the next cycle, unless it has just been asked: thousands may be handed over."""
+        self._next_poll = min(self._next_poll, self._last_poll + self._settings.patience.settle / 3)
 
     def notice_absence(self, jobs: Iterable[Job], pause: float) -> None:
         """After a gap, let all waiting start from zero: the observations before it are old."""

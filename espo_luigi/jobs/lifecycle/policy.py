@@ -187,7 +187,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
     Cause.REFUSED: Consequences(
         "refused by {scheduler}",
-        "{submit} refused it; correct its options, of which `memory_resource = none` asks for no memory",
+        "{submit} refused it; correct its options (where a site forbids to ask for memory: `memory_resource = none`)",
         _NEVER,
         forgets=True,
     ),

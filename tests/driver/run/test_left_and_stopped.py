@@ -19,7 +19,7 @@ from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import standing, why
 
-HINT = "correct its options, of which `memory_resource = none` asks for no memory"
+HINT = "correct its options (where a site forbids to ask for memory: `memory_resource = none`)"
 NOT_RUN = "no driver is running: give the command of the run again"
 
 

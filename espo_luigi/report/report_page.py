@@ -43,6 +43,7 @@ from espo_luigi.report.treated import treated_section
 from espo_luigi.report.uncalibrated import first_page, read_compared, uncalibrated_section
 from espo_luigi.report.view import RunView
 from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.marker import marked
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.table import page_text, table_text
 
@@ -116,7 +117,11 @@ def _judges(out: Path) -> dict[Path, Judge]:
         why = has_columns(descriptor)
         return why or (f"there is no page {out.name} of a report that it belongs to" if why_not(out, page) else "")
 
-    return {figures: _in_page(out), table: in_page, out: page}
+    def page_or_marked(descriptor: int) -> str:
+        why = page(descriptor)
+        return why if why and marked(out)(descriptor) else ""
+
+    return {figures: _in_page(out), table: in_page, out: page_or_marked}
 
 
 def _in_page(out: Path) -> Judge:

@@ -18,6 +18,7 @@ from espo_luigi.store.publish import written_aside
 Row = Mapping[str, str]
 # In the place of the marker: the file is ours, and not complete.
 _INCOMPLETE = "{}"
+_PICTURE = re.compile(r"(data:[\w/+.-]+;base64,[\w+/=]*)", re.ASCII)
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker: Marker | None) -> None:
@@ -67,7 +68,9 @@ def page_text(html: str, marker: Marker | None) -> str:
     """Return a page of HTML without secrets, and with its marker as the last line."""
     # The marker must not contain the end of the comment.
     line = f"{PAGE_MARK}{_in_one_line(marker).replace('>', chr(92) + 'u003e')}{PAGE_END}\n" if marker else ""
-    return without_secrets(html.rstrip("\n")) + "\n" + line
+    # Pictures are no text, and might hold by chance what looks like a secret.
+    parts = _PICTURE.split(html.rstrip("\n"))
+    return "".join(part if number % 2 else without_secrets(part) for number, part in enumerate(parts)) + "\n" + line
 
 
 def write_page(html: str, path: Path, marker: Marker | None) -> None:

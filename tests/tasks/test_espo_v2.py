@@ -144,7 +144,9 @@ def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
-    given = [cells[["tasmax"]].assign(tasmax=(cells["tasmax"] - minus).assign_attrs(units="K")) for cells, _ in cut]
+    factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
+    made = [((cells["tasmax"] - minus) * factor).assign_attrs(units=units) for cells, _ in cut]
+    given = [cells[["tasmax"]].assign(tasmax=one) for (cells, _), one in zip(cut, made, strict=True)]
     slices = [pooling.together([cells.rename(tasmax=values)], members) for cells in given]
     described = [one.assign_attrs(attrs | {"cat:bias_adjust_project": "ESPO", "cat:domain": "NAM"}) for one in slices]
     extracted = [bound.task.compute([]) for bound in task.in_extracted]

@@ -72,7 +72,7 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
     remove(move.in_regchunked.task)  # type: ignore[attr-defined]
     assert in_state(planned(), RUN) == {move.task_id, move.in_regchunked.task.task_id}
     move.out_scenario().path.mkdir()
-    assert "half there, or another task's" in planned().tasks[move.task_id].state.why
+    assert "it is no folder with a marker" in planned().tasks[move.task_id].state.why
 
 
 def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again(

@@ -150,14 +150,14 @@ class Ran:
 
 
 def test_only_code_that_nobody_has_used_for_long_is_removed(tmp_path: Path) -> None:
-    mine, others, old = (tmp_path / f"kernels-{name}" for name in ("mine", "others", "old"))
-    for folder in (mine, others, old):
+    mine, others, old, foreign = (tmp_path / f"kernels-{name}" for name in ("0" * 16, "1" * 16, "2" * 16, "of-a-user"))
+    for folder in (mine, others, old, foreign):
         folder.mkdir()
         (folder / "a.nbc").touch()
-    for folder in (mine, old):
+    for folder in (mine, old, foreign):
         os.utime(folder, (0, 0))
     kernel_cache.remove_unused(str(mine))
-    assert sorted(tmp_path.iterdir()) == [mine, others]
+    assert sorted(tmp_path.iterdir()) == [mine, others, foreign]
 
 
 def test_the_code_follows_every_module_that_kernels_are_made_of() -> None:

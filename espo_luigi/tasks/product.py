@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, stack
@@ -106,20 +107,9 @@ class ConcatenationFinal(EspoTask):
         store.join_stores(dataset, in_order, path, marker, dim=y, chunks=product_chunks(self, dataset))
 
 
-# The catalogue's columns that make a simulation's id, and the attributes that make a product's, both in this order.
-_OF_A_SIMULATION = (
-    "mip_era",
-    "activity",
-    "driving_model",
-    "driving_member",
-    "institution",
-    "source",
-    "experiment",
-    "member",
-)
-_OF_AN_ID = tuple(
-    f"cat:{name}" for name in ("bias_adjust_project", "bias_adjust_reference", *_OF_A_SIMULATION, "domain")
-)
+# The catalogue's columns that make a simulation's id, and the attributes that make a product's.
+_PROJECT, *_OF_A_SIMULATION, _DOMAIN = ID_COLUMNS
+_OF_AN_ID = tuple(f"cat:{name}" for name in (_PROJECT, "bias_adjust_reference", *_OF_A_SIMULATION, _DOMAIN))
 
 
 class JoinTask(EspoTask):

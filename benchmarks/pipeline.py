@@ -32,7 +32,7 @@ import xarray as xr
 import yaml
 
 from espo_luigi import job, store
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 from espo_luigi.jobs.order import JobFiles, JobOrder, seconds_of
 from espo_luigi.report.job_results import job_results, job_table, results_of
 

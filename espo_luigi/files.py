@@ -10,6 +10,7 @@ import contextlib
 import errno
 import functools
 import gzip
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -37,6 +38,28 @@ _DEEPEST = 100
 _TOO_DEEP = f"the recursion of lists or mappings is more than {_DEEPEST} deep, expected a few levels"
 # Each further try is needed only if a link or FIFO appears in the microseconds after the last one was removed.
 _TRIES = 5
+
+
+# Errors of the disk, the quota or the network file system, which do not depend on the operation.
+PASSING = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,  # the kernel remounts a failed disk read-only
+        errno.ETIMEDOUT,
+        errno.EREMOTEIO,
+        errno.ENOLCK,
+        errno.EBUSY,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.ENOTCONN,  # Lustre and Ceph, when their server has forgotten this client
+        errno.ESHUTDOWN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+    }
+)
 
 
 def open_new(path: str | os.PathLike[str], mode: int = 0o666, how: int = 0) -> int:
@@ -130,13 +153,29 @@ def load_json(path: str | os.PathLike[str]) -> Any:
     return parse_json(read_text(path, _MOST_JSON_BYTES))
 
 
-def load_object(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the mapping in a JSON file of others; an empty one if the file is missing or holds something else."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file, or None while it cannot be read."""
     try:
-        found = load_json(path)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return read_object(path)
+    except OSError:
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None if the file is missing or holds something else. Raises any further OSError."""
+    try:
+        return as_object(read_bytes(path, _MOST_JSON_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def as_object(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that a text is, or None: a look may come in the middle of its writing."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def parse_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -189,6 +228,62 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
         raise
     if durable:
         sync_path(path.parent)
+
+
+def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
+    """Write a file beside its name and rename it: a reader sees either the old or the new text.
+
+    Only the user can read it. If the folder hands its group on (setgid), that group can, too, as far as the umask lets
+    it. A `public` file has the mode of the file that it replaces, or any new file's. A `durable` file survives a crash
+    of the machine.
+    """
+    replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
+
+
+def private_mode(path: Path) -> int:
+    """The mode of a new file: the user's own, and the group's where the folder says so."""
+    return 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_a_groups(folder: str) -> bool:
+    # The umask does not decide it: where each user has a private group, umasks let the group write.
+    return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
+
+
+def create_whole(path: Path, text: str) -> None:
+    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there.
+
+    On a file system without hard links (some of FUSE, SMB and BeeGFS), it is empty for a moment. Of all that create it
+    in either way, one succeeds.
+    """
+    aside = aside_of(path)
+    try:
+        write_new(aside, text)
+        try:
+            os.link(aside, path)
+        except OSError as error:
+            if passes(error) or isinstance(error, FileExistsError):
+                raise
+            write_new(path, text)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def listed_names(folder: Path) -> set[str]:
+    """The names in a folder; empty until the folder exists.
+
+    A listing makes a network file system look again; it may remember that a single file was missing.
+    """
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+
+
+def passes(error: OSError) -> bool:
+    """Return whether the same operation may succeed a while later."""
+    return error.errno in PASSING
 
 
 def sync_path(path: Path) -> None:
@@ -442,3 +537,12 @@ def open_folder(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@functools.cache
+def this_version() -> str:
+    """Return the version of this package."""
+    try:
+        return importlib.metadata.version("espo_luigi")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -18,7 +18,7 @@ from strangers import AS_STRANGER, NOBODY, as_root, reachable
 from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
 from espo_luigi.errors import StoreError
-from espo_luigi.jobs.lifecycle.records import create_whole, write_atomically
+from espo_luigi.files import create_whole, write_atomically
 from espo_luigi.jobs.local.forkserver import forked
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.node.run import _write_beat

@@ -65,7 +65,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.zarr/espo.json": lambda path: (read_marker(path.parent), read_inventory(path.parent)),
     "a.nc": lambda path: check_ours(path, by_digest({"0"})),
     f"{ITEMS}/a.json": lambda path: _former_items(path.parent.parent),
-    "collection.json": files.load_object,
+    "collection.json": files.read_json,
 }
 # These hold no text that is parsed whole, or count a text that makes no sense as missing.
 QUIET = {"report.html", "a.zip", "collection.json", f"{ITEMS}/a.json"}

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
+from espo_luigi.files import read_json
 from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
 from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import done
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.order import JobOrder, Limits, Terms, last_lines, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
+from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.script import PackOptions, task_name
 from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.trouble import Minutely, persistently
 
 logger = logging.getLogger(__name__)
 

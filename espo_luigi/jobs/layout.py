@@ -24,15 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.lifecycle.records import (
-    SUBMITTED,
-    SUBMITTING,
-    RecordStore,
-    read_json,
-    read_object,
-    write_atomically,
-)
-from espo_luigi.jobs.lock import this_version
+from espo_luigi.files import read_json, read_object, this_version, write_atomically
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import owner_name, submission_name

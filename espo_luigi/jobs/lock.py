@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import importlib.metadata
 import json
 import logging
 import os
@@ -17,9 +15,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from espo_luigi.errors import EspoError
-from espo_luigi.files import lives, open_own, process_start, server_time
-from espo_luigi.jobs.lifecycle.records import read_json, read_object, write_atomically
-from espo_luigi.jobs.trouble import Clock, start
+from espo_luigi.files import (
+    lives,
+    open_own,
+    process_start,
+    read_json,
+    read_object,
+    server_time,
+    this_version,
+    write_atomically,
+)
+from espo_luigi.jobs.retry import Clock, start
 
 logger = logging.getLogger(__name__)
 
@@ -195,15 +201,6 @@ def _refreshed(lock: DriverLock) -> bool:
     except OSError as error:
         logger.warning("trouble with %s, going on: %s", lock.path, error)
         return True
-
-
-@functools.cache
-def this_version() -> str:
-    """Return the version of this package."""
-    try:
-        return importlib.metadata.version("espo_luigi")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 def _working_folder() -> str:

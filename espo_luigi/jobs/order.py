@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from espo_luigi.files import this_version, write_atomically
 from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.layout import LAYOUT
-from espo_luigi.jobs.lifecycle.records import write_atomically
-from espo_luigi.jobs.lock import this_version
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.state import JobState

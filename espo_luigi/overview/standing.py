@@ -23,10 +23,10 @@ from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
-from espo_luigi.files import age_of, parse_json, read_bytes
+from espo_luigi.files import age_of, parse_json, read_bytes, read_json
 from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore, read_json
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import JobFiles, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
 from espo_luigi.jobs.schedulers.base import Scheduler

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.files import load_json, load_object, write_new
+from espo_luigi.files import load_json, read_json, write_new
 from espo_luigi.publication import footprint, references
 from espo_luigi.publication.assets import (
     ITEMS,
@@ -138,7 +138,7 @@ def _check_ours(folder: Path, about: About) -> None:
     """Refuse to replace anything but an earlier catalogue of the same collection."""
     if check_ours(folder, _JUDGE) is None or not any(folder.iterdir()):
         return
-    former, new = load_object(folder / COLLECTION).get("id"), _collection_id(about)
+    former, new = (read_json(folder / COLLECTION) or {}).get("id"), _collection_id(about)
     if former != new:
         raise StoreError(
             f"{folder} holds the collection {former}, and this run's is {new}; name another folder, or remove that one"

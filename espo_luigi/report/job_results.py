@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.display.status import duration
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 from espo_luigi.jobs.order import ResultWord, result_files, seconds_of
 from espo_luigi.jobs.resources import MIB
 

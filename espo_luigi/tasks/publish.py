@@ -11,7 +11,7 @@ from typing import Any
 
 from espo_luigi.config.fields import find_file
 from espo_luigi.errors import StoreError
-from espo_luigi.files import load_object
+from espo_luigi.files import read_json
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.assets import StacOptions
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, check_catalogue
@@ -201,7 +201,7 @@ def write_crate(final: Path) -> None:
 
 def _former(path: Path) -> dict[str, Any]:
     """Return the former metadata file without the secrets that earlier versions of espo_luigi copied into it."""
-    former = load_object(path)
+    former = read_json(path) or {}
     graph = former.get("@graph")
     entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
     hidden = [{**each, "text": redacted_text(str(each["text"]))} if "text" in each else each for each in entities]

@@ -10,7 +10,7 @@ from drivers import Driver
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=8)

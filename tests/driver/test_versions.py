@@ -15,9 +15,9 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 import espo_luigi
+from espo_luigi.files import this_version
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lock import this_version
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)

@@ -355,7 +355,7 @@ def test_who_was_suspended_until_another_took_over_writes_nothing(
     said = "was suspended, and another process writes there now"
     with pytest.raises(StoreError, match=said), alone(tmp_path / "cat.json") as write:
         (tmp_path / ".cat.json.lock").write_text(json.dumps({"host": "another-node", "pid": 1, "started": "1"}))
-        monkeypatch.setattr("espo_luigi.jobs.trouble.Clock.now", lambda clock: time.monotonic() + 10**6)
+        monkeypatch.setattr("espo_luigi.jobs.retry.Clock.now", lambda clock: time.monotonic() + 10**6)
         write(tmp_path / "cat.json", "mine", lambda descriptor: "")
     assert (tmp_path / "cat.json").read_text() == "the other's"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_json
+from espo_luigi.files import read_json
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 
 BIN = Path(sys.executable).parent
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from espo_luigi.jobs.trouble import Clock
+from espo_luigi.jobs.retry import Clock
 
 # What the manager's thread may take to do what is due, when the test has moved the clock.
 _PATIENCE_SECONDS = 30.0

@@ -22,7 +22,7 @@ from fault_kinds import Kind, Scene
 from fault_tasks import make_undisturbed
 from throwaway_slurm import ClusterError, ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 
 HERE = Path(__file__).parent
 RIGHT, NAMED, ELSE = "right", "named", "anything else"

@@ -8,8 +8,8 @@ from demo_runs import use
 
 from espo_luigi import tasks
 from espo_luigi.errors import ConfigurationChangedError
+from espo_luigi.files import read_json
 from espo_luigi.job import check_configuration
-from espo_luigi.jobs.lifecycle.records import read_json
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.tasks.context import context, forget
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.state import JobState
 

@@ -19,7 +19,7 @@ from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
 from espo_luigi.driver.run.run import Run
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobInputError, StoppedError
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 
 logger = logging.getLogger(__name__)
 

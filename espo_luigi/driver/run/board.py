@@ -21,12 +21,11 @@ from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summa
 from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.errors import ProcessLimitError
-from espo_luigi.files import age_of
+from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
-from espo_luigi.jobs.lifecycle.records import read_json, write_atomically
 from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.state import JobState
-from espo_luigi.jobs.trouble import start
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.lifecycle.records import write_atomically
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.local.forkserver import forked
+from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
 from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import end_path
-from espo_luigi.jobs.trouble import JOBS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger("espo_luigi.job")
 

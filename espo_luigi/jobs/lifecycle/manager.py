@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from espo_luigi.errors import EspoError
+from espo_luigi.files import passes
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.layout import prepare
 from espo_luigi.jobs.lifecycle.actions import Actions, failure_of
@@ -29,10 +30,10 @@ from espo_luigi.jobs.lifecycle.state import Intent, Job
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
 from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, passes, persistently, start
 
 logger = logging.getLogger(__name__)
 

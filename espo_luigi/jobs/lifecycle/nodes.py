@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from espo_luigi.jobs.lifecycle.policy import Cause, Patience, has_failed
 from espo_luigi.jobs.lifecycle.state import Job
+from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.trouble import growing_pause
 
 logger = logging.getLogger(__name__)
 

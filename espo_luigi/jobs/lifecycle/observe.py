@@ -10,16 +10,17 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from espo_luigi.files import listed_names
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import Leftovers, OwnJobs, orphans
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
-from espo_luigi.jobs.lifecycle.records import RecordStore, listed_names
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, between_beats
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
 

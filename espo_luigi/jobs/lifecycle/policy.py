@@ -15,9 +15,9 @@ from typing import Any
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.order import Limits, ResultWord
+from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 from espo_luigi.jobs.state import JobState
-from espo_luigi.jobs.trouble import growing_pause
 
 GROWTH = 1.5
 # A record's `ending` when the driver cancels a job that has written why it failed, and does not end.

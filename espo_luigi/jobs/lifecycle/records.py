@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import secrets
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError
-from espo_luigi.files import aside_of, parse_json, replace_text, sync_path, write_new
+from espo_luigi.files import create_whole, parse_json, sync_path, write_atomically
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
-from espo_luigi.jobs.trouble import passes
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
@@ -182,79 +179,3 @@ class RecordStore:
 
     def _record_path(self, task: str) -> Path:
         return self.folder / "records" / f"{task}.json"
-
-
-def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees either the old or the new text.
-
-    Only the user can read it. If the folder hands its group on (setgid), that group can, too, as far as the umask lets
-    it. A `public` file has the mode of the file that it replaces, or any new file's. A `durable` file survives a crash
-    of the machine.
-    """
-    replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
-
-
-def private_mode(path: Path) -> int:
-    """The mode of a new file: the user's own, and the group's where the folder says so."""
-    return 0o660 if _is_a_groups(os.path.dirname(path)) else 0o600
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_a_groups(folder: str) -> bool:
-    # The umask does not decide it: where each user has a private group, umasks let the group write.
-    return bool(os.stat(folder or ".").st_mode & stat.S_ISGID)
-
-
-def create_whole(path: Path, text: str) -> None:
-    """Write a file beside its name and link it there: it appears whole, once. Raises FileExistsError if it is there.
-
-    On a file system without hard links (some of FUSE, SMB and BeeGFS), it is empty for a moment. Of all that create it
-    in either way, one succeeds.
-    """
-    aside = aside_of(path)
-    try:
-        write_new(aside, text)
-        try:
-            os.link(aside, path)
-        except OSError as error:
-            if passes(error) or isinstance(error, FileExistsError):
-                raise
-            write_new(path, text)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def listed_names(folder: Path) -> set[str]:
-    """The names in a folder; empty until the folder exists.
-
-    A listing makes a network file system look again; it may remember that a single file was missing.
-    """
-    try:
-        return set(os.listdir(folder))
-    except FileNotFoundError:
-        return set()
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file, or None while it cannot be read."""
-    try:
-        return read_object(path)
-    except OSError:
-        return None
-
-
-def read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if the file is missing or holds something else. Raises any further OSError."""
-    try:
-        return as_object(path.read_bytes())
-    except FileNotFoundError:
-        return None
-
-
-def as_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object that a text is, or None: a look may come in the middle of its writing."""
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore, as_object, read_object
+from espo_luigi.files import as_object, read_object
+from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler

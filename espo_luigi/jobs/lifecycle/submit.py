@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues, total_minutes
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Patience
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore, write_atomically
+from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.trouble import growing_pause
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from espo_luigi.errors import JobError, JobInputError, StoppedError
-from espo_luigi.jobs.lifecycle.records import read_json, read_object
+from espo_luigi.files import read_json, read_object
 from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, last_lines, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
 from espo_luigi.jobs.state import JobState
-from espo_luigi.jobs.trouble import DRIVERS_PATIENCE_SECONDS, persistently
 
 logger = logging.getLogger(__name__)
 

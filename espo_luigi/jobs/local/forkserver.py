@@ -25,7 +25,7 @@ from typing import Any
 from espo_luigi.errors import JobError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.dask.local import limit_thread_pools
-from espo_luigi.jobs.trouble import process_limit, start
+from espo_luigi.jobs.retry import process_limit, start
 
 
 class Child:

@@ -15,6 +15,7 @@ from espo_luigi.files import open_own
 from espo_luigi.jobs.local.engine import Child, Room
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
+from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.steps import (
@@ -25,7 +26,6 @@ from espo_luigi.jobs.schedulers.slurm.steps import (
     parse_allocation,
     step_command,
 )
-from espo_luigi.jobs.trouble import start
 
 logger = logging.getLogger(__name__)
 

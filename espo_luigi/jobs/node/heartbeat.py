@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 from espo_luigi.jobs.lifecycle.state import between_beats
+from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers import known as schedulers
-from espo_luigi.jobs.trouble import Minutely
 
 logger = logging.getLogger(__name__)
 

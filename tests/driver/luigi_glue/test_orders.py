@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import job
 from espo_luigi.driver.task import module_with_folder
-from espo_luigi.jobs.lifecycle.records import read_json
+from espo_luigi.files import read_json
 from espo_luigi.jobs.order import JobOrder
 
 SECRETS = {"smtp": "password", "s3": "aws_secret_access_key", "my_database": "token", "core": "rpc-secret"}

@@ -18,9 +18,10 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import read_object
 from espo_luigi.jobs.lifecycle.control import request_stop, take_control
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
-from espo_luigi.jobs.lifecycle.records import Record, RecordStore, read_object
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.resources import GIB

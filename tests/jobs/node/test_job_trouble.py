@@ -25,7 +25,7 @@ from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.trouble import is_file_trouble, persistently
+from espo_luigi.jobs.retry import is_file_trouble, persistently
 from espo_luigi.store import Marker, write_store
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from espo_luigi.errors import ProcessLimitError
+from espo_luigi.files import passes
 
 logger = logging.getLogger(__name__)
 
@@ -21,26 +22,6 @@ T = TypeVar("T")
 
 # A clock that counts the time in which the machine slept; Linux alone has it.
 _SLEEP_COUNTS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# Errors of the disk, the quota or the network file system, which do not depend on the operation.
-PASSING = frozenset(
-    {
-        errno.EIO,
-        errno.ESTALE,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,  # the kernel remounts a failed disk read-only
-        errno.ETIMEDOUT,
-        errno.EREMOTEIO,
-        errno.ENOLCK,
-        errno.EBUSY,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.ENOTCONN,  # Lustre and Ceph, when their server has forgotten this client
-        errno.ESHUTDOWN,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-    }
-)
 # C libraries quote the system's message in errors of their own (HDF5: "errno = 28, … 'No space left on device'").
 _WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT))
 
@@ -68,11 +49,6 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         """Wait for `seconds`."""
         time.sleep(seconds)
-
-
-def passes(error: OSError) -> bool:
-    """Return whether the same operation may succeed a while later."""
-    return error.errno in PASSING
 
 
 def start(thread: threading.Thread) -> None:

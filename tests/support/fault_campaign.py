@@ -294,6 +294,9 @@ def failures_in(said: str) -> list[str]:
     lines = after.splitlines() if found else []
     failures: list[str] = []
     for line in (line for line in lines if "  " in line and line.strip()):
+        # Failures with the same words, which the line above names.
+        if re.match(r"  \d+ more failed alike: ", line):
+            continue
         if failures and line.startswith("    "):
             failures[-1] += f"\n{line}"
         else:

@@ -58,6 +58,7 @@ def test_what_the_driver_says_of_failures_is_found() -> None:
         "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run: 3 of 12 tasks done, 2 failed:\n"
         "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run:   Source n=1: two lines:\n"
         "    EDQUOT\n"
+        "  2 more failed alike: Scaled n=1, Scaled n=2\n"
         "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run:   Source n=2: EIO\n"
     )
     assert [line.split()[-1] for line in failures_in(said)] == ["EDQUOT", "EIO"]

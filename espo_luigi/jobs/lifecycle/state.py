@@ -6,19 +6,24 @@ monotonic clock.
 
 from __future__ import annotations
 
+import logging
 import shlex
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
 from espo_luigi.jobs.state import JobState
+
+logger = logging.getLogger(__name__)
 
 # The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
 _SHORTEST_SECONDS = 0.5
@@ -376,3 +381,48 @@ def _number(said: Mapping[str, Any], name: str) -> int:
     """Return a number of a file of any version; 0 if the value is no number."""
     value = said.get(name)
     return int(value) if isinstance(value, (int, float)) else 0
+
+
+@dataclass(frozen=True)
+class Success:
+    """The job succeeded; `result` is its result file. `adopted` means that an earlier driver had submitted it."""
+
+    job_id: str
+    attempts: int
+    log_path: Path
+    result: Mapping[str, Any]
+    adopted: bool
+
+
+Outcome = Success | Failure
+
+
+class Handle:
+    """Any thread's view of an order that the manager has; its thread writes `standing` and `outcome`."""
+
+    def __init__(self, task: str, order: JobOrder) -> None:
+        self.task = task
+        self.order = order
+        self.outcome: Outcome | None = None
+        self.standing = Standing("waiting")
+        self._done = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """The outcome, or None after `timeout` seconds."""
+        self._done.wait(timeout)
+        return self.outcome
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Set the outcome."""
+        self.outcome = outcome
+        self._done.set()
+
+    def report(self, standing: Standing) -> None:
+        """Tell the order's listener where the job stands, if that changed."""
+        if standing == self.standing:
+            return
+        self.standing = standing
+        try:
+            self.order.report(standing)
+        except Exception:  # the listener's error must not stop other jobs
+            logger.exception("the progress listener of %s failed", self.task)

@@ -32,6 +32,8 @@ from espo_luigi.jobs.schedulers.site import Site
 
 logger = logging.getLogger(__name__)
 
+# A job without progress writes its stack before the driver cancels it; heartbeats are at most a quarter of that apart.
+_STACK_AFTER = 0.75
 _ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cause.DETACHED: LeftError}
 
 
@@ -94,7 +96,11 @@ class BatchEngine:
 
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order, which asks for no more than the cluster's nodes have."""
-        return replace(fitted(order, self._settings), beat_seconds=self._settings.manager.beat_seconds)
+        return replace(
+            fitted(order, self._settings),
+            beat_seconds=self._settings.manager.beat_seconds,
+            stack_after_seconds=_STACK_AFTER * (self._settings.stall_timeout_seconds or 0.0),
+        )
 
     def run(self, order: JobOrder) -> float:
         """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.

@@ -191,7 +191,8 @@ class JobOrder:
     - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
       `workers` describes, ``allocation`` for all nodes of the job.
     - `preload` are modules that the local engine imports once for all jobs.
-    - `beat_seconds` is the pause between heartbeats of a job that makes progress.
+    - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
+      a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
     - `terms` are for the engine of a scheduler alone.
@@ -212,6 +213,7 @@ class JobOrder:
     workers: WorkerJobs | None = None
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
+    stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None

@@ -65,7 +65,7 @@ class Actions:
         patience = self.submitter.patience
         self.submitter.save(job)
         action = decide(job, now, patience)
-        if action.do is Do.DUMP_STACK or action == Action(Do.CANCEL, Cause.STALLED):
+        if action == Action(Do.CANCEL, Cause.STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             action = decide(job, now, patience)
@@ -77,8 +77,6 @@ class Actions:
             self._retry_or_fail(job, cause_of_loss(job, self.store, self.commands))
         elif action.do is Do.GIVE_UP_NAME:
             self._give_up_name(job, now)
-        elif action.do is Do.DUMP_STACK:
-            self.signals.dump(job)
         elif action.do is Do.CANCEL:
             self._cancel(job, action.ending)
 

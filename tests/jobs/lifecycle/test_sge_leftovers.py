@@ -14,12 +14,12 @@ from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 def job_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = None) -> Job:

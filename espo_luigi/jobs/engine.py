@@ -13,7 +13,7 @@ from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.bundles.model import ARRAY, STEPS, Bundling
+from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
@@ -27,7 +27,7 @@ from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.script import PackOptions, task_name
+from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, PackOptions, task_name
 from espo_luigi.jobs.schedulers.site import Site
 
 logger = logging.getLogger(__name__)

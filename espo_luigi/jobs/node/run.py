@@ -33,6 +33,7 @@ from espo_luigi.errors import (
     log_as_text,
 )
 from espo_luigi.files import lives, open_own, private_mode, process_start, ready_standard_streams, this_version
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.node.claim import check_claim
@@ -40,7 +41,6 @@ from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder, ResultWord, write_json
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
 
 logger = logging.getLogger("espo_luigi.job")

@@ -16,8 +16,8 @@ from espo_luigi.jobs.lifecycle.control import request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.requests import Failure, Success
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings, RateLimit
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.state import JobState
 
 

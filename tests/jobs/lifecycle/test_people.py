@@ -30,9 +30,9 @@ from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder, Limits
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["in squeue", "forgotten by Slurm"])

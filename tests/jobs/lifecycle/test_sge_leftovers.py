@@ -11,10 +11,10 @@ from job_work import Work
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Seen
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
 from espo_luigi.jobs.bundles.model import Bundling
-from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -22,6 +21,7 @@ from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import done
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, Limits, Terms, last_lines, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
@@ -69,14 +69,12 @@ class BatchSettings:
 
 
 class BatchEngine:
-    """Brings jobs to their end by a `JobManager`, for as long as the folders are `still_ours`."""
+    """Brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
 
-    def __init__(
-        self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
         commands = Commands(scheduler, settings.commands)
-        self._manager = JobManager(settings.manager, commands, settings.state_dir, still_ours)
+        self._manager = JobManager(settings.manager, commands, settings.state_dir, locks)
         self._manager.start()
         self._guard = threading.Lock()
         self._stopped = False
@@ -263,9 +261,8 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if how == DETACH:
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings.commands)
-    cancelled = cancel_other(settings.state_dir, commands)
-    if cancelled is None:
-        cancelled = cancel_records(store, commands, store.all(), settings.manager.patience)
+    store.check_layout()
+    cancelled = cancel_records(store, commands, store.all(), settings.manager.patience)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

@@ -387,7 +387,7 @@ def test_a_driver_is_asked_to_stop_and_seen_to_take_it(fake: FakeCluster, work: 
 def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: str
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.lifecycle.manager.REFRESH_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.1)
     manager = fake.manager()
     handle = fake.submitted(work.order("a"), manager)
     path = manager.store.folder / file

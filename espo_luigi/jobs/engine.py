@@ -22,7 +22,7 @@ from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import done
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, Limits, Terms, last_lines, seconds_of
+from espo_luigi.jobs.order import JobOrder, Limits, Terms, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
@@ -34,7 +34,11 @@ logger = logging.getLogger(__name__)
 
 # A job without progress writes its stack before the driver cancels it; heartbeats are at most a quarter of that apart.
 _STACK_AFTER = 0.75
-_ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cause.DETACHED: LeftError}
+_ERRORS: Mapping[str, type[JobError]] = {
+    Cause.INPUT: JobInputError,
+    Cause.DRIVER_CANCELLED: StoppedError,
+    Cause.DETACHED: LeftError,
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class BatchEngine:
         Raises
         ------
         JobError
-            If the job does not succeed, with the cause, the number of attempts and the path of its log.
+            If the job does not succeed; it carries the `Failure`.
         """
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
@@ -114,7 +118,7 @@ class BatchEngine:
             order.report(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # as there was no time-out
-        raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
+        raise _ERRORS.get(outcome.cause, JobError)(outcome)
 
     def _written(self, order: JobOrder) -> JobOrder:
         if not (self._is_out(order) and order.files.order.exists()):

@@ -284,8 +284,3 @@ def end_of_log(log: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
-
-
-def last_lines(text: str) -> str:
-    """Return the last lines of a traceback or a log, indented, to follow a message."""
-    return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

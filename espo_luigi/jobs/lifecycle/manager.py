@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, Failure
 from espo_luigi.files import passes
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.actions import Actions, failure_of
@@ -24,7 +24,7 @@ from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, ca
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Requests
+from espo_luigi.jobs.lifecycle.requests import Handle, Requests
 from espo_luigi.jobs.lifecycle.state import Intent, Job
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
@@ -249,7 +249,7 @@ class JobManager:
                 if isinstance(error, OSError) and passes(error):
                     self._requests.incoming.appendleft(handle)
                     raise
-                self._requests.close(handle.task, Failure(Cause.INTERNAL, 0, f"{handle.order.label}: {error}"))
+                self._requests.close(handle.task, Failure(handle.order.label, str(error), Cause.INTERNAL))
 
     def _admit_one(self, handle: Handle) -> None:
         order = handle.order

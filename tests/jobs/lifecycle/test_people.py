@@ -18,13 +18,13 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 from throwaway_daemons import eventually
 
-from espo_luigi.errors import JobError
+from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine, BatchSettings
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError

@@ -265,7 +265,7 @@ class LocalEngine:
         def write() -> None:
             # While this process was suspended, a second driver may have taken over the work.
             if not self._locks.still_held():
-                raise JobError(f"{order.label}: not started: another driver has taken over")
+                raise JobError(Failure(order.label, "not started: another driver has taken over"))
             order.write(parent=self._launcher.parent)
             for stale in (order.files.result, order.files.heartbeat):
                 stale.unlink(missing_ok=True)

@@ -78,6 +78,7 @@ def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_ta
     assert nodes.excluded == ("bad",)
     rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
+    assert all(row.no_log and row.said == "Eqw (opening input/output file, exit status 0)" for row in rows)
     assert len(commands.questions) == 1
 
 

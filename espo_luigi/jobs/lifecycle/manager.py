@@ -42,12 +42,11 @@ from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordS
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
-from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.state import JobState
 
 logger = logging.getLogger(__name__)
 

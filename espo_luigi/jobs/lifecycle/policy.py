@@ -16,10 +16,9 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
-from espo_luigi.jobs.order import Limits, ResultWord
+from espo_luigi.jobs.order import JobState, Limits, ResultWord
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
-from espo_luigi.jobs.state import JobState
 
 GROWTH = 1.5
 # A record's `ending` when the driver cancels a job that has written why it failed, and does not end.

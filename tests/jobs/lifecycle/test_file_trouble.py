@@ -23,7 +23,7 @@ from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Intent, Success
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.order import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 

@@ -17,9 +17,9 @@ from espo_luigi.jobs.lifecycle.control import request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings, RateLimit
-from espo_luigi.jobs.state import JobState
 
 
 @pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])

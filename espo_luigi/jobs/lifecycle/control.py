@@ -21,9 +21,10 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause, Patience
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -194,7 +195,7 @@ def cancel_records(
 
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
+    out = [record for record in records if record.is_out]
     by_job: dict[str, list[Record]] = {}
     for record in out:
         by_job.setdefault(record.job_name, []).append(record)
@@ -223,7 +224,7 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
 
 def _finish(store: RecordStore, record: Record) -> None:
     store.close(record.name)
-    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
+    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(

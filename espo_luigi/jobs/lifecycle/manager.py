@@ -38,7 +38,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     success_of,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
@@ -280,10 +280,10 @@ class JobManager:
         order = handle.order
         self._watcher.workers_about |= order.workers is not None
         record = self.store.load(handle.task)
-        if record is None or record.state == FINISHED:
+        if record is None or record.is_over:
             record = self.submitter.plan(handle.task, order, record)
         job = Job(order, record, self._scheduler, handle.report)
-        if record.state == PLANNED:
+        if record.state is JobState.READY:
             job.intent = Intent(ready=self._clock.now())
             self._ready.append(job)
             return

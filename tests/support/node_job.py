@@ -105,4 +105,7 @@ def _write(path: Path, value: dict) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--pilot":
+        # A pilot imports the package, whose folders this Python does not know.
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("pilot_job.py")), *sys.argv[2:]])
     sys.exit(main())

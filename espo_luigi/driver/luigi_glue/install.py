@@ -22,7 +22,7 @@ from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ProcessLimitError, log_as_text
 from espo_luigi.files import ready_standard_streams
-from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 _luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
@@ -141,7 +141,7 @@ def _tell(why: str) -> None:
 # - check_complete_on_run: a task without its output has failed.
 # - retcode: Luigi exits with 0 after failures, too.
 _DEFAULTS = {
-    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(JobSettings.max_jobs)},
+    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(BatchSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
     "retcode": {

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from espo_luigi.errors import EspoError
 from espo_luigi.files import passes
@@ -27,12 +26,13 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Requests
 from espo_luigi.jobs.lifecycle.state import Intent, Job
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import BatchSettings
 from espo_luigi.jobs.state import JobState
 
 logger = logging.getLogger(__name__)
@@ -78,26 +78,25 @@ class JobManager:
     """Submits orders to a scheduler and brings each to an outcome.
 
     Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the jobs; the other
-    methods may be called from any thread. `still_ours` says whether other folders than `state_dir` are this driver's.
+    methods may be called from any thread. `still_ours` says whether other folders than the records' are this driver's.
     """
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: BatchSettings,
         commands: Commands,
-        state_dir: Path,
         still_ours: Callable[[], bool] = lambda: True,
     ) -> None:
         self.settings = settings
         self.commands = commands
         self._scheduler = commands.scheduler
         self._clock = commands.clock
-        self.store = RecordStore(state_dir)
+        self.store = RecordStore(settings.state_dir)
         self.submitter = Submitter(settings, commands, self.store)
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
-        self._lock = DriverLock(state_dir)
+        self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._ownership = Ownership(self._lock, still_ours, self._clock, self._trouble)
         self._requests = Requests()
@@ -144,7 +143,7 @@ class JobManager:
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
+        task = task_name(self.settings.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
         handle = self._requests.add(task, order)
         self._wake.set()
@@ -324,7 +323,7 @@ class JobManager:
             if first.intent.not_before > now or id(first) in seen:
                 continue
             # While there is trouble, one task is tried.
-            most = 1 if self._nodes.in_trouble else first.order.terms.bundling.of_room(room)
+            most = 1 if self._nodes.in_trouble else bundling_of(first.order, self.settings).of_room(room)
             group = self.submitter.together(first, self._ready, most, now)
             waited = now - first.intent.ready >= self.settings.patience.gather
             if waited or len(group) == most or first.intent.alone:

@@ -21,8 +21,6 @@ from espo_luigi.files import create_whole, parse_json, sync_path, write_atomical
 from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"

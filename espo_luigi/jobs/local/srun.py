@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import open_own
@@ -16,7 +16,7 @@ from espo_luigi.jobs.local.engine import Child, Room
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
 from espo_luigi.jobs.retry import start
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.schedulers.slurm.steps import (
     Allocation,
@@ -38,7 +38,6 @@ class AllocationSettings:
     """Settings for steps of the allocation around this process; `work` is the command that executes an order file."""
 
     work: Sequence[str]
-    commands: CommandSettings = field(default_factory=CommandSettings)
 
     def launcher(self) -> Steps:
         """Return the launcher of steps. Raises SubmissionError outside of an allocation."""
@@ -78,7 +77,7 @@ class Steps:
     def __init__(self, job_id: str, settings: AllocationSettings) -> None:
         self._job_id = job_id
         self._work = settings.work
-        self._commands = Commands(slurm, settings.commands)
+        self._commands = Commands(slurm)
         self._steps: list[Step] = []
         self.place = f"allocation {job_id}"
         found = allocation_of(self._job_id, self._commands)

@@ -63,13 +63,13 @@ class Actions:
 
     def take_step(self, now: float, job: Job) -> None:
         """Decide the job's next action, and take it."""
-        patience = self.submitter.patience
+        settings = self.submitter.settings
         self.submitter.save(job)
-        action = decide(job, now, patience)
+        action = decide(job, now, settings)
         if action == Action(Do.CANCEL, Cause.STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
-            action = decide(job, now, patience)
+            action = decide(job, now, settings)
         if action.do is Do.SUCCEED:
             self._succeed(job, now)
         elif action.do is Do.END:
@@ -97,7 +97,7 @@ class Actions:
 
     def _succeed(self, job: Job, now: float) -> None:
         if not _is_complete(job, otherwise=True):
-            if job.lasts(job.files.result_since, now, self.submitter.patience.latency_wait):
+            if job.lasts(job.files.result_since, now, self.submitter.settings.patience.latency_wait):
                 self._output_missing(job)
             return
         self.submitter.nodes.does_well(job.node, job.seen.off_node)
@@ -155,7 +155,7 @@ class Actions:
             return
         refused, alone = job.intent.refused, not any(other.record.job_id for other in self.jobs.values())
         unclear = refused if refused is not None and refused.meaning is Refusal.UNCLEAR and alone else None
-        if unclear and job.lasts(unclear.since, now, self.submitter.patience.unclear_refusal):
+        if unclear and job.lasts(unclear.since, now, self.submitter.settings.patience.unclear_refusal):
             self.finish(job, failure_of(job, Cause.REFUSED, unclear.words))
         else:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
@@ -166,7 +166,7 @@ class Actions:
             return
         since = now if job.files.unclaimed is None else job.files.unclaimed
         job.files = replace(job.files, unclaimed=since)
-        if job.lasts(since, now, self.submitter.patience.latency_wait):
+        if job.lasts(since, now, self.submitter.settings.patience.latency_wait):
             path = self.store.claim_path(job.record.name)
             logger.warning("%s is empty, and no job of that name is known: closing it", path)
             self.store.close(job.record.name)
@@ -213,13 +213,12 @@ class Actions:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        limits, progressed = job.order.terms.limits, job.blocks_done > 0
-        return next_record(job.record, cause, limits, job.node, excused, progressed)
+        return next_record(job.record, cause, self.submitter.settings, job.node, excused, job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)
         former, row, now = job.record, job.row, self.commands.clock.now()
-        not_before = now + pause_before(record, self.submitter.patience.after_trouble)
+        not_before = now + pause_before(record, self.submitter.settings.patience.after_trouble)
         job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
         del self.jobs[record.task]
         if self.submitter.nodes.in_trouble:

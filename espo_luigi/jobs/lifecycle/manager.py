@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from espo_luigi.errors import EspoError, Failure
 from espo_luigi.files import passes
@@ -26,12 +25,13 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Handle, Requests
 from espo_luigi.jobs.lifecycle.state import Intent, Job
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import BatchSettings
 from espo_luigi.jobs.state import JobState
 
 logger = logging.getLogger(__name__)
@@ -46,21 +46,20 @@ class JobManager:
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: BatchSettings,
         commands: Commands,
-        state_dir: Path,
         locks: HeldLocks | None = None,
     ) -> None:
         self.settings = settings
         self.commands = commands
         self._scheduler = commands.scheduler
         self._clock = commands.clock
-        self.store = RecordStore(state_dir)
+        self.store = RecordStore(settings.state_dir)
         self.submitter = Submitter(settings, commands, self.store)
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
-        self._lock = DriverLock(state_dir)
+        self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._locks = locks or HeldLocks(logger.error, self._clock)
         self._requests = Requests()
@@ -107,7 +106,7 @@ class JobManager:
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
+        task = task_name(self.settings.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
         handle = self._requests.add(task, order)
         self._wake.set()
@@ -290,7 +289,7 @@ class JobManager:
             if first.intent.not_before > now or id(first) in seen:
                 continue
             # While there is trouble, one task is tried.
-            most = 1 if self._nodes.in_trouble else first.order.terms.bundling.of_room(room)
+            most = 1 if self._nodes.in_trouble else bundling_of(first.order, self.settings).of_room(room)
             group = self.submitter.together(first, self._ready, most, now)
             waited = now - first.intent.ready >= self.settings.patience.gather
             if waited or len(group) == most or first.intent.alone:

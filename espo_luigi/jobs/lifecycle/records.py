@@ -22,8 +22,6 @@ from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"

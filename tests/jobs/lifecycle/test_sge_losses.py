@@ -11,10 +11,11 @@ from espo_luigi.jobs.lifecycle.actions import cause_of_loss
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submitter
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_a_job_without_a_trace(
     commands, store = Commands(sge), RecordStore(tmp_path / "state")
     store.create_folders()
     order = work.order("a")
-    record = Submitter(JobSettings(tmp_path, tmp_path), commands, store).plan("run.rule.0", order, None)
+    record = Submitter(BatchSettings(), commands, store).plan("run.rule.0", order, None)
     if claimed:
         store.claim_path(record.name).write_text("7\n")
     if not accounting:

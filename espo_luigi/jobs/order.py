@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
@@ -176,37 +175,6 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How far a job may go: its attempts beside the first, what it may ask for at most, how long it may be silent.
-
-    `max_uncharged` ends a series of submissions that are no attempts, such as those to failing nodes.
-    """
-
-    retries: int = 0
-    memory_cap_bytes: int | None = None
-    time_cap_minutes: int | None = None
-    max_uncharged: int = 20
-    stall_timeout_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a scheduler's engine carries out an order.
-
-    `run` is the run's name, which is part of the job's; `command` does the work, `pilot` that of a bundle's plan, whose
-    path follows. `bundling` says with how many of its kind the job may go, `warning_seconds` how long before the end of
-    so many minutes it gets a signal.
-    """
-
-    run: str = ""
-    command: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    bundling: Bundling = field(default_factory=Bundling)
-    pilot: tuple[str, ...] = ()
-    warning_seconds: Callable[[int], int] = lambda minutes: 0
-
-
-@dataclass(frozen=True)
 class JobOrder:
     """One job, as engines take it; the order file holds the part that the job itself reads.
 
@@ -220,7 +188,6 @@ class JobOrder:
       a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
-    - `terms` are for the engine of a scheduler alone.
     """
 
     id: str
@@ -242,7 +209,6 @@ class JobOrder:
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
-    terms: Terms = field(default_factory=Terms)
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
@@ -267,7 +233,7 @@ class JobOrder:
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
-_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress", "terms")
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):

@@ -20,7 +20,7 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
@@ -29,6 +29,7 @@ from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import owner_name
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,6 @@ from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_nam
 
 logger = logging.getLogger(__name__)
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
 _CLOSED = "the driver"
 _LAYOUT_FILE = "layout.json"
 

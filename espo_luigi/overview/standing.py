@@ -16,7 +16,7 @@ from luigi.configuration import get_config
 from luigi.task import Task
 
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import duration, is_alive
+from espo_luigi.driver.display.status import duration, failures_in, is_alive
 from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
@@ -253,7 +253,8 @@ class TaskStates:
         if record_state in (SUBMITTING, SUBMITTED):
             job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
             return TaskState(Stand.RUNNING, job=job, trace=trace)
-        reported = str(self.run.get("failures", {}).get(task.task_id, ""))
+        by_driver = failures_in(self.run).get(task.task_id)
+        reported = by_driver.words if by_driver else ""
         stopped = self._was_stopped(trace)
         if record_state != PLANNED and (failure := reported if stopped else self._failure(trace, reported)):
             return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)

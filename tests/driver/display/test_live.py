@@ -93,9 +93,7 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
 def test_tasks_that_failed_for_one_cause_share_a_line_whatever_their_jobs_and_logs() -> None:
     no_memory = Failure("", "out of memory: OUT_OF_MEMORY", "memory", "raise it", 1, "100", "n0", Path("/logs/100"))
     jobs = [
-        replace(
-            no_memory, task=f"Train piece={piece}", job_id=job_id, node=f"n{job_id}", log_path=Path("/logs", job_id)
-        )
+        replace(no_memory, task=f"Train piece={piece}", job_id=one, node=f"n{one}", log_path=Path("/logs", one))
         for one, piece in (("100", "south"), ("101", "middle"), ("102", "north"))
     ]
     full = "OSError: [Errno 28] No space left"

@@ -15,7 +15,7 @@ from espo_luigi.commands import cli
 from espo_luigi.jobs.local import srun as allocation
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB, render_size
-from espo_luigi.jobs.schedulers.slurm.steps import Allocation
+from espo_luigi.jobs.schedulers.slurm_parse import Allocation
 from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan

@@ -66,7 +66,7 @@ class Actions:
         patience = self.submitter.patience
         self.submitter.save(job)
         action = decide(job, now, patience)
-        if action.do is Do.DUMP_STACK or action == Action(Do.CANCEL, Cause.STALLED):
+        if action == Action(Do.CANCEL, Cause.STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             action = decide(job, now, patience)
@@ -78,8 +78,6 @@ class Actions:
             self._retry_or_fail(job, cause_of_loss(job, self.store, self.commands))
         elif action.do is Do.GIVE_UP_NAME:
             self._give_up_name(job, now)
-        elif action.do is Do.DUMP_STACK:
-            self.signals.dump(job)
         elif action.do is Do.CANCEL:
             self._cancel(job, action.ending)
 
@@ -176,7 +174,8 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        no_log = cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log()
+        nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
+        no_log = nothing_ran and not self.submitter.any_log()
         if no_log and self._is_no_single_nodes_fault(job):
             cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.

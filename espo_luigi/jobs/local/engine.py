@@ -18,6 +18,7 @@ from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
 from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
+from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
@@ -172,12 +173,12 @@ class Slots:
 class LocalEngine:
     """Runs jobs as child processes, which end with their driver, so that the next driver finds none running.
 
-    Before each start, `still_ours` tells whether this driver still holds the locks of its folders.
+    Nothing is started once another driver has one of the `locks` of this driver's folders.
     """
 
-    def __init__(self, settings: LauncherSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, settings: LauncherSettings, locks: HeldLocks | None = None) -> None:
         self._launcher = settings.launcher()
-        self._still_ours = still_ours
+        self._locks = locks or HeldLocks(logger.error)
         self._slots = Slots(self._launcher.nodes)
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}
@@ -212,11 +213,8 @@ class LocalEngine:
         order = self.fitted(order)  # a request for more than the room would wait for ever
         order.report(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
-            # While this process was suspended, a second driver may have taken over the work.
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
-            if not self._still_ours():
-                raise JobError(Failure(order.label, "not started: another driver has taken over"))
             if self._over:
                 raise JobError(Failure(order.label, f"not started: {self._over}"))
             self._prepare(order)
@@ -265,6 +263,9 @@ class LocalEngine:
 
     def _prepare(self, order: JobOrder) -> None:
         def write() -> None:
+            # While this process was suspended, a second driver may have taken over the work.
+            if not self._locks.still_held():
+                raise JobError(Failure(order.label, "not started: another driver has taken over"))
             order.write(parent=self._launcher.parent)
             for stale in (order.files.result, order.files.heartbeat):
                 stale.unlink(missing_ok=True)

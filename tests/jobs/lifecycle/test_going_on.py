@@ -16,7 +16,7 @@ from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, directives
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions, directives
 
 RECORD = Record("run.Rule.0", "Rule", {}, memory_bytes=2**30, time_minutes=180, log_pattern="log")
 STRICT = Limits(retries=0, memory_cap_bytes=None, time_cap_minutes=None, max_uncharged=0)

@@ -29,9 +29,9 @@ from espo_luigi.errors import Failure, SubmissionError
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 

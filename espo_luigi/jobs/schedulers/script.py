@@ -190,10 +190,10 @@ def render_script(
     return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
 
 
-def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
     """Return the script of a job that claims no work. Raises SubmissionError for an unsafe value."""
     exports = "\n".join(option_exports(values.options))
-    return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
+    return _joined(values, header, [exports] if exports else [], run(render_command(values.argv)))
 
 
 def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:

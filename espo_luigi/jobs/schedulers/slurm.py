@@ -29,7 +29,6 @@ from espo_luigi.jobs.schedulers.script import (
     log_stem,
     own_names,
     positive,
-    render_plain_script,
     render_script,
     safe,
 )
@@ -193,11 +192,6 @@ def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
 def render(values: ScriptValues) -> str:
     """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$SLURM_JOB_ID")
-
-
-def render_plain(values: ScriptValues) -> str:
-    """Return the sbatch script of a job that claims no work, such as a driver. Raises SubmissionError."""
-    return render_plain_script(values, header(values))
 
 
 def header(values: ScriptValues) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.local.engine import Child, Room
 from espo_luigi.jobs.order import JobOrder
@@ -106,7 +106,7 @@ class Steps:
                     start_new_session=True,  # Ctrl-C at the driver is the driver's to handle
                 )
             except OSError as error:
-                raise JobError(f"{order.label}: srun could not be started: {error}") from error
+                raise JobError(Failure(order.label, f"srun could not be started: {error}")) from error
         self._steps.append(Step(process))
         return self._steps[-1]
 

@@ -10,7 +10,7 @@ parsers from a module beside it. `commands.Commands` alone runs the commands. A 
 | submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
 | following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
 | jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
-| stopping                     | `cancellations`, `has_ended`, `stack_dumps`                                |
+| stopping                     | `cancellations`, `has_ended`                                               |
 | the job, on its node         | `job_id`, `given`, `node_folder`                                           |
 
 Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH`,
@@ -252,9 +252,6 @@ class Scheduler(Protocol):
 
     def has_ended(self, stderr: str, /) -> bool:
         """Return whether a cancellation failed because the job had ended meanwhile."""
-
-    def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return commands that make jobs write their stacks to their logs and go on; empty if there is no such way."""
 
     def says_out_of_memory(self, log_tail: str, /) -> bool:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""

@@ -168,11 +168,6 @@ class Commands:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
 
-    def dump_stacks(self, job_ids: Iterable[str]) -> None:
-        """Make the jobs' commands write their stacks to their logs."""
-        for argv in self.scheduler.stack_dumps(job_ids):
-            self.run(argv)
-
     def _ask(self, queries: Iterable[Query[Found]]) -> tuple[list[Found] | None, Answer | None]:
         """Return the rows of all answers, or None and the first failure."""
         rows: list[Found] = []

@@ -327,11 +327,6 @@ def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     return [("qdel", *group) for group in chunked(job_ids)]
 
 
-def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return nothing: Grid Engine signals a job only before it ends the job, which then writes its stack."""
-    return []
-
-
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of Grid Engine's commands, which a submission hands on to the job."""
     # A driver in a job may have these from its parallel environment, which its own jobs need not have.

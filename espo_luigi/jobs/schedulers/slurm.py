@@ -277,11 +277,6 @@ def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
-def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that send SIGUSR1 to each job's own command, which writes its stack to the log."""
-    return [("scancel", "--signal=USR1", "--batch", *group) for group in chunked(job_ids)]
-
-
 # A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables
 # are dropped. They would change the request (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…) or the form of answers
 # (SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).

@@ -16,7 +16,7 @@ from fake_cluster import FakeCluster
 from job_work import Work
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs import trouble
+from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine, BatchSettings
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.lifecycle.requests import Handle, Success
@@ -71,7 +71,7 @@ def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
         acquire(lock)
 
     monkeypatch.setattr(DriverLock, "acquire", failing)
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     manager = fake.manager()
     assert left == [0] and manager.store.salt
     died: list[object] = []

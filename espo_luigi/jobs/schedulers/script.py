@@ -33,8 +33,6 @@ FIRST_START = "0"
 LATE_VARIABLE = "ESPO_LATE"
 # A scheduler may send its warning so much earlier than asked.
 _SIGNAL_SECONDS = 60
-# The suffix of the names of a job's worker jobs.
-_WORKERS = ".workers"
 _CLAIM = Path(__file__).with_name("claim.sh")
 
 
@@ -152,16 +150,6 @@ def element_name(name: str, place: object) -> str:
 def array_of(name: str) -> str:
     """Return the name given to the scheduler: of the array for an element, else the job's own."""
     return name.partition("[")[0]
-
-
-def workers_name(owner: str) -> str:
-    """Name the worker jobs of the job called `owner`."""
-    return owner + _WORKERS
-
-
-def owner_name(name: str) -> str | None:
-    """Return the name of the job whose worker job is called `name`; None if it is no worker job."""
-    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
 
 
 def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:

@@ -15,12 +15,12 @@ from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.retry import Clock
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
 PILOT_JOB = Path(__file__).with_name("pilot_job.py")
-PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, stack_dump=1.0)
+PATIENCE = Patience(latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0)
 
 
 LIMITS = {one.name for one in fields(Limits)}
@@ -61,6 +61,7 @@ class Work:
         files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
         job_file = self.folder / f"{name}.json"
         job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
+        job["stack_after"] = 0.5 * more.get("stall_timeout_seconds", 0.0)
         # Whole at any moment: jobs of a killed driver read it, too.
         replace_text(job_file, json.dumps(job, default=str))
         limits = {key: more.pop(key) for key in LIMITS & more.keys()}

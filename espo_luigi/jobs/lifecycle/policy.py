@@ -38,8 +38,6 @@ class Patience:
     unclear_refusal: float = 300.0
     # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
     hopeless: float = 600.0
-    # A stalled job writes its stack to its log before it is cancelled.
-    stack_dump: float = 5.0
     # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
     lasting_trouble: float = 300.0
     # More tasks that may go in the same bundle come within moments, as Luigi finds them.
@@ -171,7 +169,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
     Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
     Cause.STALLED: Consequences(
-        "stalled", "its heartbeat stopped while it ran; its stack is in the log if it could be had", other_node=True
+        "stalled", "its heartbeat stopped while it ran; the log says where it was", other_node=True
     ),
     Cause.CRASHED: Consequences(
         "ended without a result",
@@ -218,7 +216,6 @@ class Do(enum.Enum):
     END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
     LOSE = "lose"  # the same for a job that has left no trace
     GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
-    DUMP_STACK = "dump stack"
     CANCEL = "cancel"
 
 
@@ -257,8 +254,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
     cancelled by a driver, it leaves its node [absent_after]     END
     it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
-    it runs, without a sign of life [stall_timeout_seconds]      DUMP_STACK
-    it was asked for its stack, and gave no sign [stack_dump]    CANCEL (stalled)
+    it runs, without a sign of life [stall_timeout_seconds]      CANCEL (stalled)
     ============================================================ ====================================================
     """
     files, record, row = job.files, job.record, job.row
@@ -287,7 +283,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
         # A node that cannot launch jobs (its prolog fails, say) gives them back held.
         return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now, patience)
+    return _while_running(job, now)
 
 
 def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
@@ -311,13 +307,11 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
 
 
-def _while_running(job: Job, now: float, patience: Patience) -> Action:
-    timeout, heard, dumped = job.order.terms.limits.stall_timeout_seconds, job.heard_since, job.intent.dumped
+def _while_running(job: Job, now: float) -> Action:
+    timeout = job.order.terms.limits.stall_timeout_seconds
     if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
         return WAIT
-    if dumped is not None and (heard is None or dumped > heard):
-        return Action(Do.CANCEL, Cause.STALLED) if job.lasts(dumped, now, patience.stack_dump) else WAIT
-    return Action(Do.DUMP_STACK) if job.lasts(heard, now, timeout) else WAIT
+    return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
 
 
 def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:

@@ -32,7 +32,7 @@ from throwaway_sge import ThrowawayGridEngine, queue
 
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.requests import Handle
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 

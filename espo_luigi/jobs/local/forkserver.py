@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from espo_luigi.errors import ProcessLimitError
-from espo_luigi.files import lives, open_own, process_start, ready_standard_streams
+from espo_luigi.files import lives, open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
 
@@ -71,7 +71,10 @@ class ForkServer:
         limit_thread_pools(environment)  # a process with a thread pool cannot be forked safely
         self._channel, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=environment, start_new_session=True)
+            # What modules print as they are imported goes to standard error.
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=2, env=environment, start_new_session=True
+            )
         self._lock = threading.Lock()
         self._starting: list[Child] = []
         self._running: dict[int, Child] = {}
@@ -134,15 +137,10 @@ class ForkServer:
 
 
 def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: None) -> None:
-    """Call `imports`, and then fork a child for each line from the driver until the driver ends.
-
-    What modules print as they are imported goes to standard error, and they have nothing to read.
-    """
-    ready_standard_streams()
+    """Call `imports`, and then fork a child for each line from the driver until the driver ends."""
     channel = socket.socket(fileno=os.dup(0))
-    with open(os.devnull) as nothing:
+    with open(os.devnull) as nothing:  # for modules that read, and for jobs
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
     imports()
     wake_up, awake = os.pipe()
     os.set_blocking(awake, False)

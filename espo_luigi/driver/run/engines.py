@@ -17,7 +17,7 @@ from espo_luigi.jobs.local.srun import AllocationSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ def local_settings() -> LocalSettings:
 
 
 def _allocation_engine() -> LocalEngine:
-    made = LocalEngine(AllocationSettings(JOB_COMMAND), _held)
+    options = SECTIONS["slurm"]().options_of({}, {})
+    made = LocalEngine(AllocationSettings(JOB_COMMAND, options), _held)
     _held.hold(DriverLock(state_dir(), engine="allocation"))
     return made
 

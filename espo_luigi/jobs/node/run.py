@@ -33,13 +33,13 @@ from espo_luigi.errors import (
     log_as_text,
 )
 from espo_luigi.files import lives, open_own, private_mode, process_start, ready_standard_streams, this_version
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
 from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
 
 logger = logging.getLogger("espo_luigi.job")
@@ -74,6 +74,7 @@ def run_order(path: Path, work: Work) -> int:
             "cancel), and give the command again"
         ) from error
     _set_up_process()
+    _expect_progress(order)
     if isinstance(parent, int):
         # A local job. Its driver may run inside a scheduler's job, whose variables would mislead this one.
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
@@ -134,13 +135,12 @@ def _set_up_process() -> None:
     logging.getLogger().handlers[0].addFilter(log_as_text)
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     faulthandler.enable()
+    # For people who want to see where a job is. Without a handler, the signal would end the job.
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     _listen()
     sys.unraisablehook = _stop_soon
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
-    # Grid Engine sends SIGUSR2 before it kills: the last chance of a hanging job to write its stack.
-    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)
 
 
@@ -298,11 +298,19 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
     """Return a context in which heartbeats are written for the driver."""
-    return beating(monitor, partial(_write_beat, order.files.heartbeat), order.beat_seconds)
+    return beating(monitor, partial(_write_beat, order), order.beat_seconds)
 
 
-def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
+def _expect_progress(order: JobOrder) -> None:
+    """Have the stacks of all threads written to the log, unless this is called again in time."""
+    if order.stack_after_seconds:
+        # A thread of C does it, without Python's lock. The descriptor stays the log's if a task replaces `sys.stderr`.
+        faulthandler.dump_traceback_later(order.stack_after_seconds, file=2)
+
+
+def _write_beat(order: JobOrder, beat: Mapping[str, Any]) -> None:
     # Written in place and not synced: any change counts, and hundreds of jobs share a metadata server.
+    path = order.files.heartbeat
     try:
         file = open_own(path, os.O_TRUNC, private_mode(path))
     except FileNotFoundError:
@@ -312,6 +320,7 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
         os.write(file, json.dumps(beat).encode())
     finally:
         os.close(file)
+    _expect_progress(order)
 
 
 def _outcome(error: BaseException) -> ResultWord:

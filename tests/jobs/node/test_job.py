@@ -19,8 +19,8 @@ from espo_luigi.jobs.lifecycle.policy import Cause, cause_of
 from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.order import LAYOUT, JobFiles, JobOrder
 from espo_luigi.jobs.resources import GIB, Resources, headroom
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 
@@ -180,8 +179,8 @@ class JobOrder:
     - `id` is unique in the run, `label` is the name for people; `wildcards` are the parameters that identify the task.
     - `module`, `family`, `parameters` and `settings` let the job rebuild its task. `configuration` is a hash of the
       configuration: a job that finds a different one refuses to work.
-    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
-      `workers` describes, ``allocation`` for all nodes of the job.
+    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own,
+      ``allocation`` for all nodes of the job. `workers` are the fields of `dask.jobs.WorkerJobs`.
     - `preload` are modules that the local engine imports once for all jobs.
     - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
       a heartbeat, the job writes its stack to its log (0: never).
@@ -201,7 +200,7 @@ class JobOrder:
     configuration: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     cluster: str = ""
-    workers: WorkerJobs | None = None
+    workers: Mapping[str, Any] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
     stack_after_seconds: float = 0.0
@@ -214,7 +213,7 @@ class JobOrder:
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
         values |= {"layout": LAYOUT, "version": this_version()}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
-        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files", "workers") if values[name]}
+        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files")}
         write_json(self.files.order, values | parts | more)
 
     @classmethod
@@ -222,8 +221,7 @@ class JobOrder:
         """Return the order from the entries of its file."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
-        workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
-        return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
+        return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
 
     def report(self, standing: Standing) -> None:
         """Pass the standing of the job to `on_progress`."""

@@ -277,7 +277,7 @@ class JobManager:
 
     def _admit_one(self, handle: Handle) -> None:
         order = handle.order
-        self._watcher.workers_about |= order.workers is not None
+        self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
             record = self.submitter.plan(handle.task, order, record)

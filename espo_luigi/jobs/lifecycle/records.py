@@ -134,8 +134,11 @@ class RecordStore:
             ) from error
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is that of a submission of this run, be its record damaged."""
-        return self._record_path(name.rpartition(".")[0]).exists()
+        """Whether `name` is that of a submission of this run; its record may be damaged."""
+        try:
+            return self._record_path(name.rpartition(".")[0]).exists()
+        except OSError:
+            return False  # such as a name that is too long for a file's
 
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""

@@ -32,7 +32,7 @@ from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Failure, Outcome, Requests, Success
 from espo_luigi.jobs.lifecycle.state import Intent, Job
 from espo_luigi.jobs.lifecycle.submit import Submitter
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
+from espo_luigi.jobs.schedulers.base import Phase, Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.state import JobState
 
@@ -102,12 +102,10 @@ class Actions:
         self.submitter.nodes.does_well(job.node, job.seen.off_node)
         name = job.record.name
         if job.record.shares_job:
-            # This stops a member that does not end by itself.
+            # If the bundle is requeued, this member has no work.
             self.store.close(name)
             self.finish(job, success_of(job))
             return
-        if job.row is None or not job.row.phase.ended:
-            self.watcher.leftovers.add(job.record.job_name, now)
         self.finish(job, success_of(job))
         self.tolerantly(partial(self.store.forget_files, name))
 
@@ -216,7 +214,7 @@ class Actions:
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)
-        former, row, now = job.record, job.row, self.commands.clock.now()
+        former, now = job.record, self.commands.clock.now()
         not_before = now + pause_before(record, self.submitter.patience.after_trouble)
         job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
         del self.jobs[record.task]
@@ -225,7 +223,7 @@ class Actions:
             self.ready.append(job)
         else:
             self.ready.appendleft(job)
-        self.tolerantly(partial(self._leave_bundle, former, row))
+        self.tolerantly(partial(self._leave_bundle, former))
 
     def finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
         """Bring a job to its outcome."""
@@ -236,12 +234,11 @@ class Actions:
         self.ended[JobState.SUCCEEDED if isinstance(outcome, Success) else JobState.FAILED] += 1
         self.jobs.pop(job.record.task, None)
         self.requests.close(job.record.task, outcome)
-        self.tolerantly(partial(self._leave_bundle, job.record, job.row))
+        self.tolerantly(partial(self._leave_bundle, job.record))
 
-    def _leave_bundle(self, record: Record, row: Row | None) -> None:
-        gone = row is not None and row.phase.ended
-        if record.bundle and self.bundles.forget_if_over(record) and record.shares_job and not gone:
-            self.watcher.leftovers.add(record.job_name, self.commands.clock.now())
+    def _leave_bundle(self, record: Record) -> None:
+        if record.bundle:
+            self.bundles.forget_if_over(record)
 
 
 def _last_line(job: Job) -> str:

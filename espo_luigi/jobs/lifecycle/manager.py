@@ -193,7 +193,7 @@ class JobManager:
                 records = [job.record for job in self._jobs.values()]
                 patience, own = self.settings.patience, self._watcher.own
                 self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
-            self._cancel_leftovers()
+            self._cancel_orphans()
         finally:
             attempts = {task: job.record.attempt for task, job in self._jobs.items()}
             self._requests.close_all(self.stopping or DETACH, attempts)
@@ -371,7 +371,7 @@ class JobManager:
 
     # Stopping.
 
-    def _cancel_leftovers(self) -> None:
-        unwanted = [] if self._ownership.lost else self._watcher.unwanted_at_the_end()
+    def _cancel_orphans(self) -> None:
+        unwanted = [] if self._ownership.lost else self._watcher.orphans_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)

@@ -29,8 +29,8 @@ from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import signs_of_life
 from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 # Calls that ask the metadata server, or the disk, on a network file system; reading a listing on asks again.
 _CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\((.*)$")

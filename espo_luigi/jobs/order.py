@@ -18,11 +18,14 @@ from typing import Any, Protocol
 from espo_luigi.files import this_version, write_atomically
 from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.dask.jobs import WorkerJobs
-from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.state import JobState
 
+# Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
+# Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,
+# `exception` and `job_id`: by them, a job tells the driver that ordered it that it cannot read its order.
+LAYOUT = 2
 # Only the end of a log is read: this many bytes for each of the last lines.
 _BYTES_OF_A_LINE = 1000
 _RESULT = ".result.json"
@@ -235,12 +238,6 @@ class JobOrder:
         workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
 
-    @classmethod
-    def of_another_layout(cls, values: Mapping[str, Any]) -> JobOrder:
-        """Return the part of an order that every layout has: label, family, and where result and heartbeat go."""
-        files = {name: Path(values["files"].get(name, "")) for name in ("order", "result", "heartbeat", "log")}
-        return cls("", values["label"], "", values["family"], {}, {}, Resources(), JobFiles(**files))
-
     def report(self, standing: Standing) -> None:
         """Pass the standing of the job to `on_progress`."""
         if self.on_progress is not None:
@@ -287,8 +284,3 @@ def end_of_log(log: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
-
-
-def last_lines(text: str) -> str:
-    """Return the last lines of a traceback or a log, indented, to follow a message."""
-    return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

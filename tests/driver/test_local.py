@@ -28,7 +28,7 @@ from espo_luigi.driver.run import engines
 from espo_luigi.driver.run.engines import close_engines, engine
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
-from espo_luigi.jobs import trouble
+from espo_luigi.jobs import retry
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
@@ -350,7 +350,7 @@ def test_outputs_that_cannot_be_looked_at_for_a_moment_fail_no_task(
         return bool(complete(task))
 
     monkeypatch.setattr(toy_tasks.Count, "complete", failing)
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Sum(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert len({me for me in failed if me.endswith("False")}) == 3, "each was asked in a task's thread, too"
 
@@ -372,7 +372,7 @@ def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
     monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
     read, result = Path.read_bytes, failing("read", lambda path: read(path))
     monkeypatch.setattr(Path, "read_bytes", lambda path: (result if path.name.endswith(".result.json") else read)(path))
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert left == {"write": 0, "read": 0}
 

@@ -15,8 +15,8 @@ from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.retry import Clock
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
 PILOT_JOB = Path(__file__).with_name("pilot_job.py")

@@ -19,9 +19,10 @@ from job_work import NODE_JOB, Work
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers.script import JobOptions
 

@@ -28,8 +28,8 @@ from espo_luigi.jobs.engine import BatchSettings
 from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.resources import parse_memory, parse_time
+from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
 from espo_luigi.jobs.schedulers.commands import CommandSettings
-from espo_luigi.jobs.schedulers.known import SCHEDULERS, job_id
 from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.schedulers.site import Site
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues, total_minutes
+from espo_luigi.jobs.bundles.model import BundleValues, total_minutes
+from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
@@ -21,7 +22,7 @@ from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, ScriptValues
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class Submitter:
         if not members:
             return self._scheduler.render(self._script_values(order, record))
         values = self._bundle_values(f"{task}.bundle", [order] * members, [record] * members)
-        bundled = self._scheduler.bundled(values)
-        return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
+        text = bundled(self._scheduler, values)
+        return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
     def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
         """The first record of a new run of the task, after the `old` run's record, if any.
@@ -139,7 +140,7 @@ class Submitter:
         # The name is unique: members may be bundled again.
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
         bundle = self._bundle_values(name, orders, [job.record for job in jobs])
-        text, path = self._scheduler.bundled(bundle), self._store.script_path(name)
+        text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
         common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
         common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]

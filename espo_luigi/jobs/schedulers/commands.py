@@ -13,8 +13,8 @@ from pathlib import Path
 
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.retry import Clock, process_limit
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 

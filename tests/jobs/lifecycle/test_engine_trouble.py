@@ -16,7 +16,7 @@ from fake_cluster import FakeCluster
 from job_work import Work
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs import trouble
+from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine, BatchSettings
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.lifecycle.requests import Handle, Success
@@ -24,8 +24,8 @@ from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -71,7 +71,7 @@ def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
         acquire(lock)
 
     monkeypatch.setattr(DriverLock, "acquire", failing)
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     manager = fake.manager()
     assert left == [0] and manager.store.salt
     died: list[object] = []

@@ -15,12 +15,13 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi import files
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import Intent
 from espo_luigi.jobs.state import JobState
 

@@ -9,10 +9,11 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(

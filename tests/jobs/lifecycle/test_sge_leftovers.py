@@ -11,10 +11,10 @@ from job_work import Work
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Seen
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
 
 
@@ -78,6 +78,7 @@ def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_ta
     assert nodes.excluded == ("bad",)
     rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
+    assert all(row.no_log and row.said == "Eqw (opening input/output file, exit status 0)" for row in rows)
     assert len(commands.questions) == 1
 
 

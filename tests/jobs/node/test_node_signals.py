@@ -18,7 +18,7 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.gridengine.submit import render
+from espo_luigi.jobs.schedulers.gridengine import render
 from espo_luigi.jobs.schedulers.script import ScriptValues
 
 JOB = """

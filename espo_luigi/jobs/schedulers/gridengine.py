@@ -1,4 +1,4 @@
-"""Grid Engine as a `base.Scheduler`: options, scripts and commands; `parse` reads the answers.
+"""Grid Engine as a `base.Scheduler`: options, scripts and commands; `gridengine_parse` reads the answers.
 
 The options stand in the script's ``#$`` lines, so that it can be read and submitted by hand. qsub gets them as
 arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold such lines.
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib, render_memory
 from espo_luigi.jobs.schedulers.base import Accounting, Directive, Found, Query, Row, Usage, chunked
-from espo_luigi.jobs.schedulers.gridengine.parse import (  # noqa: F401  # some only as this is a `Scheduler`
+from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
     in_words,
@@ -258,13 +257,6 @@ def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
         f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
     ]
     return [f"#$ {line}" for line in _lines(arguments(values))], first
-
-
-def bundled(bundle: BundleValues) -> BundleText:
-    """Raise SubmissionError: bundles are for Slurm only."""
-    raise SubmissionError(
-        f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
-    )
 
 
 def _lines(words: Sequence[str]) -> list[str]:

@@ -18,11 +18,10 @@ from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_st
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Success
-from espo_luigi.jobs.lifecycle.state import done
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, Limits, Terms, seconds_of
+from espo_luigi.jobs.order import JobOrder, Limits, Terms, done, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
@@ -163,7 +162,7 @@ class BatchEngine:
     def close(self) -> None:
         """End the watching; nothing is cancelled."""
         self._ending.set()
-        self._manager.close()
+        self._manager.detach()
 
 
 def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:

@@ -14,7 +14,7 @@ from job_work import Work
 
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Patience
-from espo_luigi.jobs.lifecycle.requests import Handle, Outcome
+from espo_luigi.jobs.lifecycle.state import Handle, Outcome
 from espo_luigi.jobs.order import JobOrder
 
 PATIENCE = Patience(

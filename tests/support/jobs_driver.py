@@ -15,7 +15,7 @@ from pathlib import Path
 from job_work import PILOT_JOB, Work
 
 from espo_luigi.jobs.bundles.model import Bundling
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import read_json
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.state import JobState
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 # The column that counts a job, by the job's state. All other states count as running.

@@ -23,9 +23,8 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
-from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.order import JobState, Standing
 from espo_luigi.jobs.retry import start
-from espo_luigi.jobs.state import JobState
 
 logger = logging.getLogger(__name__)
 

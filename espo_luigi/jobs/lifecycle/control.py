@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause, Patience
@@ -219,7 +219,7 @@ def cancel_run(
     try:
         for record in store.all():
             records[record.task] = record
-    except (EspoError, OSError) as error:
+    except OSError as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
     records |= {record.task: record for record in newer}
     cancelled = cancel_records(store, commands, records.values(), patience, own)

@@ -16,8 +16,9 @@ from espo_luigi.jobs.lifecycle.control import OwnJobs, orphans
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lifecycle.state import Job, between_beats
+from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands

@@ -10,14 +10,15 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
-from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.order import Limits, ResultWord
+from espo_luigi.jobs.lifecycle.state import Job, Success
+from espo_luigi.jobs.order import JobState, Limits, ResultWord
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
-from espo_luigi.jobs.state import JobState
 
 GROWTH = 1.5
 
@@ -421,3 +422,30 @@ def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int
 def _grown(value: int, cap: int | None) -> int:
     grown = math.ceil(value * GROWTH)
     return grown if cap is None else min(grown, cap)
+
+
+def success_of(job: Job) -> Success:
+    """The outcome of a job whose work is done."""
+    record, result = job.record, dict(job.files.result or {})
+    log = job.log or Path(record.log_pattern)
+    return Success(str(result.get("job_id") or record.job_id), record.attempt, log, result, job.adopted)
+
+
+def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
+    """The outcome of a job that is not tried again; `words` are the scheduler's or Python's own, if any."""
+    record, row = job.record, job.row
+    if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
+        words = str((job.files.result or {}).get("exception") or "")
+    elif not words and row is not None:
+        words = job.intent.complaint or row.said
+    return Failure(
+        job.order.label,
+        f"{cause.words(job.scheduler)}{f': {words}' if words else ''}",
+        cause,
+        cause.explanation(job.scheduler),
+        record.attempt,
+        record.job_id or "",
+        row.node if row is not None else "",
+        job.log,
+        job.tail(),
+    )

@@ -24,8 +24,7 @@ from throwaway_daemons import eventually
 from espo_luigi.driver.display.live import Screen, as_table, status_lines
 from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter, in_terminal, notify
-from espo_luigi.jobs.order import Standing
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.order import JobState, Standing
 
 SUPPORT = Path(__file__).parents[2] / "support"
 RUN = """

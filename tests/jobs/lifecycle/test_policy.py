@@ -21,10 +21,9 @@ from espo_luigi.jobs.lifecycle.policy import (
 )
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
-from espo_luigi.jobs.order import Limits
+from espo_luigi.jobs.order import JobState, Limits
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.state import JobState
 
 PATIENCE = Patience()
 SLURM = SCHEDULERS["slurm"]

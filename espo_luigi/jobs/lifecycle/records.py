@@ -45,7 +45,7 @@ class Record:
     state: JobState = JobState.READY
     job_id: str | None = None
     exclude: tuple[str, ...] = ()
-    ending: str = ""  # why the driver cancelled the job: a cause, or `policy.RESULT_WRITTEN`
+    ending: str = ""  # why the driver cancelled the job: a cause
     cause: str = ""  # why it failed
     history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
     learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from espo_luigi.errors import (
     ClaimLostError,
@@ -162,6 +162,29 @@ def _done_before(path: Path, job_id: str | None) -> bool:
     return False
 
 
+def end_with(run: Callable[[], int]) -> NoReturn:
+    """Call `run` and end this process with its exit code.
+
+    Threads, exit handlers and processes that a task left behind cannot keep the job, and so its allocation, alive.
+    """
+    code = 1
+    try:
+        code = run()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    try:
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
 class Stopped(SystemExit):
     """This job got a signal to stop; its exit code is that of a process killed by the signal."""
 
@@ -288,7 +311,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
-            os._exit(hand_over())
+            end_with(hand_over)
 
     threading.Thread(target=watch, daemon=True).start()
     try:

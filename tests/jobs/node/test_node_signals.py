@@ -196,3 +196,33 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
     done = subprocess.run(job, check=True, timeout=60, stderr=subprocess.PIPE, text=True)
     assert done.stderr.count("Timeout (") == 1, "not while it gets on"
     assert "in hang" in done.stderr
+
+
+LEAVES = """
+import atexit, sys, threading, time
+from functools import partial
+from pathlib import Path
+from espo_luigi.jobs.node import run as node
+
+def work(order, monitor):
+    print("its last words", end="")
+    if sys.argv[2] == "thread":
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    else:
+        atexit.register(time.sleep, 60)
+    if sys.argv[3] == "1":
+        raise ValueError("no such model")
+
+node.end_with(partial(node.run_order, Path(sys.argv[1]), work))
+"""
+
+
+@pytest.mark.parametrize(("left", "code"), [("thread", 0), ("exit handler", 0), ("thread", 1)])
+def test_what_a_task_leaves_behind_does_not_keep_its_job_once_the_result_is_written(
+    tmp_path: Path, order: JobOrder, left: str, code: int
+) -> None:
+    (tmp_path / "job.py").write_text(LEAVES)
+    job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), left, str(code)]
+    done = subprocess.run(job, check=False, timeout=30, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (code, "its last words")
+    assert json.loads(order.files.result.read_text())["outcome"] == ("error" if code else "success")

@@ -45,8 +45,6 @@ class Patience:
     longest_refusal: float = 300.0
     # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
     cycle: float = 2.0
-    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
-    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
     # Records of cancelled jobs are written as soon as a file system that fails works again.
     writing_down: float = 30.0
     # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.

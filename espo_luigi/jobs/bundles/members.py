@@ -48,14 +48,11 @@ class Bundles:
         except JobError:
             return True  # a record that cannot be read may need it
 
-    def forget_if_over(self, record: Record) -> bool:
-        """Delete the files of a submission's bundle unless a task still needs it; return whether they were deleted."""
+    def forget_if_over(self, record: Record) -> None:
+        """Delete the files of a submission's bundle unless a task still needs it."""
         if self.is_needed(record):
-            return False
-        self._forget(array_of(record.bundle))
-        return True
-
-    def _forget(self, name: str) -> None:
+            return
+        name = array_of(record.bundle)
         plan = self._plan_path(name)
         for member, record in self._members(name):
             end_path(self._store.claim_path(member)).unlink(missing_ok=True)

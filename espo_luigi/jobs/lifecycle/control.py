@@ -1,4 +1,4 @@
-"""Ending jobs and runs: signals to single jobs, jobs that do not end by themselves, and whole runs.
+"""Ending jobs and runs: single jobs, Dask workers whose job has ended, and whole runs.
 
 A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
 no task needs it any more.
@@ -112,58 +112,6 @@ class OwnJobs:
         if job_id not in self._proven and any(self._store.claim_owner(name) == job_id for name in self._claims[job_id]):
             self._proven.add(job_id)
         return job_id in self._proven
-
-
-class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
-
-    def __init__(self, commands: Commands, patience: Patience, own: OwnJobs) -> None:
-        self._commands = commands
-        self._patience = patience
-        self._own = own
-        self._since: dict[str, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def add(self, name: str, now: float) -> None:
-        """Take in that the job of that name has succeeded, and was still there."""
-        self._since[name] = now
-
-    def start_anew(self, now: float) -> None:
-        """Let all have their time again: nobody has looked for a while."""
-        self._since = dict.fromkeys(self._since, now)
-
-    def unwanted(self, rows: Mapping[str, Row], now: float) -> list[str]:
-        """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
-        late_rows: list[Row] = []
-        for name, since in list(self._since.items()):
-            row, late = rows.get(name), now - since >= self._patience.latency_wait
-            if row is None and not late:
-                continue  # an answer may be older than the job
-            if row is None or _is_gone(row):
-                del self._since[name]
-            elif late:
-                late_rows.append(row)
-                self._since[name] = now
-        return _said(late_rows)
-
-    def unwanted_at_the_end(self) -> list[str]:
-        """The ids of those that do not go within a few seconds: nobody looks any more after this run."""
-        alive: list[Row] = []
-        for pause in self._patience.last_looks if self._since else ():
-            self._commands.clock.sleep(pause)
-            rows = self._own.renamed_back(self._commands.jobs() or [])
-            alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
-            if not alive:
-                break
-        return _said(alive)
-
-
-def _said(alive: Iterable[Row]) -> list[str]:
-    for row in alive:
-        logger.warning("%s has written its result and does not end: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in alive]
 
 
 def _is_gone(row: Row) -> bool:

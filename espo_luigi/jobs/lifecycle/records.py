@@ -49,7 +49,7 @@ class Record:
     state: str = PLANNED
     job_id: str | None = None
     exclude: tuple[str, ...] = ()
-    ending: str = ""  # why the driver cancelled the job: a cause, or `policy.RESULT_WRITTEN`
+    ending: str = ""  # why the driver cancelled the job: a cause
     outcome: str = ""
     history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
     learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little

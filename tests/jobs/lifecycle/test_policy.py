@@ -10,7 +10,6 @@ from job_work import Work
 
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
-    RESULT_WRITTEN,
     WAIT,
     Action,
     Cause,
@@ -81,13 +80,7 @@ ROWS = {
     "failure, silent, out of memory": Known(WAIT, PATIENCE.latency_wait, seen=SILENT, files=said("memory")),
     "failure, it leaves its node": Known(END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")),
     "failure, in no answer": Known(END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
-    "failure, still there": Known(Action(Do.CANCEL, RESULT_WRITTEN), PATIENCE.latency_wait, files=said("error")),
-    "failure, still there, cancelled": Known(
-        Action(Do.CANCEL, RESULT_WRITTEN),
-        PATIENCE.cancel_again + 30,
-        files=said("error"),
-        intent=Intent(cancelled=EPOCH + 30),
-    ),
+    "failure, still there": Known(STALLED, STALL, files=said("error")),
     "stopped by a signal": Known(WAIT, 1e6, files=said("stopped"), seen=PENDING),
     "the scheduler is silent": Known(WAIT, 1e6, seen=replace(RUNNING, answered=False)),
     "just cancelled": Known(WAIT, PATIENCE.cancel_again - 1, CANCELLED, HOPELESS, intent=Intent(cancelled=EPOCH)),
@@ -200,4 +193,3 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
 def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
     assert cause in CAUSES and cause.value == cause.name.lower()
     assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
-    assert words_of(RESULT_WRITTEN) == RESULT_WRITTEN

@@ -292,7 +292,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return lines of bash that give a job this environment: with ``-V``, qstat would show it to every user."""
     names = sorted(name for name in environ if VARIABLE_NAME.fullmatch(name) and name not in _OF_EACH_JOB)
     return "".join(f"export {name}={_quoted(environ[name])}\n" for name in names if not name.startswith(_PREFIXES))

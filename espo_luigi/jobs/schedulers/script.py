@@ -86,7 +86,7 @@ class ScriptValues:
     """The values of a submission's script.
 
     `log_pattern` is the log's path with the scheduler's placeholders. The job that does the work writes its id to
-    `claim_file`. The command starts in `workdir`. `Commands.hand_on` has written the job's environment to
+    `claim_file`. The command starts in `workdir`. `Commands.write_environment` has written the job's environment to
     `environment_file`, if the scheduler needs that. The job gets a signal `warning_seconds` before its end, if the
     scheduler can send it (0: none).
     """

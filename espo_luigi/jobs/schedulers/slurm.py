@@ -273,7 +273,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return nothing: sbatch hands the environment on, and shows it only to the job's owner and Slurm's operators."""
     return ""
 

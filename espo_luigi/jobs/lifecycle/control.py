@@ -17,17 +17,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import owner_of
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ def cancel_run(
     try:
         for record in store.all():
             records[record.task] = record
-    except (EspoError, OSError) as error:
+    except OSError as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
     records |= {record.task: record for record in newer}
     cancelled = cancel_records(store, commands, records.values(), patience, own)

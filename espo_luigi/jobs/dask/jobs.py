@@ -19,6 +19,9 @@ from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,
     DEFAULT_TIME,
     LEAST_WORKER_BYTES,
+    LISTS,
+    TABLES,
+    JobOptions,
     headroom,
     parse_memory,
     parse_time,
@@ -29,18 +32,15 @@ from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import (
     CLAIM_VARIABLE,
-    LISTS,
     NAME_VARIABLE,
     SCRATCH_VARIABLE,
     START_VARIABLE,
-    TABLES,
-    JobOptions,
     ScriptValues,
     option_exports,
     render_cd,
     rendered_setup,
 )
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
 

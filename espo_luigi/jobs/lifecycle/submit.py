@@ -18,10 +18,11 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.resources import MIB, PackOptions, mib
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
@@ -32,7 +32,6 @@ from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some 
 )
 from espo_luigi.jobs.schedulers.script import (
     VARIABLE_NAME,
-    PackOptions,
     ScriptValues,
     checked,
     log_stem,

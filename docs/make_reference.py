@@ -156,7 +156,7 @@ def more_keys(rule: type[EspoTask]) -> str:
     """A remark, if the keys that a rule reads depend on its parameters."""
     if rule.reading is EspoTask.reading or (not rule.reads and not getattr(rule, "reads_step", True)):
         return ""
-    return ("<br>" if rule.reads else "") + "and keys that depend on the parameters"
+    return ("<br>" if rule.reads else "") + "and keys that depend on parameters or on values"
 
 
 def resources(rule: type[EspoTask]) -> str:

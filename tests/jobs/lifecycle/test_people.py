@@ -306,7 +306,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
         waited.append(time.monotonic() - began)
     assert waited[0] > 1 and max(waited[1:]) < 1
     (disk / "full").unlink()
-    with pytest.raises(JobError, match="ended without a result"):
+    with pytest.raises(JobError, match=r"not started: the process that starts the local .* has ended \(exit code 1\)"):
         engine.run(orders[0])
 
 

@@ -128,7 +128,7 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
     if order.cluster == "allocation":
-        from espo_luigi.jobs.dask.multi_node import allocation_session
+        from espo_luigi.jobs.dask.session import allocation_session
 
         folder = order.files.workdir / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)

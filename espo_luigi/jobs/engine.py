@@ -21,11 +21,11 @@ from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, done, seconds_of
-from espo_luigi.jobs.resources import GIB, Resources, mib
+from espo_luigi.jobs.resources import ARRAY, GIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, task_name
+from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,11 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Submitter:
         self._refusal = ""
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
-        self._handed_on = False
+        self._wrote_environment = False
         self.nodes = NodeWatch(settings.patience)
 
     # The parts of a submission.
@@ -240,9 +241,9 @@ class Submitter:
         if job.adopted:
             job.order.write()
             job.adopted = False
-        if not self._handed_on:
-            self._commands.hand_on(self._store.environment_path)
-            self._handed_on = True
+        if not self._wrote_environment:
+            self._commands.write_environment(self._store.environment_path)
+            self._wrote_environment = True
         log = Path(self._scheduler.log_path(log_pattern, "0"))
         for folder in (log.parent, files.result.parent, files.heartbeat.parent):
             if folder not in self._made_folders:
@@ -262,7 +263,7 @@ class Submitter:
         now = self._commands.clock.now()
         for job in submission.jobs:
             job.seen = replace(job.seen, off_node=now)
-        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
+        job_id = self._commands.id_of(answer)
         if answer.ok:
             self.nodes.submitted(now)
             if self._refusals:

@@ -37,7 +37,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     success_of,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
 from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
@@ -279,10 +279,10 @@ class JobManager:
         order = handle.order
         self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
-        if record is None or record.state == FINISHED:
+        if record is None or record.is_over:
             record = self.submitter.plan(handle.task, order, record)
         job = Job(order, record, self._scheduler, handle.report)
-        if record.state == PLANNED:
+        if record.state is JobState.READY:
             job.intent = Intent(ready=self._clock.now())
             self._ready.append(job)
             return
@@ -528,8 +528,7 @@ class JobManager:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        progressed = job.blocks_done > 0
-        return next_record(job.record, cause, self.settings, job.node, excused, progressed)
+        return next_record(job.record, cause, self.settings, job.node, excused, job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)

@@ -27,8 +27,8 @@ from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import signs_of_life
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.settings import BatchSettings
 
 # Calls that ask the metadata server, or the disk, on a network file system; reading a listing on asks again.

@@ -18,19 +18,18 @@ from typing import NoReturn
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.luigi_glue.words import named_by
+from espo_luigi.driver.luigi_glue.install import named_by
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, new_note, submit_driver
 from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.driver_job import NOTICE_SECONDS, new_note, submit_driver
-from espo_luigi.jobs.schedulers.slurm.steps import memory_asked, sizes
+from espo_luigi.jobs.schedulers.slurm import memory_asked, sizes
 
 logger = logging.getLogger(__name__)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.bundles.model import ARRAY, STEPS
-from espo_luigi.jobs.layout import cancel_other
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -21,28 +19,33 @@ from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import done
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
-from espo_luigi.jobs.order import JobOrder, last_lines, seconds_of
+from espo_luigi.jobs.lock import HeldLocks
+from espo_luigi.jobs.order import JobOrder, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
-_ERRORS = {Cause.INPUT: JobInputError, Cause.DRIVER_CANCELLED: StoppedError, Cause.DETACHED: LeftError}
+# A job without progress writes its stack before the driver cancels it; heartbeats are at most a quarter of that apart.
+_STACK_AFTER = 0.75
+_ERRORS: Mapping[str, type[JobError]] = {
+    Cause.INPUT: JobInputError,
+    Cause.DRIVER_CANCELLED: StoppedError,
+    Cause.DETACHED: LeftError,
+}
 
 
 class BatchEngine:
-    """Brings jobs to their end by a `JobManager`, for as long as the folders are `still_ours`."""
+    """Brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
 
-    def __init__(
-        self, scheduler: Scheduler, settings: BatchSettings, still_ours: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
         commands = Commands(scheduler, settings)
-        self._manager = JobManager(settings, commands, still_ours)
+        self._manager = JobManager(settings, commands, locks)
         self._manager.start()
         self._guard = threading.Lock()
         self._stopped = False
@@ -62,7 +65,11 @@ class BatchEngine:
 
     def fitted(self, order: JobOrder) -> JobOrder:
         """Return the order, which asks for no more than the cluster's nodes have."""
-        return replace(fitted(order, self._settings), beat_seconds=self._settings.beat_seconds)
+        return replace(
+            fitted(order, self._settings),
+            beat_seconds=self._settings.beat_seconds,
+            stack_after_seconds=_STACK_AFTER * (self._settings.stall_timeout_seconds or 0.0),
+        )
 
     def run(self, order: JobOrder) -> float:
         """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
@@ -70,7 +77,7 @@ class BatchEngine:
         Raises
         ------
         JobError
-            If the job does not succeed, with the cause, the number of attempts and the path of its log.
+            If the job does not succeed; it carries the `Failure`.
         """
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
@@ -78,7 +85,7 @@ class BatchEngine:
             order.report(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # as there was no time-out
-        raise _ERRORS.get(outcome.cause, JobError)(outcome.message + last_lines(outcome.tail))
+        raise _ERRORS.get(outcome.cause, JobError)(outcome)
 
     def _written(self, order: JobOrder) -> JobOrder:
         if not (self._is_out(order) and order.files.order.exists()):
@@ -195,9 +202,8 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if how == DETACH:
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
-    cancelled = cancel_other(settings.state_dir, commands)
-    if cancelled is None:
-        cancelled = cancel_records(store, commands, store.all(), settings.patience)
+    store.check_layout()
+    cancelled = cancel_records(store, commands, store.all(), settings.patience)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

@@ -17,11 +17,14 @@ from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
 from espo_luigi.jobs.dask.jobs import WorkerJobs
-from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.state import JobState
 
+# Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
+# Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,
+# `exception` and `job_id`: by them, a job tells the driver that ordered it that it cannot read its order.
+LAYOUT = 2
 # Only the end of a log is read: this many bytes for each of the last lines.
 _BYTES_OF_A_LINE = 1000
 _RESULT = ".result.json"
@@ -159,7 +162,8 @@ class JobOrder:
     - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
       `workers` describes, ``allocation`` for all nodes of the job.
     - `preload` are modules that the local engine imports once for all jobs.
-    - `beat_seconds` is the pause between heartbeats of a job that makes progress.
+    - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
+      a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
     """
@@ -179,6 +183,7 @@ class JobOrder:
     workers: WorkerJobs | None = None
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
+    stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
@@ -198,12 +203,6 @@ class JobOrder:
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
         workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
-
-    @classmethod
-    def of_another_layout(cls, values: Mapping[str, Any]) -> JobOrder:
-        """Return the part of an order that every layout has: label, family, and where result and heartbeat go."""
-        files = {name: Path(values["files"].get(name, "")) for name in ("order", "result", "heartbeat", "log")}
-        return cls("", values["label"], "", values["family"], {}, {}, Resources(), JobFiles(**files))
 
     def report(self, standing: Standing) -> None:
         """Pass the standing of the job to `on_progress`."""
@@ -251,8 +250,3 @@ def end_of_log(log: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
-
-
-def last_lines(text: str) -> str:
-    """Return the last lines of a traceback or a log, indented, to follow a message."""
-    return "".join(f"\n    {line}" for line in text.strip().splitlines()[-12:])

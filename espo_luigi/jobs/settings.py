@@ -25,8 +25,6 @@ class Patience:
     unclear_refusal: float = 300.0
     # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
     hopeless: float = 600.0
-    # A stalled job writes its stack to its log before it is cancelled.
-    stack_dump: float = 5.0
     # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
     lasting_trouble: float = 300.0
     # More tasks that may go in the same bundle come within moments, as Luigi finds them.

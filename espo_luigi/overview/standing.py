@@ -29,8 +29,8 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import JobFiles, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Scheduler
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.state import JobState
 

@@ -22,9 +22,9 @@ from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import ResultWord, end_of_log
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.overview.standing import (
     DONE,
     RUN,

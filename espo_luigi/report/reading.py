@@ -15,7 +15,7 @@ from espo_luigi.errors import EspoError
 from espo_luigi.files import read_json
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobFiles, ResultWord, order_files
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER
 from espo_luigi.report.job_results import results_of
 from espo_luigi.report.job_use import Job

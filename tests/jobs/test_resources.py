@@ -19,7 +19,7 @@ from espo_luigi.jobs.resources import (
     parse_time,
     render_memory,
 )
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers import slurm
 
 MIB = 2**20
 

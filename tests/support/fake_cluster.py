@@ -23,7 +23,6 @@ PATIENCE = Patience(
     settle=0.4,
     unclear_refusal=1.0,
     hopeless=0.5,
-    stack_dump=0.2,
     lasting_trouble=3.0,
     after_trouble=2.0,
     gather=0.3,

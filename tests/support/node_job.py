@@ -18,9 +18,6 @@ from pathlib import Path
 
 
 def main() -> int:
-    if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     job = json.loads(Path(sys.argv[1]).read_text())
     job_id, result = _job_id(), Path(job["result"])
     if _done_before(result, job_id):
@@ -84,6 +81,8 @@ def _beat(job: dict, stop_beating: bool) -> None:
     while time.monotonic() < until and not told.exists():
         if not stop_beating or beats < 2:
             _write(Path(job["heartbeat"]), {"time": time.time(), "progress": beats})
+            if job["stack_after"]:
+                faulthandler.dump_traceback_later(job["stack_after"], file=2)
         beats += 1
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 

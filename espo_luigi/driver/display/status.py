@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import read_json
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.state import JobState
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"

@@ -39,7 +39,7 @@ from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently, process_limit
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,9 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, SubmissionError
 from espo_luigi.jobs import engine as batch
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.driver_job import Note, note_path, withdraw
+from espo_luigi.jobs.schedulers.driver_job import Note, note_path, withdraw
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import LISTS, TABLES
 from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
 

@@ -25,7 +25,7 @@ from espo_luigi.driver.settings.profile import (
 )
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory, parse_time
-from espo_luigi.jobs.schedulers.known import SCHEDULERS, job_id
+from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
 from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.settings import BatchSettings, Patience

@@ -21,8 +21,8 @@ from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Directive
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import JobOptions
 
 _NUMBERS = ("jobs", "n", "minimum_jobs", "maximum_jobs", "cores", "job_cpu", "processes", "death_timeout")

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.local.forkserver import forked
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import end_path
 
 logger = logging.getLogger("espo_luigi.job")

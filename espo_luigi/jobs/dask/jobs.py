@@ -19,7 +19,7 @@ from espo_luigi.jobs.resources import (
     parse_time,
     render_memory,
 )
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import (
     CLAIM_VARIABLE,
     LISTS,

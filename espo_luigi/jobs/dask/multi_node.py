@@ -18,7 +18,7 @@ from espo_luigi.jobs.dask.jobs import SETTINGS_NAME
 from espo_luigi.jobs.dask.local import limit_thread_pools, limit_zarr, scratch_folder
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.slurm.steps import sizes
+from espo_luigi.jobs.schedulers.slurm import sizes
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -23,8 +23,8 @@ from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.observe import Watcher
@@ -29,7 +30,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     words_of,
 )
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Outcome, Requests, Success
+from espo_luigi.jobs.lifecycle.requests import Outcome, Requests, Success
 from espo_luigi.jobs.lifecycle.state import Intent, Job
 from espo_luigi.jobs.lifecycle.submit import Submitter
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
@@ -65,7 +66,7 @@ class Actions:
         settings = self.submitter.settings
         self.submitter.save(job)
         action = decide(job, now, settings)
-        if action.do is Do.DUMP_STACK or action == Action(Do.CANCEL, Cause.STALLED):
+        if action == Action(Do.CANCEL, Cause.STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             action = decide(job, now, settings)
@@ -77,8 +78,6 @@ class Actions:
             self._retry_or_fail(job, cause_of_loss(job, self.store, self.commands))
         elif action.do is Do.GIVE_UP_NAME:
             self._give_up_name(job, now)
-        elif action.do is Do.DUMP_STACK:
-            self.signals.dump(job)
         elif action.do is Do.CANCEL:
             self._cancel(job, action.ending)
 
@@ -175,7 +174,8 @@ class Actions:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        no_log = cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log()
+        nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
+        no_log = nothing_ran and not self.submitter.any_log()
         if no_log and self._is_no_single_nodes_fault(job):
             cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.
@@ -231,7 +231,7 @@ class Actions:
     def finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
         """Bring a job to its outcome."""
         if not keep_record:
-            record = last_record(job.record, None if isinstance(outcome, Success) else outcome.cause)
+            record = last_record(job.record, None if isinstance(outcome, Success) else Cause(outcome.cause))
             self.store.save(record)
             job.record = record
         self.ended[JobState.SUCCEEDED if isinstance(outcome, Success) else JobState.FAILED] += 1
@@ -285,10 +285,15 @@ def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
     if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
         words = str((job.files.result or {}).get("exception") or "")
     elif not words and row is not None:
-        words = f"{job.intent.complaint or row.said} on {row.node or 'no node'}"
-    message = (
-        f"{job.order.label}: job {record.job_id or '(none)'}, attempt {record.attempt}: "
-        f"{cause.words(job.scheduler)}: "
-        f"{words + '; ' if words else ''}{cause.explanation(job.scheduler)}; log: {job.log or 'none'}"
+        words = job.intent.complaint or row.said
+    return Failure(
+        job.order.label,
+        f"{cause.words(job.scheduler)}{f': {words}' if words else ''}",
+        cause,
+        cause.explanation(job.scheduler),
+        record.attempt,
+        record.job_id or "",
+        row.node if row is not None else "",
+        job.log,
+        job.tail(),
     )
-    return Failure(cause, record.attempt, message, job.log, job.tail())

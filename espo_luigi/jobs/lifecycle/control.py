@@ -1,7 +1,7 @@
 """Ending jobs and runs: signals to single jobs, jobs that do not end by themselves, and whole runs.
 
-A member of a bundle that shares its job with other tasks writes its stack and ends once it finds its claim closed. Its
-job is cancelled when no task needs it any more.
+A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
+no task needs it any more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUBMISSION = re.compile(r"\.[0-9a-f]{12}\.\d+$|\.bundle-[0-9a-f]{12}")
 
 
 class Signals:
-    """Collects cancellations and requests for stacks, which are sent together at the end of a cycle.
+    """Collects cancellations, which are sent together at the end of a cycle.
 
     A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
     """
@@ -51,17 +51,7 @@ class Signals:
     def __init__(self, commands: Commands, bundles: Bundles) -> None:
         self._commands = commands
         self._bundles = bundles
-        self._to_dump: list[tuple[Job, str]] = []
         self._to_cancel: list[tuple[Job, str]] = []
-
-    def dump(self, job: Job) -> None:
-        """Have the job write its stack to its log, where it can be asked to; else it only gets some more time."""
-        name, job_id = job.record.name, str(job.record.job_id)
-        if self._commands.scheduler.stack_dumps([job_id]):
-            logger.warning("%s: no heartbeat; asking job %s for its stack", name, job_id)
-        else:
-            logger.warning("%s: no heartbeat of job %s; a last look follows", name, job_id)
-        self._to_dump.append((job, job_id))
 
     def cancel(self, job: Job) -> None:
         """Have the job end."""
@@ -70,18 +60,12 @@ class Signals:
     def send(self, unwanted: Iterable[str]) -> None:
         """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
         # It may have waited until the driver was sure of its lock: by now, a task may have another job.
-        dumped = [job for job, job_id in self._to_dump if job.record.job_id == job_id]
         cancelled = [job for job, job_id in self._to_cancel if job.record.job_id == job_id]
-        self._to_dump, self._to_cancel = [], []
+        self._to_cancel = []
         ids = dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in cancelled if self._goes(job))])
-        alone = [str(job.record.job_id) for job in dumped if not job.record.shares_job]
-        if alone:
-            self._commands.dump_stacks(alone)
         if ids:
             self._commands.cancel(ids)
         now = self._commands.clock.now()
-        for job in dumped:
-            job.intent = replace(job.intent, dumped=now)
         for job in cancelled:
             job.intent = replace(job.intent, cancelled=now)
 

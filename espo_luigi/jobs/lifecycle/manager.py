@@ -15,21 +15,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from espo_luigi.errors import EspoError
+from espo_luigi.errors import EspoError, Failure
 from espo_luigi.files import passes
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.layout import prepare
 from espo_luigi.jobs.lifecycle.actions import Actions, failure_of
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Requests
+from espo_luigi.jobs.lifecycle.requests import Handle, Requests
 from espo_luigi.jobs.lifecycle.state import Intent, Job
 from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
-from espo_luigi.jobs.lock import REFRESH_EVERY_SECONDS, DriverLock
+from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Clock, Minutely, persistently, start
+from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
@@ -38,54 +37,18 @@ from espo_luigi.jobs.state import JobState
 logger = logging.getLogger(__name__)
 
 
-class Ownership:
-    """Whether a driver may still act: at the last look, not long ago, its locks were still its own.
-
-    They are the lock of a manager's folder, and those of the folders that `others_are_ours` looks at.
-    """
-
-    def __init__(self, lock: DriverLock, others_are_ours: Callable[[], bool], clock: Clock, trouble: Minutely) -> None:
-        self._lock = lock
-        self.others_are_ours = others_are_ours
-        self._clock = clock
-        self._trouble = trouble
-        self._next_look = 0.0
-        self.lost = False
-
-    def is_sure(self) -> bool:
-        """Look at the locks, if the last look is a while ago: this process may have been stopped since.
-
-        Where they cannot be looked at, the driver has to wait until they can.
-        """
-        if self._clock.now() >= self._next_look:
-            self._look()
-        return not self.lost and self._clock.now() < self._next_look
-
-    def _look(self) -> None:
-        try:
-            ours = self._lock.refresh() and self.others_are_ours()
-        except OSError as error:
-            self._trouble.warn("trouble with the files in %s, going on: %s", self._lock.path.parent, error)
-            return
-        if ours:
-            self._next_look = self._clock.now() + REFRESH_EVERY_SECONDS
-        else:
-            logger.error("%s is no longer this driver's: it stops, and leaves its jobs alone", self._lock.path)
-            self.lost = True
-
-
 class JobManager:
     """Submits orders to a scheduler and brings each to an outcome.
 
     Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the jobs; the other
-    methods may be called from any thread. `still_ours` says whether other folders than the records' are this driver's.
+    methods may be called from any thread. `locks` are the driver's, to which the lock of the records is added.
     """
 
     def __init__(
         self,
         settings: BatchSettings,
         commands: Commands,
-        still_ours: Callable[[], bool] = lambda: True,
+        locks: HeldLocks | None = None,
     ) -> None:
         self.settings = settings
         self.commands = commands
@@ -98,7 +61,7 @@ class JobManager:
         self.cancelled = 0
         self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
-        self._ownership = Ownership(self._lock, still_ours, self._clock, self._trouble)
+        self._locks = locks or HeldLocks(logger.error, self._clock)
         self._requests = Requests()
         self._ready: deque[Job] = deque()
         self._jobs: dict[str, Job] = {}
@@ -123,18 +86,18 @@ class JobManager:
     def start(self) -> None:
         """Take the driver's lock and begin.
 
-        Raises SecondDriverError if a living driver has it, SubmissionError while jobs of another layout live, and
+        Raises SecondDriverError if a living driver has it, SubmissionError in a folder of another layout, and
         ProcessLimitError.
         """
-        persistently(self._lock.acquire, DRIVERS_PATIENCE_SECONDS)
+        persistently(partial(self._locks.hold, self._lock), DRIVERS_PATIENCE_SECONDS)
         try:
-            persistently(partial(prepare, self.store, self.commands), DRIVERS_PATIENCE_SECONDS)
+            persistently(self.store.create_folders, DRIVERS_PATIENCE_SECONDS)
             # It is kept from here on.
             persistently(lambda: self.store.salt, DRIVERS_PATIENCE_SECONDS)
             take_control(self.store.folder)
             start(self._thread)
         except EspoError:
-            self._lock.release()
+            self._locks.release(self._lock)
             raise
 
     def submit(self, order: JobOrder) -> Handle:
@@ -196,8 +159,7 @@ class JobManager:
         finally:
             attempts = {task: job.record.attempt for task, job in self._jobs.items()}
             self._requests.close_all(self.stopping or DETACH, attempts)
-            # What cannot be removed is a lock whose holder will be dead.
-            self._tolerantly(self._lock.release)
+            self._locks.release(self._lock)
 
     def _cycle(self) -> None:
         # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
@@ -265,11 +227,15 @@ class JobManager:
             self.stopping = self.stopping or asked
 
     def _is_still_ours(self) -> bool:
-        """Whether this driver may act; asked before it does."""
-        sure = self._ownership.is_sure()
-        if self._ownership.lost:
+        """Whether this driver may act; asked before it does. Where the locks cannot be looked at, it has to wait."""
+        try:
+            ours = self._locks.still_held()
+        except OSError as error:
+            self._trouble.warn("trouble with the files in %s, going on: %s", self.store.folder, error)
+            return False
+        if not ours:
             self.stopping = DETACH
-        return sure
+        return ours
 
     # Taking in orders.
 
@@ -282,7 +248,7 @@ class JobManager:
                 if isinstance(error, OSError) and passes(error):
                     self._requests.incoming.appendleft(handle)
                     raise
-                self._requests.close(handle.task, Failure(Cause.INTERNAL, 0, f"{handle.order.label}: {error}"))
+                self._requests.close(handle.task, Failure(handle.order.label, str(error), Cause.INTERNAL))
 
     def _admit_one(self, handle: Handle) -> None:
         order = handle.order
@@ -371,6 +337,6 @@ class JobManager:
     # Stopping.
 
     def _cancel_leftovers(self) -> None:
-        unwanted = [] if self._ownership.lost else self._watcher.unwanted_at_the_end()
+        unwanted = [] if self._locks.lost else self._watcher.unwanted_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)

@@ -128,7 +128,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
     Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
     Cause.STALLED: Consequences(
-        "stalled", "its heartbeat stopped while it ran; its stack is in the log if it could be had", other_node=True
+        "stalled", "its heartbeat stopped while it ran; the log says where it was", other_node=True
     ),
     Cause.CRASHED: Consequences(
         "ended without a result",
@@ -175,7 +175,6 @@ class Do(enum.Enum):
     END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
     LOSE = "lose"  # the same for a job that has left no trace
     GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
-    DUMP_STACK = "dump stack"
     CANCEL = "cancel"
 
 
@@ -214,8 +213,7 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
     cancelled by a driver, it leaves its node [absent_after]     END
     it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
-    it runs, without a sign of life [stall_timeout_seconds]      DUMP_STACK
-    it was asked for its stack, and gave no sign [stack_dump]    CANCEL (stalled)
+    it runs, without a sign of life [stall_timeout_seconds]      CANCEL (stalled)
     ============================================================ ====================================================
     """
     files, record, row, patience = job.files, job.record, job.row, settings.patience
@@ -244,7 +242,7 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
         # A node that cannot launch jobs (its prolog fails, say) gives them back held.
         return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now, settings)
+    return _while_running(job, now, settings.stall_timeout_seconds)
 
 
 def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
@@ -268,13 +266,10 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
 
 
-def _while_running(job: Job, now: float, settings: BatchSettings) -> Action:
-    timeout, heard, dumped = settings.stall_timeout_seconds, job.heard_since, job.intent.dumped
+def _while_running(job: Job, now: float, timeout: float | None) -> Action:
     if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
         return WAIT
-    if dumped is not None and (heard is None or dumped > heard):
-        return Action(Do.CANCEL, Cause.STALLED) if job.lasts(dumped, now, settings.patience.stack_dump) else WAIT
-    return Action(Do.DUMP_STACK) if job.lasts(heard, now, timeout) else WAIT
+    return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
 
 
 def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.errors import JobError
-from espo_luigi.files import create_whole, parse_json, sync_path, write_atomically
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import create_whole, parse_json, read_object, sync_path, this_version, write_atomically
 from espo_luigi.jobs.bundles.model import shares_job
+from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
 PLANNED = "planned"
@@ -26,6 +27,7 @@ SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 FINISHED = "finished"
 _CLOSED = "the driver"
+_LAYOUT_FILE = "layout.json"
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,28 @@ class RecordStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def check_layout(self) -> None:
+        """Raise SubmissionError if a version with another layout wrote this folder."""
+        said = read_object(self.folder / _LAYOUT_FILE) or {}
+        if (layout := said.get("layout", LAYOUT)) != LAYOUT:
+            theirs = f"espo_luigi {said.get('version', '(unknown)')}"
+            raise SubmissionError(
+                f"{self.folder} was written by {theirs} (layout {layout}), and espo_luigi {this_version()} (layout "
+                f"{LAYOUT}) cannot read it: finish or cancel the run with {theirs}, or choose another workdir"
+            )
+
     def create_folders(self) -> None:
-        """Make the folders; safe to repeat."""
+        """Make the folders; safe to repeat. Raises SubmissionError if a version with another layout wrote them."""
+        self.check_layout()
         for name in ("records", "claims", "scripts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not self._salt_path.exists():
             # Lost in a crash of the machine, all jobs would get other names, and run twice.
             write_atomically(self._salt_path, secrets.token_hex(8), durable=True)
             sync_path(self.folder.parent)
+        said = {"layout": LAYOUT, "version": this_version()}
+        if read_object(self.folder / _LAYOUT_FILE) != said:
+            write_atomically(self.folder / _LAYOUT_FILE, json.dumps(said), durable=True)
 
     @property
     def environment_path(self) -> Path:

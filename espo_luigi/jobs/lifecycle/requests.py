@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import CANCEL, DETACH
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.order import JobOrder, Standing
@@ -26,17 +27,6 @@ class Success:
     log_path: Path
     result: Mapping[str, Any]
     adopted: bool
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The job failed for good. `message` says why in words, `tail` is the traceback's end."""
-
-    cause: Cause
-    attempts: int
-    message: str
-    log_path: Path | None = None
-    tail: str = ""
 
 
 Outcome = Success | Failure
@@ -118,4 +108,4 @@ class Requests:
 def _stopped(how: str, attempts: int, label: str) -> Failure:
     """The outcome of an order whose driver was asked to stop."""
     cause = {CANCEL: Cause.DRIVER_CANCELLED, DETACH: Cause.DETACHED}.get(how, Cause.INTERNAL)
-    return Failure(cause, attempts, f"{label}: {cause.explanation()}")
+    return Failure(label, cause.explanation(), cause, attempts=attempts)

@@ -132,7 +132,6 @@ class Intent:
     alone: bool = False  # whether it goes in no bundle
     refused: Refused | None = None  # how the last try failed
     accepted: bool = False  # whether the scheduler took the job, and did not tell its id
-    dumped: float | None = None  # when the job was asked for its stack
     cancelled: float | None = None  # when the driver cancelled it
     complaint: str = ""  # the scheduler's words that made it do so
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
@@ -20,7 +21,7 @@ from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ class Submitter:
         if not members:
             return self._scheduler.render(self._script_values(order, record))
         values = self._bundle_values(f"{task}.bundle", [order] * members, [record] * members)
-        bundled = self._scheduler.bundled(values)
-        return f"{bundled.script}\n# The script of a member:\n{bundled.members[0]}"
+        text = bundled(self._scheduler, values)
+        return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
     def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
         """The first record of a new run of the task, after the `old` run's record, if any."""
@@ -135,7 +136,7 @@ class Submitter:
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
         planned = [self._asking(job.order, job.record) for job in jobs]
         bundle = self._bundle_values(name, orders, planned)
-        text, path = self._scheduler.bundled(bundle), self._store.script_path(name)
+        text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
         common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
         common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]

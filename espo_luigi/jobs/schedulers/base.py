@@ -1,16 +1,16 @@
 """The interface of a scheduler: text that goes to its commands, and text that comes back.
 
-A scheduler is a package with a module `submit` that fulfils `Scheduler` by constants and pure functions, most of them
-parsers from its module `parse`. `commands.Commands` alone runs the commands. A scheduler needs:
+A scheduler is a module that fulfils `Scheduler` by constants and pure functions, some of them
+parsers from a module beside it. `commands.Commands` alone runs the commands. A scheduler needs:
 
 | for                          | functions                                                                  |
 |------------------------------|----------------------------------------------------------------------------|
 | the options of a job         | `OPTIONS`, `directive`, `resource_spec`                                    |
-| the script and its log       | `render`, `header`, `bundled`, `log_pattern`, `log_path`                   |
+| the script and its log       | `render`, `header`, `log_pattern`, `log_path`                              |
 | submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
 | following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
 | jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
-| stopping                     | `cancellations`, `has_ended`, `stack_dumps`                                |
+| stopping                     | `cancellations`, `has_ended`                                               |
 | the job, on its node         | `job_id`, `given`, `node_folder`                                           |
 
 Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH`,
@@ -20,9 +20,9 @@ A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's
 `asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
 code. The key of luigi.cfg's section and the parameter of each task follow from the field.
 
-A new scheduler, such as LSF, is a package ``lsf`` beside `slurm` and `gridengine`, an entry in `known.SCHEDULERS`, and
-a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. It refuses bundles, and only
-`slurm` has drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
+A new scheduler, such as LSF, is a module ``lsf`` beside `slurm` and `gridengine`, an entry in `SCHEDULERS`, and
+a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. Only
+`slurm` has bundles, drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from espo_luigi.jobs.bundles.model import BundleText, BundleValues
 from espo_luigi.jobs.schedulers.script import LISTS, TABLES, PackOptions, ScriptValues
 
 
@@ -216,9 +215,6 @@ class Scheduler(Protocol):
     def submit_command(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """Return the command that submits the script."""
 
-    def bundled(self, bundle: BundleValues, /) -> BundleText:
-        """Return the scripts and the submission of a bundle. Raises SubmissionError if there are no bundles here."""
-
     def submitted_id(self, text: str, /) -> str | None:
         """Return the job's id, from the answer to `submit_command`; None if the answer does not tell it for sure."""
 
@@ -256,9 +252,6 @@ class Scheduler(Protocol):
 
     def has_ended(self, stderr: str, /) -> bool:
         """Return whether a cancellation failed because the job had ended meanwhile."""
-
-    def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return commands that make jobs write their stacks to their logs and go on; empty if there is no such way."""
 
     def says_out_of_memory(self, log_tail: str, /) -> bool:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.retry import Clock, process_limit
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -159,11 +159,6 @@ class Commands:
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
-
-    def dump_stacks(self, job_ids: Iterable[str]) -> None:
-        """Make the jobs' commands write their stacks to their logs."""
-        for argv in self.scheduler.stack_dumps(job_ids):
-            self.run(argv)
 
     def _ask(self, queries: Iterable[Query[Found]]) -> tuple[list[Found] | None, Answer | None]:
         """Return the rows of all answers, or None and the first failure."""

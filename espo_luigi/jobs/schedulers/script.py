@@ -69,6 +69,9 @@ class PackOptions(JobOptions):
     step_options: Mapping[str, str] = field(default_factory=dict)
 
 
+# The kinds of `bundle`: see `bundles.model`.
+STEPS, ARRAY, PILOT = "steps", "array", "pilot"
+
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
 # The options that are lists, and those that map names to values; all other options are text.
 LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
@@ -139,6 +142,16 @@ def task_name(run: str, rule: str, wildcards: Mapping[str, str], salt: str = "")
 def submission_name(task: str, submission: int) -> str:
     """Name the job of a submission. No two submissions ever use the same name."""
     return f"{task}.{submission}"
+
+
+def element_name(name: str, place: object) -> str:
+    """Name an element of the array called `name`, as rows of a scheduler's answer do."""
+    return f"{name}[{place}]"
+
+
+def array_of(name: str) -> str:
+    """Return the name given to the scheduler: of the array for an element, else the job's own."""
+    return name.partition("[")[0]
 
 
 def workers_name(owner: str) -> str:

@@ -26,7 +26,7 @@ from espo_luigi.driver.luigi_glue import worker
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.jobs.order import Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
-from espo_luigi.jobs.schedulers.slurm.parse import in_words
+from espo_luigi.jobs.schedulers.slurm_parse import in_words
 from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import standing as report
 from espo_luigi.overview.standing import trace_of, traces_like

@@ -13,9 +13,10 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, Bundling
+from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.engine import fitted
 from espo_luigi.jobs.lifecycle.submit import bundling_of
+from espo_luigi.jobs.schedulers.script import ARRAY, PILOT
 
 
 class Packed(SlurmTask):
@@ -67,7 +68,7 @@ def test_what_cannot_be_had_is_refused(
     tmp_path: Path, engine: str, given: Mapping[str, str], limits: str, words: str
 ) -> None:
     from espo_luigi.jobs.engine import BatchEngine
-    from espo_luigi.jobs.schedulers.known import SCHEDULERS
+    from espo_luigi.jobs.schedulers import SCHEDULERS
 
     (tmp_path / "profile.yml").write_text(f"limits: {limits}\n")
     say(engine, profile=str(tmp_path / "profile.yml"))

@@ -16,7 +16,7 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 
 class Job(SlurmTask):

@@ -20,7 +20,7 @@ from espo_luigi.errors import ConfigurationError, EspoError, SizingError, Submis
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 SEED = {
     "walltime": "99:99:99",

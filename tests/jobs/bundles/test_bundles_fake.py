@@ -11,13 +11,13 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
-from espo_luigi.jobs.bundles.model import ARRAY, STEPS
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import PLANNED, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.script import PackOptions
+from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, PackOptions
 
 NAMES = "abcd"
 

@@ -16,11 +16,13 @@ from real_clusters import MIB, running, start_driver
 from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.bundles.model import ARRAY, KINDS, PILOT, STEPS, Bundling
+from espo_luigi.errors import Failure
+from espo_luigi.jobs.bundles.model import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Outcome, Success
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from espo_luigi.jobs.lifecycle.requests import Handle, Outcome, Success
+from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2)

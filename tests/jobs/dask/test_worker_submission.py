@@ -10,10 +10,10 @@ from fake_clock import FakeClock
 
 from espo_luigi.jobs.dask.jobqueue import Session, _Keeper
 from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.script import workers_name
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 

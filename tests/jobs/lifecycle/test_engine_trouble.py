@@ -23,8 +23,8 @@ from espo_luigi.jobs.lifecycle.requests import Handle, Success
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.settings import BatchSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]

@@ -15,12 +15,13 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi import files
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.requests import Success
 from espo_luigi.jobs.lifecycle.state import Intent
 from espo_luigi.jobs.state import JobState
 
@@ -332,10 +333,8 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     handle = fake.submitted(work.order("a"), fake.managers[0])
     ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
     monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
-    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
     signals.cancel(ours)
-    signals.dump(ours)
     # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
     ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
     signals.send([])
-    assert (sent, ours.intent.cancelled, ours.intent.dumped) == ([], None, None)
+    assert (sent, ours.intent.cancelled) == ([], None)

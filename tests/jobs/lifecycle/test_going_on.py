@@ -8,13 +8,14 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, directives
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions, directives
 from espo_luigi.jobs.settings import BatchSettings
 
 RECORD = Record("run.Rule.0", "Rule", {}, memory_bytes=2**30, time_minutes=180, log_pattern="log")

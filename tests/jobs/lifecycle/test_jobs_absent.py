@@ -9,10 +9,11 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
+from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 from espo_luigi.jobs.settings import BatchSettings
 
 

@@ -33,22 +33,11 @@ def test_a_heartbeat_is_read_again_before_its_job_is_taken_for_hanging(fake: Fak
     assert handle.outcome is None and fake.calls("scancel") == []
 
 
-def test_a_heartbeat_is_read_again_between_the_stack_and_the_cancellation(fake: FakeCluster, work: Work) -> None:
-    running(fake, work, "a", beat_seconds=1000.0)
-    fake.eventually(lambda: fake.calls("scancel"))
-    (work.folder / "heartbeats" / "a").write_text("it goes on")
-    fake.clock.go_on(2)
-    assert len(fake.calls("scancel")) == 1 and "--signal=USR1" in fake.calls("scancel")[0]
-
-
-def test_many_jobs_that_hang_take_one_command_for_their_stacks_and_one_to_end_them(
-    fake: FakeCluster, work: Work
-) -> None:
+def test_many_jobs_that_hang_take_one_command_to_end_them(fake: FakeCluster, work: Work) -> None:
     running(fake, work, *"abcdefgh")
-    fake.eventually(lambda: len(fake.calls("scancel")) == 2)
-    dump, cancel = (call.split() for call in fake.calls("scancel"))
-    assert "--signal=USR1" in dump and "--signal=USR1" not in cancel
-    assert set("12345678") <= set(dump) and set("12345678") <= set(cancel)
+    fake.eventually(lambda: fake.calls("scancel"))
+    (cancel,) = fake.calls("scancel")
+    assert set("12345678") <= set(cancel.split()) and "--signal" not in cancel
 
 
 def test_a_driver_that_was_away_lets_all_waiting_begin_anew(

@@ -21,8 +21,8 @@ from espo_luigi.jobs.lifecycle.policy import (
 )
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.jobs.settings import BatchSettings, Patience
 from espo_luigi.jobs.state import JobState
 
@@ -50,7 +50,7 @@ SILENT = Seen(answered=False)
 RUNNING, PENDING, LEAVING = seen(Phase.RUNNING), seen(Phase.PENDING), seen(Phase.LEAVING)
 HOPELESS = seen(Phase.PENDING, hopeless=True)
 UNSTARTABLE = seen(Phase.PENDING, hopeless=True, launch_failed=True)
-END = Action(Do.END)
+END, STALLED = Action(Do.END), Action(Do.CANCEL, Cause.STALLED)
 NOTHING, NO_INTENT = Files(), Intent()
 
 
@@ -106,18 +106,10 @@ ROWS = {
     "pends": Known(WAIT, 1e6, seen=PENDING),
     "without hope": Known(Action(Do.CANCEL, Cause.HOPELESS), PATIENCE.hopeless, seen=HOPELESS),
     "its node could not start it": Known(Action(Do.CANCEL, Cause.NODE), PATIENCE.hopeless, seen=UNSTARTABLE),
-    "runs without a sign of life": Known(Action(Do.DUMP_STACK), STALL),
-    "runs, heard later": Known(Action(Do.DUMP_STACK), STALL + 50, files=Files(heard=EPOCH + 50)),
+    "runs without a sign of life": Known(STALLED, STALL),
+    "runs, heard later": Known(STALLED, STALL + 50, files=Files(heard=EPOCH + 50)),
     "a member waits for its turn": Known(WAIT, 1e6, MEMBER),
-    "a member runs without a sign of life": Known(
-        Action(Do.DUMP_STACK), STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
-    ),
-    "asked for its stack": Known(
-        Action(Do.CANCEL, Cause.STALLED), STALL + PATIENCE.stack_dump, intent=Intent(dumped=EPOCH + STALL)
-    ),
-    "asked for its stack, a sign of life": Known(
-        Action(Do.DUMP_STACK), 2 * STALL, files=Files(heard=EPOCH + STALL), intent=Intent(dumped=EPOCH + 9)
-    ),
+    "a member runs without a sign of life": Known(STALLED, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)),
 }
 
 

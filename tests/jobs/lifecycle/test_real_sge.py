@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import socket
 import stat
 import subprocess
@@ -31,7 +32,7 @@ from throwaway_sge import ThrowawayGridEngine, queue
 
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.requests import Handle
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 
@@ -201,13 +202,26 @@ def broken(work: Work, cluster: ThrowawayGridEngine) -> Iterator[SgeOptions]:
     cluster.run("qconf", "-dq", "broken.q")
 
 
-def test_a_job_that_cannot_start_is_cancelled_and_fails_with_where_to_look(
+def test_a_job_that_cannot_start_is_cancelled_and_fails_with_the_accountings_words(
     work: Work, cluster: ThrowawayGridEngine, broken: SgeOptions
 ) -> None:
     with running(work, cluster, retries=1) as manager:
         failure = failure_of(manager.submit(work.order("a", options=broken)))
     assert failure.cause is Cause.HOPELESS
-    assert "Eqw (qstat -j " in failure.message
+    assert "Eqw (application error returned, " in failure.message
+    assert work.starts() == []
+
+
+def test_a_log_folder_that_is_not_on_the_nodes_is_named_at_once(work: Work, cluster: ThrowawayGridEngine) -> None:
+    cluster.run("qmod", "-d", "*")
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a"))
+        eventually(lambda: handle.standing.job_id is not None)
+        shutil.rmtree(work.folder / "sge_logs")
+        cluster.run("qmod", "-e", "*")
+        failure = failure_of(handle, 30)
+    assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
+    assert "Eqw (opening input/output file, " in failure.message
     assert work.starts() == []
 
 

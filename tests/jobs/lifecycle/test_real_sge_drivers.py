@@ -25,14 +25,13 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine
 
-from espo_luigi.errors import SubmissionError
+from espo_luigi.errors import Failure, SubmissionError
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
 

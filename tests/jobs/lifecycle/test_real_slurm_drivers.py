@@ -24,15 +24,15 @@ from real_clusters import (
 from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
-from espo_luigi.errors import SubmissionError
+from espo_luigi.errors import Failure, SubmissionError
 from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Handle, Success
+from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm
 

@@ -18,11 +18,12 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
-from espo_luigi.files import read_object
+from espo_luigi.files import read_object, this_version
 from espo_luigi.jobs.lifecycle.control import request_stop, take_control
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
+from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.settings import BatchSettings
@@ -88,6 +89,16 @@ def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: 
     first = store.salt
     store.create_folders()
     assert store.salt == first != other.salt
+
+
+def test_a_folder_of_another_layout_is_refused_with_the_version_that_can_read_it(store: RecordStore) -> None:
+    said = {"layout": LAYOUT + 1, "version": "9.9"}
+    (store.folder / "layout.json").write_text(json.dumps(said))
+    with pytest.raises(SubmissionError, match=r"finish or cancel the run with espo_luigi 9\.9, or choose another"):
+        store.create_folders()
+    (store.folder / "layout.json").write_text(json.dumps(said | {"layout": LAYOUT}))
+    store.create_folders()
+    assert f'"version": "{this_version()}"' in (store.folder / "layout.json").read_text()
 
 
 def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
@@ -285,25 +296,28 @@ def test_a_driver_gets_all_the_folders_that_it_wants_or_none_and_leaves_nothing_
     held = HeldLocks(on_lost=pytest.fail)
     try:
         with pytest.raises(SecondDriverError, match=rf"{tmp_path}/b: process {first.pid}"):
-            held.hold(locks("b", "a"))
+            held.hold(*locks("b", "a"))
         assert locks("a")[0].holder() is None
     finally:
         first.kill()
         first.wait()
-    held.hold(locks("b", "a"))
-    held.hold(locks("b", "c"))
+    held.hold(*locks("b", "a"))
+    held.hold(*locks("b", "c"))
     assert [lock.holder() is not None for lock in locks("a", "b", "c")] == [True] * 3
     held.release()
     assert [list((tmp_path / name).iterdir()) for name in "abc"] == [[], [], []]
-    held.hold(locks("a"))
+    held.hold(*locks("a"))
     assert locks("a")[0].holder() is not None
     held.release()
 
 
-def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(tmp_path: Path) -> None:
+def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.05)
     lost: list[SecondDriverError] = []
-    held, path = HeldLocks(lost.append, refresh_every_seconds=0.05), tmp_path / "driver.lock"
-    held.hold([DriverLock(tmp_path)])
+    held, path = HeldLocks(lost.append), tmp_path / "driver.lock"
+    held.hold(DriverLock(tmp_path))
     os.utime(path, (time.time() - 1000, time.time() - 1000))
     eventually(lambda: time.time() - path.stat().st_mtime < 500, 10)
     other = json.dumps({"host": "login2", "pid": 1, "started": "1"})

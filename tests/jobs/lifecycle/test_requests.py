@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from job_work import Work
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import CANCEL
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Failure, Requests
+from espo_luigi.jobs.lifecycle.requests import Requests
 
 
 def test_a_request_that_comes_when_all_are_closed_has_its_outcome_at_once(work: Work) -> None:

@@ -12,9 +12,9 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
 from espo_luigi.jobs.lifecycle.submit import Submitter
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
 from espo_luigi.jobs.settings import BatchSettings
 
 

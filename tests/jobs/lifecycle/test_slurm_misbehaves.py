@@ -18,7 +18,7 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm(accounting=True)
 # While a file called "long" is beside it, jobs stay COMPLETING.

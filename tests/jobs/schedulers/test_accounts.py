@@ -12,12 +12,12 @@ from real_clusters import MIB, failure_of, job_id_of, running, success_of
 from throwaway_daemons import eventually
 
 from espo_luigi.jobs.accounts import read_accounts, submissions
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.parse import parse_usage as parse_qacct
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.parse import parse_usage as parse_sacct
+from espo_luigi.jobs.schedulers.gridengine_parse import parse_usage as parse_qacct
+from espo_luigi.jobs.schedulers.slurm_parse import parse_usage as parse_sacct
 from espo_luigi.report.job_use import accounted
 
 if TYPE_CHECKING:

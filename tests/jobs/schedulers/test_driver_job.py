@@ -13,12 +13,12 @@ from fake_clock import FakeClock
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
+from espo_luigi.jobs.schedulers.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
-from espo_luigi.jobs.schedulers.slurm.parse import row
+from espo_luigi.jobs.schedulers.slurm_parse import row
 
 PYTHON = sys.executable
 # The job's SIGTERM, which it hands on, arrives while the driver is at its end.

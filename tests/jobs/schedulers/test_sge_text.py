@@ -14,12 +14,22 @@ from typing import Any
 import pytest
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import parse_time
-from espo_luigi.jobs.schedulers import known as schedulers
+from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Directive, Phase
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.parse import (
+from espo_luigi.jobs.schedulers.gridengine import (
+    SgeOptions,
+    accounting,
+    arguments,
+    handed_on,
+    log_path,
+    log_pattern,
+    render,
+    submit_command,
+)
+from espo_luigi.jobs.schedulers.gridengine_parse import (
     has_ended,
     parse_qacct,
     parse_qstat,
@@ -29,16 +39,6 @@ from espo_luigi.jobs.schedulers.gridengine.parse import (
     seconds_of,
     sge_name,
     submitted_id,
-)
-from espo_luigi.jobs.schedulers.gridengine.submit import (
-    SgeOptions,
-    accounting,
-    arguments,
-    handed_on,
-    log_path,
-    log_pattern,
-    render,
-    submit_command,
 )
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 

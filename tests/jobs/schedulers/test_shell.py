@@ -12,13 +12,14 @@ import test_slurm_text
 from test_bundle_text import ARRAY_OF_FOUR, ONE_GPU_EACH, PILOT_OF_FOUR, TWO_TASKS_A_GPU
 
 import espo_luigi
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.bundles.slurm import bundled
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import shell_text
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 PACKAGE = Path(espo_luigi.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.sh"))
-BUNDLES = [slurm.bundled(values) for values in (ONE_GPU_EACH, TWO_TASKS_A_GPU, ARRAY_OF_FOUR, PILOT_OF_FOUR)]
+BUNDLES = [bundled(slurm, values) for values in (ONE_GPU_EACH, TWO_TASKS_A_GPU, ARRAY_OF_FOUR, PILOT_OF_FOUR)]
 RENDERED = [
     *(slurm.render(values) for values in (test_slurm_text.PLAIN, test_slurm_text.FULL)),
     *(sge.render(values) for values in (test_sge_text.PLAIN, test_sge_text.FULL)),

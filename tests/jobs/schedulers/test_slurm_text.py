@@ -12,7 +12,16 @@ import pytest
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, Row, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
-from espo_luigi.jobs.schedulers.slurm.parse import (
+from espo_luigi.jobs.schedulers.slurm import (
+    SlurmOptions,
+    directive,
+    directives,
+    environment,
+    log_path,
+    log_pattern,
+    render,
+)
+from espo_luigi.jobs.schedulers.slurm_parse import (
     STATES,
     in_words,
     parse_sacct,
@@ -23,15 +32,6 @@ from espo_luigi.jobs.schedulers.slurm.parse import (
     row,
     says_out_of_memory,
     submitted_id,
-)
-from espo_luigi.jobs.schedulers.slurm.submit import (
-    SlurmOptions,
-    directive,
-    directives,
-    environment,
-    log_path,
-    log_pattern,
-    render,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"

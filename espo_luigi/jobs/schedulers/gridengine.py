@@ -1,4 +1,4 @@
-"""Grid Engine as a `base.Scheduler`: options, scripts and commands; `parse` reads the answers.
+"""Grid Engine as a `base.Scheduler`: options, scripts and commands; `gridengine_parse` reads the answers.
 
 The options stand in the script's ``#$`` lines, so that it can be read and submitted by hand. qsub gets them as
 arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold such lines.
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import BundleText, BundleValues
 from espo_luigi.jobs.resources import MIB, mib, render_memory
 from espo_luigi.jobs.schedulers.base import Accounting, Directive, Found, Query, Row, Usage, chunked
-from espo_luigi.jobs.schedulers.gridengine.parse import (  # noqa: F401  # some only as this is a `Scheduler`
+from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
     in_words,
@@ -260,13 +259,6 @@ def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
-def bundled(bundle: BundleValues) -> BundleText:
-    """Raise SubmissionError: bundles are for Slurm only."""
-    raise SubmissionError(
-        f"pack = {bundle.bundling.most}: on {NAME} each task is a job of its own; remove `pack`, or set it to 1"
-    )
-
-
 def _lines(words: Sequence[str]) -> list[str]:
     """Return lines of an option with its values, quoted as qsub reads its ``#$`` lines."""
     lines: list[str] = []
@@ -333,11 +325,6 @@ def _qacct(
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     """Return commands that cancel the user's own jobs by id, as few as the length of a command line allows."""
     return [("qdel", *group) for group in chunked(job_ids)]
-
-
-def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return nothing: Grid Engine signals a job only before it ends the job, which then writes its stack."""
-    return []
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

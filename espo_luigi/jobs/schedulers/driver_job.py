@@ -26,9 +26,9 @@ from espo_luigi.files import read_json, write_atomically
 from espo_luigi.jobs.local.srun import allocation_of
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 logger = logging.getLogger("espo_luigi.driver_job")
 

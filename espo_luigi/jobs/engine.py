@@ -6,21 +6,21 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Success
-from espo_luigi.jobs.lifecycle.state import done
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, seconds_of
+from espo_luigi.jobs.order import JobOrder, done, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
@@ -55,9 +55,9 @@ class BatchEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
         for order in orders:
-            if order.workers:
-                order.workers.check(order.label)
-                order.workers.check_text()
+            if workers := WorkerJobs.of(order):
+                workers.check(order.label)
+                workers.check_text()
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
@@ -130,19 +130,23 @@ class BatchEngine:
     def close(self) -> None:
         """End the watching; nothing is cancelled."""
         self._ending.set()
-        self._manager.close()
+        self._manager.detach()
 
 
 def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
     """Return the order, which asks for no more than the cluster's nodes have."""
     asked = order.resources
     cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
-    workers = order.workers and order.workers.fitted(settings.node_cpus, settings.node_memory_bytes)
-    return replace(order, resources=asked.fitted(cpus, memory), workers=workers)
+    fitting = replace(order, resources=asked.fitted(cpus, memory))
+    if workers := WorkerJobs.of(order):
+        fitted_workers = workers.fitted(settings.node_cpus, settings.node_memory_bytes)
+        fitting = replace(fitting, workers=asdict(fitted_workers))
+    return fitting
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
-    of_workers = order.workers.refusals(settings.site) if order.workers else []
+    workers = WorkerJobs.of(order)
+    of_workers = workers.refusals(settings.site) if workers else []
     alone = [*settings.site.refusals(order.resources, order.options, settings.max_jobs), *of_workers]
     return alone or _refusals_of_bundle(order, settings)
 
@@ -182,7 +186,7 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
 
 def _layout(order: JobOrder, name: str) -> str:
     """Return sentences about the Dask cluster that the job called `name` will start."""
-    resources, workers = order.resources, order.workers
+    resources, workers = order.resources, WorkerJobs.of(order)
     if workers:
         # Importing Dask takes half a second.
         from espo_luigi.jobs.dask.jobqueue import job_script

@@ -120,8 +120,6 @@ def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Pa
 
 
 def read_records(workdir: Path) -> tuple[list[Record], str]:
-    """Return the records of a run's submissions, and the problem with reading them, if any."""
-    try:
-        return list(RecordStore(workdir / STATE_FOLDER).all()), ""
-    except EspoError as error:
-        return [], str(error)
+    """Return the records of a run's submissions, and the problems with reading others, if any."""
+    problems: list[str] = []
+    return list(RecordStore(workdir / STATE_FOLDER).all(problems.append)), "; ".join(problems)

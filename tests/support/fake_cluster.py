@@ -13,7 +13,7 @@ from fake_clock import FakeClock, RunningClock
 from job_work import Work
 
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.requests import Handle, Outcome
+from espo_luigi.jobs.lifecycle.state import Handle, Outcome
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.settings import Patience
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
 

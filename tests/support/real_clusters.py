@@ -22,7 +22,7 @@ from throwaway_slurm import ThrowawayCluster
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers.script import JobOptions
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from espo_luigi.files import listed_names
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.control import Leftovers, OwnJobs, orphans
+from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.lifecycle.control import Leftovers, OwnJobs
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lifecycle.state import Job, between_beats
+from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lifecycle.submit import Submitter
+from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands

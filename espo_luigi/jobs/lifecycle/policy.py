@@ -9,15 +9,16 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
-from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.order import ResultWord
+from espo_luigi.jobs.lifecycle.state import Job, Success
+from espo_luigi.jobs.order import JobState, ResultWord
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 from espo_luigi.jobs.settings import BatchSettings, Patience
-from espo_luigi.jobs.state import JobState
 
 GROWTH = 1.5
 # A record's `ending` when the driver cancels a job that has written why it failed, and does not end.
@@ -242,7 +243,7 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
         # A node that cannot launch jobs (its prolog fails, say) gives them back held.
         return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now, settings.stall_timeout_seconds)
+    return _while_running(job, now, settings)
 
 
 def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
@@ -266,7 +267,8 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
 
 
-def _while_running(job: Job, now: float, timeout: float | None) -> Action:
+def _while_running(job: Job, now: float, settings: BatchSettings) -> Action:
+    timeout = settings.stall_timeout_seconds
     if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
         return WAIT
     return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
@@ -393,3 +395,30 @@ def _more_resources(record: Record, grows: str, settings: BatchSettings) -> dict
 def _grown(value: int, cap: int | None) -> int:
     grown = math.ceil(value * GROWTH)
     return grown if cap is None else min(grown, cap)
+
+
+def success_of(job: Job) -> Success:
+    """The outcome of a job whose work is done."""
+    record, result = job.record, dict(job.files.result or {})
+    log = job.log or Path(record.log_pattern)
+    return Success(str(result.get("job_id") or record.job_id), record.attempt, log, result, job.adopted)
+
+
+def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
+    """The outcome of a job that is not tried again; `words` are the scheduler's or Python's own, if any."""
+    record, row = job.record, job.row
+    if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
+        words = str((job.files.result or {}).get("exception") or "")
+    elif not words and row is not None:
+        words = job.intent.complaint or row.said
+    return Failure(
+        job.order.label,
+        f"{cause.words(job.scheduler)}{f': {words}' if words else ''}",
+        cause,
+        cause.explanation(job.scheduler),
+        record.attempt,
+        record.job_id or "",
+        row.node if row is not None else "",
+        job.log,
+        job.tail(),
+    )

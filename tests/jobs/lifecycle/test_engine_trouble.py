@@ -19,7 +19,7 @@ from throwaway_daemons import eventually
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
-from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources

@@ -19,11 +19,11 @@ from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.control import Signals
+from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Success
-from espo_luigi.jobs.lifecycle.state import Intent
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.lifecycle.state import Intent, Success
+from espo_luigi.jobs.order import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -338,3 +338,48 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
     signals.send([])
     assert (sent, ours.intent.cancelled) == ([], None)
+
+
+DAMAGED = "run.rule.0123456789ab"
+
+
+def damage(manager: JobManager, task: str = DAMAGED) -> None:
+    (manager.store.folder / "records" / f"{task}.json").write_text("{")
+
+
+def test_a_damaged_record_of_a_job_whose_workers_are_left_stops_no_other_job(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+    damage(manager)
+    jobs = fake.folder / "jobs"
+    jobs.write_text(f"{jobs.read_text()}9|RUNNING|n1|None|{DAMAGED}.1.workers\n")
+    fake.eventually(lambda: any("9" in call.split() for call in fake.calls("scancel")))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert manager.stopping is None
+
+
+def test_a_damaged_record_ends_its_own_task_alone_and_says_what_to_do(fake: FakeCluster, work: Work) -> None:
+    first = fake.manager()
+    task = fake.submitted(work.order("a"), first).task
+    fake.submitted(work.order("b"), first)
+    first.detach()
+    damage(first, task)
+    manager = fake.manager()
+    bad, good = manager.submit(work.order("a")), manager.submit(work.order("b"))
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "is not a record of a submission" in outcome.words
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_damaged_record_keeps_no_job_of_an_earlier_driver_from_being_cancelled(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = fake.manager()
+    for name in "abc":
+        fake.submitted(work.order(name), first)
+    first.detach()
+    damage(first)
+    assert fake.manager().cancel_all() == 3
+    assert f"{DAMAGED}.json is not a record" in caplog.text

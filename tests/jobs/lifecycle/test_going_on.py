@@ -11,7 +11,7 @@ from job_work import Work
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.site import Site

@@ -11,7 +11,7 @@ from job_work import Work
 
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import BatchSettings

@@ -15,11 +15,11 @@ from job_work import Work
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.control import request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, RateLimit
-from espo_luigi.jobs.state import JobState
 
 
 @pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])
@@ -313,13 +313,6 @@ def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_no
     assert "cancelled 2 job(s)" in caplog.text
     outcome = fake.outcome(handle, 1)
     assert isinstance(outcome, Failure) and outcome.message.startswith("rule (name=b) failed: ")
-
-
-def test_a_record_that_cannot_be_read_keeps_no_known_job_from_being_cancelled(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager()
-    fake.eventually(has_id(manager.submit(work.order("a"))))
-    (manager.store.folder / "records" / "damaged.json").write_text("{")
-    assert manager.cancel_all() == 1
 
 
 def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle(fake: FakeCluster, work: Work) -> None:

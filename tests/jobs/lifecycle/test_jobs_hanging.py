@@ -10,7 +10,7 @@ import pytest
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 

@@ -25,7 +25,7 @@ from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder

@@ -21,10 +21,10 @@ from espo_luigi.jobs.lifecycle.policy import (
 )
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.settings import BatchSettings, Patience
-from espo_luigi.jobs.state import JobState
 
 STALL = 1800.0
 PATIENCE = Patience()

@@ -31,7 +31,7 @@ from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine, queue
 
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.requests import Handle
+from espo_luigi.jobs.lifecycle.state import Handle
 from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]

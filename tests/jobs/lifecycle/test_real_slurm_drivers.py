@@ -29,7 +29,7 @@ from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.jobs.lifecycle.requests import Handle, Success
+from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions

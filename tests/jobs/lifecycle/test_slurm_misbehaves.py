@@ -117,7 +117,7 @@ def test_a_job_whose_run_is_over_does_not_stay_after_its_result(work: Work, clus
     manager = work.manager(cluster.environ)
     manager.start()
     outcome = success_of(manager.submit(work.order("a", "linger")), 30)
-    manager.close()
+    manager.detach()
     eventually(lambda: state_of(cluster, outcome.job_id) == "CANCELLED", 15)
 
 
@@ -125,7 +125,7 @@ def test_jobs_of_the_end_that_go_by_themselves_are_not_cancelled(work: Work, clu
     manager = work.manager(cluster.environ)
     manager.start()
     outcome = success_of(manager.submit(work.order("a")), 30)
-    manager.close()
+    manager.detach()
     eventually(lambda: state_of(cluster, outcome.job_id) == "COMPLETED", 15)
 
 

@@ -139,8 +139,12 @@ class BatchEngine:
         record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
         return record is not None and record.state in (SUBMITTING, SUBMITTED)
 
-    def stop(self, order_id: str) -> None:
-        """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+    def cancel(self, order_id: str) -> None:
+        """Cancel the job of that order, which fails; the others go on."""
+        self._manager.cancel(order_id)
+
+    def stop(self) -> None:
+        """Cancel all jobs of this run."""
         self._ending.set()
         if self._is_first_to_stop():
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())

@@ -281,8 +281,11 @@ class Engine(Protocol):
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds."""
 
-    def stop(self, order_id: str) -> None:
-        """End the job of that order, or all jobs of the run, and start no further ones."""
+    def cancel(self, order_id: str) -> None:
+        """End the job of that order; the others go on."""
+
+    def stop(self) -> None:
+        """End all jobs, and start no further ones."""
 
     def detach(self) -> None:
         """Leave running jobs to the next driver, where they can outlive this one; else stop them."""

@@ -192,6 +192,7 @@ class LocalEngine:
         self._children: dict[str, Child] = {}
         self._said: set[str] = set()
         self._stopping = False
+        self._cancelled: set[str] = set()
         self._over = ""
         self._waited_in_vain = False
 
@@ -219,12 +220,13 @@ class LocalEngine:
             If the job fails; it carries the `Failure`.
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
+        self._cancelled.discard(order.id)
         order.report(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
-            if self._over:
-                raise JobError(Failure(order.label, f"not started: {self._over}"))
+            if self._over or order.id in self._cancelled:
+                raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
             order.report(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
@@ -250,18 +252,21 @@ class LocalEngine:
                 raise
             raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log)) from None
 
-    def stop(self, order_id: str) -> None:
-        """Stop the job of that order, if it runs, and start no further jobs."""
+    def cancel(self, order_id: str) -> None:
+        """Stop the job of that order, or do not start it; the others go on."""
+        self._cancelled.add(order_id)
+        if child := self._children.get(order_id):
+            child.stop()
+
+    def stop(self) -> None:
+        """Stop all jobs, and start no further ones."""
         self._stopping = True
-        child = self._children.get(order_id)
-        if child is not None:
+        for child in list(self._children.values()):
             child.stop()
 
     def detach(self) -> None:
         """Stop all jobs and end, as jobs cannot outlive this driver."""
-        self._stopping = True
-        for child in list(self._children.values()):
-            child.stop()
+        self.stop()
         self.close()
 
     def close(self) -> None:
@@ -291,6 +296,8 @@ class LocalEngine:
     def _start(self, order: JobOrder, node: str) -> Child:
         with self._lock:
             child = self._children[order.id] = self._launcher.start(order, node)
+            if order.id in self._cancelled:
+                child.stop()
         return child
 
     def _wait(self, order: JobOrder, child: Child) -> None:

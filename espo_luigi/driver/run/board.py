@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summary_line
+from espo_luigi.driver.display.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
 from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.errors import Failure, ProcessLimitError
@@ -49,8 +49,8 @@ class Rule:
 class BegunTask:
     """A task that was begun, and the state of its job. `running_since` is 0 until the job runs.
 
-    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people.
-    `espo why` knows the task by `words`.
+    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `column` of the displays
+    counts it. `message` is for people. `espo why` knows the task by `words`.
     """
 
     id: str
@@ -63,6 +63,7 @@ class BegunTask:
     message: str = "waiting"
     percent: int | None = None
     state: JobState = JobState.READY
+    column: str = WAITING
     reason: str = ""
     running_since: float = 0.0
     words: str = ""
@@ -128,8 +129,8 @@ class Board:
             if job := self.state.jobs.get(task_id):
                 job.message, job.percent = standing.message, standing.percent
                 job.state, job.reason = standing.state or job.state, standing.reason
-                runs = column_of(job.state, bool(job.running_since)) == RUNNING
-                job.running_since = (job.running_since or time.time()) if runs else 0.0
+                job.column = COLUMNS.get(job.state, job.column)
+                job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 
     def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0) -> None:
         """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown."""

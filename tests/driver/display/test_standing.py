@@ -21,7 +21,7 @@ from toy_tasks import run
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import column_of, cpu_time, seconds_left
+from espo_luigi.driver.display.status import cpu_time, seconds_left
 from espo_luigi.driver.luigi_glue import worker
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.errors import Failure
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
-        assert (job["label"], column_of(job["state"], True), told["left"]) == (task.label(), "running", {})
+        assert (job["label"], job["column"], told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:

@@ -14,11 +14,11 @@ from luigi.configuration import get_config
 from luigi.rpc import RemoteScheduler
 from luigi.scheduler import Scheduler, SimpleTaskState
 from luigi.worker import TaskProcess, TaskStatusReporter, Worker
+from luigis_private_names import PRIVATE_NAMES
 
 import espo_luigi
 import espo_luigi.tasks.ports  # which imports sciluigi without its side effects
 from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory, install
-from luigis_private_names import PRIVATE_NAMES
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler, ReadyTasks
 from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
 from espo_luigi.driver.luigi_glue.worker import EspoWorker

@@ -349,7 +349,7 @@ def stop_from_outside(how: str) -> str:
     name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
     _refuse_driver_without_jobs()
-    note = withdraw(state_dir(), Commands(slurm, chosen.commands))
+    note = withdraw(state_dir(), Commands(slurm, chosen))
     if note is not None and note.alone:
         return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
     stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)

@@ -38,9 +38,10 @@ from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
-from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 

@@ -82,7 +82,7 @@ class BatchEngine:
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
-            order.report(done(outcome.result))
+            order.on_progress(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome)

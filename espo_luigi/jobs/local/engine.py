@@ -222,14 +222,14 @@ class LocalEngine:
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
         self._cancelled.discard(order.id)
-        order.report(Standing("waiting for free CPUs", state=JobState.READY))
+        order.on_progress(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
             if self._over or order.id in self._cancelled:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
-            order.report(Standing("running", state=JobState.RUNNING))
+            order.on_progress(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
@@ -238,7 +238,7 @@ class LocalEngine:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
         try:
             succeeded = _checked_result(order, result, self._launcher.why_killed)
-            order.report(done(succeeded))
+            order.on_progress(done(succeeded))
             return seconds_of(succeeded)
         except JobInputError:
             raise
@@ -306,7 +306,7 @@ class LocalEngine:
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
                 where = f"running on {heartbeat.get('node')}"
-                order.report(at_work(where, heartbeat))
+                order.on_progress(at_work(where, heartbeat))
         del self._children[order.id]
         if child.refused:
             raise JobError(Failure(order.label, f"not started: {child.refused}"))

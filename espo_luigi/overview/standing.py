@@ -25,7 +25,7 @@ from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json
-from espo_luigi.jobs.energy import in_words
+from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.local.engine import KILLED

@@ -201,7 +201,7 @@ class JobManager:
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
-        self._tolerantly(partial(self._end_unwanted, now))
+        self._tolerantly(self._end_unwanted)
         self._submit_ready()
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
@@ -369,15 +369,13 @@ class JobManager:
 
     # Stopping.
 
-    def _end_unwanted(self, now: float) -> None:
+    def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
             self._ready.remove(job)
             self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
         for job in list(self._jobs.values()):
-            cancelled, again = job.intent.cancelled, self.settings.patience.cancel_again
-            is_due = job.record.job_id and (cancelled is None or job.lasts(cancelled, now, again))
-            if job.order.id in self._unwanted and is_due:
-                self._guarded(partial(self._cancel, ending=Cause.DRIVER_CANCELLED), job)
+            if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
+                self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)
 
     def _cancel_orphans(self) -> None:
         unwanted = [] if self._locks.lost else self._watcher.orphans_at_the_end()

@@ -197,8 +197,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
     CANCELLING          it leaves its node [absent_after]                                        END
-    CANCELLING          it has a cause to be cancelled still [cancel_again]                      CANCEL
-    QUEUED, RUNNING     it waits without hope [hopeless]                                         CANCEL
+    CANCELLING          it is there still [cancel_again]                                         CANCEL
+    QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
     =================== ======================================================================== ============
     """
@@ -222,7 +222,9 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
-    elif cancelled is None or job.watched_for(cancelled, now, patience.cancel_again):
+    elif cancelled is not None:
+        cancel = job.watched_for(cancelled, now, patience.cancel_again)
+    else:
         cancel = _waits_without_hope(job, now, patience) or _hangs(job, now, settings)
     return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
 
@@ -271,7 +273,9 @@ def _hangs(job: Job, now: float, settings: BatchSettings) -> bool:
 
 
 def cause_to_cancel(job: Job) -> Cause:
-    """Why the driver cancels a job that waits without hope, or hangs."""
+    """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
+    if job.record.ending:
+        return Cause(job.record.ending)
     if job.row is None or not job.row.hopeless:
         return Cause.STALLED
     # A node that cannot launch jobs (its prolog fails, say) gives them back held.

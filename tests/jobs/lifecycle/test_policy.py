@@ -103,13 +103,12 @@ ROWS = {
         replace(MEMBER, ending=Cause.STALLED),
         intent=Intent(cancelled=EPOCH),
     ),
-    "cancelled, and without hope still": Known(
+    "cancelled, and there still": Known(
         JobState.CANCELLING,
         CANCEL,
-        PATIENCE.hopeless + PATIENCE.cancel_again,
+        PATIENCE.cancel_again,
         CANCELLED,
-        HOPELESS,
-        intent=Intent(cancelled=EPOCH + PATIENCE.hopeless),
+        intent=Intent(cancelled=EPOCH),
     ),
     "its result says success": Known(JobState.ENDED, SUCCEED, files=said("success")),
     "success, and it has ended": Known(JobState.ENDED, SUCCEED, seen=seen(Phase.COMPLETED), files=said("success")),

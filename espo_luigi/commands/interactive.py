@@ -27,9 +27,9 @@ from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, submit_driver
-from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues, checked, own_names, safe
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.schedulers.script import ScriptValues, checked, safe
 from espo_luigi.jobs.schedulers.slurm import memory_asked, sizes
+from espo_luigi.jobs.settings import JobOptions, Site, own_names
 
 logger = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, task_name
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import ARRAY, STEPS, BatchSettings
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
 from espo_luigi.jobs.resources import GIB, Resources
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.settings import JobOptions
 
 # Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
 # Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,

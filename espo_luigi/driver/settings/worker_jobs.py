@@ -23,7 +23,7 @@ from espo_luigi.jobs.dask.jobs import Directive, WorkerJobs, read_directive, rea
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.settings import JobOptions
 
 _NUMBERS = ("jobs", "n", "minimum_jobs", "maximum_jobs", "cores", "job_cpu", "processes", "death_timeout")
 _TEXTS = ("memory", "job_mem", "walltime", "wait_for_workers", "idle_timeout", "interface")

@@ -18,9 +18,6 @@ from espo_luigi.jobs.resources import MIB, mib
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
-    ARRAY,
-    PILOT,
-    STEPS,
     ScriptValues,
     checked,
     render_cd,
@@ -31,6 +28,7 @@ from espo_luigi.jobs.schedulers.script import (
     shell_text,
 )
 from espo_luigi.jobs.schedulers.slurm import DIRECTIVE, directives, header_lines, memory_asked, sizes
+from espo_luigi.jobs.settings import ARRAY, PILOT, STEPS
 
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"

@@ -28,18 +28,15 @@ from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import (
     CLAIM_VARIABLE,
-    LISTS,
     NAME_VARIABLE,
     SCRATCH_VARIABLE,
     START_VARIABLE,
-    TABLES,
-    JobOptions,
     ScriptValues,
     option_exports,
     render_cd,
     rendered_setup,
 )
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.settings import LISTS, TABLES, JobOptions, Site
 
 logger = logging.getLogger(__name__)
 

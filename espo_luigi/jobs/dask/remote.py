@@ -25,7 +25,8 @@ from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.settings import JobOptions
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -21,8 +21,8 @@ from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.settings import ARRAY, PILOT, STEPS, BatchSettings, PackOptions
 
 logger = logging.getLogger(__name__)
 

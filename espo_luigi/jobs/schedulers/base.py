@@ -34,7 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from espo_luigi.jobs.schedulers.script import PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
+from espo_luigi.jobs.settings import PackOptions
 
 
 class Phase(enum.Enum):

@@ -32,7 +32,6 @@ from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some 
 )
 from espo_luigi.jobs.schedulers.script import (
     VARIABLE_NAME,
-    PackOptions,
     ScriptValues,
     checked,
     log_stem,
@@ -41,6 +40,7 @@ from espo_luigi.jobs.schedulers.script import (
     safe,
     shell_text,
 )
+from espo_luigi.jobs.settings import PackOptions
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"

@@ -14,22 +14,7 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import MIB, Resources, mib
 from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
-from espo_luigi.jobs.schedulers.script import (
-    ARRAY,
-    PACKING,
-    PILOT,
-    STEPS,
-    JobOptions,
-    PackOptions,
-    ScriptValues,
-    array_of,
-    checked,
-    log_stem,
-    own_names,
-    positive,
-    render_script,
-    safe,
-)
+from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -47,6 +32,7 @@ from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only 
     says_out_of_memory,
     submitted_id,
 )
+from espo_luigi.jobs.settings import ARRAY, PACKING, PILOT, STEPS, JobOptions, PackOptions, own_names
 
 NAME = "Slurm"
 SUBMIT = "sbatch"

@@ -13,8 +13,8 @@ import toy_tasks
 from luigi.configuration import get_config
 from toy_tasks import run
 
+from espo_luigi.driver.board import board
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run.board import board
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, RecordStore
 

@@ -22,9 +22,10 @@ from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 from espo_luigi.jobs.schedulers.slurm_parse import parse_sacct, parse_scontrol, parse_squeue
+from espo_luigi.jobs.settings import ARRAY, PILOT, STEPS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

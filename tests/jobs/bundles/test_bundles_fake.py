@@ -17,7 +17,7 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import PLANNED, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, PackOptions
+from espo_luigi.jobs.settings import ARRAY, STEPS, PackOptions
 
 NAMES = "abcd"
 

@@ -20,8 +20,8 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,

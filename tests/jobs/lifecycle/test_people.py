@@ -26,7 +26,7 @@ from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
 from espo_luigi.jobs.resources import Resources
@@ -280,7 +280,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
         for n in "123"
     ]
     engine, waited = LocalEngine(LocalSettings(("false",), 2, 2**34)), []
-    monkeypatch.setattr("espo_luigi.jobs.local.engine.DRIVERS_PATIENCE_SECONDS", 1.2)
+    monkeypatch.setattr("espo_luigi.jobs.local.DRIVERS_PATIENCE_SECONDS", 1.2)
     for order in orders:
         began = time.monotonic()
         with pytest.raises(

@@ -15,7 +15,7 @@ from espo_luigi.driver.settings.worker_jobs import scheduler_job, worker_table, 
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -57,7 +57,7 @@ def show_plan(ends: Sequence[Any]) -> int:
 @click.option("--region", default="", metavar="NAME,...", help="The same as --piece, where pieces are regions.")
 @click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
 @click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
-@click.option("--dag", type=_PATH, metavar="FILE", help="Draw it: .svg, .png, or .mmd for Mermaid.")
+@click.option("--dag", type=click.Choice(["mermaid", "dot"]), help="Print its graph instead, for a program that draws.")
 @json_option
 def plan(
     rules: tuple[str, ...],
@@ -70,7 +70,7 @@ def plan(
     region: str,
     rerun: str | None,
     each: bool,
-    dag: Path | None,
+    dag: str | None,
     as_json: bool,
 ) -> int:
     """What a run would do, why, and what it would cost.
@@ -80,7 +80,7 @@ def plan(
     from luigi.configuration import get_config
 
     from espo_luigi.overview import plan_text
-    from espo_luigi.overview.dag import draw
+    from espo_luigi.overview.dag import NOTATIONS, nodes_of
     from espo_luigi.overview.plan import plan_of
     from espo_luigi.overview.standing import BLOCKED
     from espo_luigi.tasks import staleness
@@ -91,9 +91,9 @@ def plan(
     with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
         selection = Selection(first, until, only, full_ids(sim_id), pool, piece, region)
         found = plan_of(rules, selection)
-    if dag is not None:
-        draw(found, dag, by_task=selection.is_of_one_simulation)
-    if as_json:
+    if dag:
+        say(NOTATIONS[dag](nodes_of(found, by_task=selection.is_of_one_simulation)))
+    elif as_json:
         print_json(plan_text.as_json(found), indent=None)
     else:
         say(plan_text.render_plan(found, each=each, width=line_width()))

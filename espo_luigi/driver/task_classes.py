@@ -15,7 +15,7 @@ from luigi.parameter import _no_value
 
 from espo_luigi.errors import SizingError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory, parse_time
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 # The classes that a parameter may have that is a resource without a default.
 _KINDS_OF_RESOURCES = (luigi.Parameter, luigi.IntParameter, luigi.NumericalParameter, luigi.ChoiceParameter)

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +25,7 @@ from espo_luigi.files import (
     this_version,
     write_atomically,
 )
-from espo_luigi.jobs.retry import Clock, start
+from espo_luigi.jobs.retry import Clock, Minutely, start
 
 logger = logging.getLogger(__name__)
 
@@ -135,23 +135,21 @@ def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
 class HeldLocks:
     """All locks of a driver; a thread refreshes them as long as any is held.
 
-    A driver that was suspended for too long finds a lock taken. The thread then calls `on_lost` with an error that
-    names the lock.
+    A driver that was suspended for too long finds a lock taken. `on_lost` is then called with an error that names the
+    lock, and `still_held` stays false until `release`.
     """
 
-    def __init__(
-        self, on_lost: Callable[[SecondDriverError], None], refresh_every_seconds: float = REFRESH_EVERY_SECONDS
-    ) -> None:
+    def __init__(self, on_lost: Callable[[SecondDriverError], object], clock: Clock | None = None) -> None:
         self._on_lost = on_lost
-        self._every = refresh_every_seconds
+        self._clock = clock or Clock()
+        self._trouble = Minutely(self._clock)
         self._changing = threading.Lock()
         self._held: dict[Path, DriverLock] = {}
         self._released = threading.Event()
-        self._clock = Clock()
         self._looked = self._clock.now()
-        self._any_lost = False
+        self.lost = False
 
-    def hold(self, locks: Iterable[DriverLock]) -> None:
+    def hold(self, *locks: DriverLock) -> None:
         """Take all `locks` that are not held yet; if SecondDriverError or ProcessLimitError is raised, none."""
         with self._changing, contextlib.ExitStack() as undo:
             # Sorted, so that of two drivers that want the same folders at once, the first gets them all.
@@ -160,47 +158,57 @@ class HeldLocks:
                 lock.acquire()
                 undo.callback(lock.release)
             if new and not self._held:
+                self._released.set()
                 self._released = threading.Event()
-                self._looked, self._any_lost = self._clock.now(), False
+                self._looked, self.lost = self._clock.now(), False
                 start(threading.Thread(target=self._refresh, args=(self._released,), daemon=True))
             undo.pop_all()
             self._held |= new
 
-    def release(self) -> None:
-        """Release all locks; a lock that cannot be removed stays, and counts as stale once this process has ended."""
+    def release(self, *locks: DriverLock) -> None:
+        """Release the locks, by default all; one that cannot be removed is stale once this process has ended."""
         with self._changing:
-            self._released.set()
-            held, self._held, self._any_lost = self._held, {}, False
-            for lock in held.values():
-                with contextlib.suppress(OSError):
-                    lock.release()
+            for path in [lock.path for lock in locks] or list(self._held):
+                if (lock := self._held.pop(path, None)) is not None:
+                    with contextlib.suppress(OSError):
+                        lock.release()
+            if not self._held:
+                self._released.set()
+            if not locks:
+                self.lost = False
 
     def still_held(self) -> bool:
-        """Return whether all locks still belong to this driver; refreshes them if the last look was a while ago."""
-        if self._clock.now() - self._looked >= self._every:
+        """Return whether all locks still belong to this driver; looks at them unless it did so a short while ago.
+
+        Raises OSError where a lock can be neither read nor written: nothing may be started until that works again.
+        """
+        if not self.lost and self._clock.now() - self._looked >= REFRESH_EVERY_SECONDS:
             self._look()
-        return not self._any_lost
+        return not self.lost
 
     def _refresh(self, released: threading.Event) -> None:
-        while not released.wait(self._every):
-            self._look()
+        while not released.wait(REFRESH_EVERY_SECONDS):
+            try:
+                self._look()
+            except OSError as error:
+                self._trouble.warn("trouble with this driver's locks, going on: %s", error)
 
     def _look(self) -> None:
+        lost, errors = [], []
         with self._changing:
-            lost = [lock for lock in self._held.values() if not _refreshed(lock)]
-            for lock in lost:
-                del self._held[lock.path]
-            self._looked, self._any_lost = self._clock.now(), self._any_lost or bool(lost)
+            for lock in list(self._held.values()):
+                try:
+                    if not lock.refresh():
+                        lost.append(self._held.pop(lock.path))
+                except OSError as error:
+                    errors.append(error)
+            self.lost = self.lost or bool(lost)
+            if not errors:
+                self._looked = self._clock.now()
         for lock in lost:
             self._on_lost(SecondDriverError(f"{lock.path} is another driver's now: this one was silent for too long"))
-
-
-def _refreshed(lock: DriverLock) -> bool:
-    try:
-        return lock.refresh()
-    except OSError as error:
-        logger.warning("trouble with %s, going on: %s", lock.path, error)
-        return True
+        if errors:
+            raise errors[0]
 
 
 def _working_folder() -> str:

@@ -17,7 +17,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.local.engine import Launcher, Room
 from espo_luigi.jobs.local.srun import AllocationSettings
 from espo_luigi.jobs.resources import GIB, Resources
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
+from espo_luigi.jobs.schedulers import slurm
 
 
 @dataclass(frozen=True)

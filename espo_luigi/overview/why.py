@@ -22,9 +22,9 @@ from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.local.engine import KILLED
 from espo_luigi.jobs.order import ResultWord, end_of_log
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from espo_luigi.overview.standing import (
     DONE,
     RUN,
@@ -291,7 +291,7 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
     job_id, engine = trace.record.job_id, settings().engine
     if not job_id or engine not in SCHEDULERS:
         return f"{task.label()} was submitted, and its job's number is not known yet. Wait, or look at `espo status`."
-    commands = Commands(SCHEDULERS[engine], SECTIONS[engine]().batch_settings().commands)
+    commands = Commands(SCHEDULERS[engine], SECTIONS[engine]().batch_settings())
     row = commands.one(job_id)
     name = f"{task.label()}: job {job_id}"
     if row is None:

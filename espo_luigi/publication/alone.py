@@ -62,7 +62,7 @@ def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Wr
 def _take(lock: DriverLock, locks: HeldLocks, path: Path, deadline: float) -> None:
     while True:
         try:
-            return locks.hold([lock])
+            return locks.hold(lock)
         except SecondDriverError:
             holder = lock.holder()
             if holder is not None and time.monotonic() > deadline:

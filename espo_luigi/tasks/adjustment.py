@@ -18,6 +18,7 @@ from espo_luigi.science.choices import NEEDED_FOR, TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes, rechunk
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.possible import POSSIBLE, Limits
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, SimulationParameter, VariableParameter
 from espo_luigi.tasks.ports import temporary, upstream
@@ -165,6 +166,29 @@ def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
     return {"chunks": chunks, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
+# The key that lets impossible values through, and so that a product's marker has if there are any.
+ON_IMPOSSIBLE = "clean_up.on_impossible"
+
+
+class ProductTask(EspoTask):
+    """A rule that refuses impossible values, or counts them and becomes outdated once they are to be refused."""
+
+    _has_impossible = False
+
+    def reading(self) -> list[str]:
+        """Return, too, the key that let impossible values through, if there are any in the output."""
+        return super().reading() + ([ON_IMPOSSIBLE] if self._has_impossible else [])
+
+    def with_possible_values(
+        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits] = POSSIBLE
+    ) -> xr.Dataset:
+        """Return the product that has no impossible values, or their number in its attributes."""
+        how = self.context.config.clean_up.on_impossible
+        checked = gaps.with_possible_values(made, land, on_impossible=how, table=table)
+        self._has_impossible = gaps.IMPOSSIBLE_VALUES in checked.attrs
+        return checked
+
+
 class Swap(EspoTask):
     """Rule `swap`: ESPO v2: tasmax and tasmin of a pool, made consistent, and the range before."""
 
@@ -182,6 +206,11 @@ class Swap(EspoTask):
     def needs(self) -> tuple[str, ...]:
         """The adjusted variables that it takes."""
         return NEEDED_FOR[self.context.config.clean_up.temperatures]
+
+    def reading(self) -> list[str]:
+        """Return, too, the key because of which a tasmin above tasmax is not looked for."""
+        lets_through = self.context.config.clean_up.on_impossible == "warn"
+        return super().reading() + ([ON_IMPOSSIBLE] if lets_through else [])
 
     def compute(self, adjusted: list[xr.Dataset]) -> dict[str, xr.Dataset]:
         """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
@@ -202,7 +231,7 @@ class Swap(EspoTask):
         return layout_of_pools(dataset)
 
 
-class CleanUp(EspoTask):
+class CleanUp(ProductTask):
     """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the piece's whole grid."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
@@ -257,7 +286,7 @@ class CleanUp(EspoTask):
             add_attrs=config.attributes,
             **config.clean_up.xscen_clean_up.arguments("add_attrs"),
         )
-        return gaps.with_possible_values(made, grid["land"], on_impossible=config.clean_up.on_impossible)
+        return self.with_possible_values(made, grid["land"])
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""

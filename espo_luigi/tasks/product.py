@@ -24,7 +24,7 @@ from espo_luigi.science.finalize.outline import cut_to_outline, outline
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.possible import OF_RAW_DATA, POSSIBLE, Limits
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, product_chunks, rows_of_chunks
+from espo_luigi.tasks.adjustment import Adjust, CleanUp, ProductTask, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
@@ -112,7 +112,7 @@ _PROJECT, *_OF_A_SIMULATION, _DOMAIN = ID_COLUMNS
 _OF_AN_ID = tuple(f"cat:{name}" for name in (_PROJECT, "bias_adjust_reference", *_OF_A_SIMULATION, _DOMAIN))
 
 
-class JoinTask(EspoTask):
+class JoinTask(ProductTask):
     """A rule that puts a variable of a simulation together over the whole domain, and packs it."""
 
     sim_id = SimulationParameter()
@@ -167,8 +167,7 @@ class JoinTask(EspoTask):
         bits = config.clean_up.bitround
         if bits is not None:
             made = round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
-        how = config.clean_up.on_impossible
-        return gaps.with_possible_values(made, land, on_impossible=how, table=self.possible)
+        return self.with_possible_values(made, land, self.possible)
 
     def treatment(self) -> dict[str, Any]:
         """Return what is done to the variable, as arguments of `Treatment`."""

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from espo_luigi import store
 from espo_luigi.jobs.accounts import submissions
-from espo_luigi.jobs.bundles.model import element_name
 from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.schedulers.script import element_name
 from espo_luigi.report.drawings import Drawing, labels, with_pictures
 from espo_luigi.report.page import Picture, Section, Warned
 from espo_luigi.report.product_sections import _least_improved

@@ -18,9 +18,6 @@ from pathlib import Path
 
 
 def main() -> int:
-    if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     job = json.loads(Path(sys.argv[1]).read_text())
     job_id, result = _job_id(), Path(job["result"])
     if _done_before(result, job_id):
@@ -45,8 +42,6 @@ def main() -> int:
     if what != "fail":
         Path(job["output"]).touch()
     _write(result, {"job_id": job_id, "attempt": int(os.environ["ESPO_ATTEMPT"]), **_outcome(what)})
-    if what == "linger":
-        time.sleep(300)
     return 1 if what == "fail" else 0
 
 
@@ -84,6 +79,7 @@ def _beat(job: dict, stop_beating: bool) -> None:
     while time.monotonic() < until and not told.exists():
         if not stop_beating or beats < 2:
             _write(Path(job["heartbeat"]), {"time": time.time(), "progress": beats})
+            faulthandler.dump_traceback_later(0.7, file=2)
         beats += 1
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 
@@ -105,4 +101,7 @@ def _write(path: Path, value: dict) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--pilot":
+        # A pilot imports the package, whose folders this Python does not know.
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("pilot_job.py")), *sys.argv[2:]])
     sys.exit(main())

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
+from espo_luigi.driver.luigi_glue.words import reason
 from luigi.parameter import MissingParameterException
 from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
-from espo_luigi.driver.luigi_glue.words import reason
 from espo_luigi.driver.run.engines import close_engines
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context

@@ -15,7 +15,7 @@ from espo_luigi.commands import cli
 from espo_luigi.jobs.local import srun as allocation
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB, render_size
-from espo_luigi.jobs.schedulers.slurm.steps import Allocation
+from espo_luigi.jobs.schedulers.slurm_parse import Allocation
 from espo_luigi.overview import dag
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import as_json, render_plan
@@ -125,17 +125,16 @@ def test_memory_is_scaled_for_larger_tasks_than_those_it_was_learnt_from(regrids
 
 
 def test_one_simulation_is_drawn_task_by_task_however_many_there_are(
-    configured: Callable[..., list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configured()
     monkeypatch.setattr(dag, "MOST_NODES", 3)
-    first, second = (tmp_path / name for name in ("one.mmd", "two.mmd"))
     one, other = list(context().simulations)[:2]
-    assert cli.main(["plan", "--sim-id", one, "--dag", str(first)]) == 0
-    assert cli.main(["plan", "--sim-id", f"{one},{other}", "--dag", str(second)]) == 0
     of_one = plan_of([], Selection(sims=one))
-    assert first.read_text().count("[") == len(of_one.tasks) > 40
-    assert second.read_text().count("[") == len({planned.rule for planned in of_one.tasks.values()})
+    for sims, boxes in ((one, set(of_one.tasks)), (f"{one},{other}", {each.rule for each in of_one.tasks.values()})):
+        assert cli.main(["plan", "--sim-id", sims, "--dag", "mermaid"]) == 0
+        assert capsys.readouterr().out.count("[") == len(boxes)
+    assert len(of_one.tasks) > 40
 
 
 def test_a_plan_tells_the_peak_within_the_limit_of_scratch_and_without_it(

@@ -11,7 +11,8 @@ from typing import Any
 
 import luigi
 import pytest
-from complete_demo import OTHER_RULES, complete_all, edit, in_order, publish
+import xarray as xr
+from complete_demo import NOLEAP, OTHER_RULES, complete_all, edit, in_order, publish
 from demo_runs import CONFIG, use
 from luigi.configuration import get_config
 from pydantic import BaseModel
@@ -303,6 +304,33 @@ def test_a_store_made_of_stale_inputs_under_a_new_configuration_is_stale(complet
     publish(adjusted.in_training.task, adjusted.in_training.task.marker())
     publish(adjusted, adjusted.marker())
     assert adjusted.stale() == []
+
+
+def test_only_a_product_with_impossible_values_is_outdated_once_they_are_refused(
+    complete_demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_impossible(how: str) -> None:
+        edit(complete_demo / "config.yml", lambda content: content["clean_up"].update(on_impossible=how))
+        luigi.task_register.Register.clear_instance_cache()
+
+    def made_with(tasmax: float, piece: str) -> list[EspoTask]:
+        """Publish the clean-up of a piece, of which one day in one cell has that value, and the rule that follows."""
+        ds = xr.Dataset({"tasmax": (("time", "lat", "lon"), [[[290.0, tasmax]]], {"units": "K"})})
+        ds = ds.assign_coords(time=xr.date_range("2030-07-01", periods=1), lat=[45.0], lon=[-74.0, -73.0])
+        monkeypatch.setattr(adjustment.finalize, "clean_up", lambda *_, **__: ds)
+        cleaned = tasks.CleanUp(sim_id=NOLEAP, piece=piece)
+        cleaned.compute([ds], ds[["lat", "lon"]].assign(land=ds["tasmax"][0] > 0))
+        following = tasks.FinalZarr(sim_id=NOLEAP, piece=piece)
+        for task in (cleaned, following):
+            publish(task, task.marker())
+        return [cleaned, following]
+
+    on_impossible("warn")
+    possible, impossible = (made_with(value, piece) for value, piece in ((300, "south"), (345, "middle")))
+    assert not any(task.stale() for task in (*possible, *impossible))
+    on_impossible("fail")
+    assert [task.stale(files=False) for task in impossible] == [["clean_up.on_impossible"]] * 2
+    assert not any(task.stale() for task in possible)
 
 
 def test_comments_resources_and_paths_concern_nothing(complete_demo: Path, tmp_path: Path) -> None:

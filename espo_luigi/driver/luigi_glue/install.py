@@ -1,35 +1,35 @@
-"""`install` gives Luigi this package's worker and schedulers, and exit codes for failures."""
+"""Luigi's command with this package's worker and schedulers (`install`), and what its words and luigi.cfg ask for."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from configparser import InterpolationError
-from types import TracebackType
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from typing import Any
 
 import luigi.interface
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
-from luigi.parameter import MissingParameterException, UnconsumedParameterWarning
-from luigi.task_register import TaskClassException
+from luigi.parameter import ParameterException, UnconsumedParameterWarning
+from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.settings.espo import choices_of, expected_of
+from espo_luigi.driver.settings.names import wrong_reference
 from espo_luigi.driver.settings.sections import SECTIONS
-from espo_luigi.errors import ProcessLimitError, log_as_text
+from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text, nearest
 from espo_luigi.files import ready_standard_streams
-from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 _luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
-_luigis_build_parser = CmdlineParser._build_parser
-_earlier_hook = sys.excepthook
-# The exit code of Python's parser of command lines.
-_WRONG_USAGE = 2
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
@@ -70,7 +70,7 @@ def show_progress_on_stderr() -> None:
 
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
-    """Do what Luigi's command does; if the command line is wrong, print why, and end this process."""
+    """Do what Luigi's command does; of a wrong key in luigi.cfg, print which, and end this process."""
     # A program that calls luigi.run with its own arguments gets Luigi's exceptions.
     of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
     if of_command:
@@ -84,9 +84,12 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
         show_progress_on_stderr()
         logger.error("%s. Jobs of a cluster go on; the same command takes them over", error)
         raise SystemExit(get_config().getint("retcode", "not_run")) from error
-    except (MissingParameterException, ValueError, InterpolationError) as error:
-        if not (of_command and _is_told(error)):
+    except (ValueError, InterpolationError) as error:
+        why = wrong_setting(error) if of_command else ""
+        if not why:
             raise
+        show_progress_on_stderr()
+        logger.error("Nothing was started: %s", why)
         raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error
 
 
@@ -99,39 +102,51 @@ def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
     return result
 
 
-def _without_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print a paragraph if no task has the name; show all other errors as before."""
-    if not (isinstance(error, TaskClassException) and _is_told(error)):
-        _earlier_hook(kind, error, traceback)
+@contextmanager
+def named_by(words: Sequence[str]) -> Iterator[Any]:
+    """Yield the task that the words of a ``luigi`` command name, under the settings that are among them."""
+    with CmdlineParser.global_instance(list(words)) as parsed:
+        yield parsed.get_task_obj()
 
 
-@functools.wraps(_luigis_build_parser)
-def _build_parser(root_task: str | None = None, help_all: bool = False) -> Any:
-    """Return Luigi's parser, which prints a paragraph in place of its usage if the command line is wrong."""
-    from espo_luigi.driver.luigi_glue.words import refusal
+def preview_of(words: Sequence[str]) -> str:
+    """Return the preview of the task that the words of a ``luigi`` command name (``--module … Train --region …``).
 
-    def refuse(message: str) -> NoReturn:
-        _tell(refusal(message, root_task))
-        raise SystemExit(_WRONG_USAGE)
-
-    parser = _luigis_build_parser(root_task, help_all)
-    parser.error = refuse
-    return parser
-
-
-def _is_told(error: Exception) -> bool:
-    """Log the error in the words of Luigi's command; return whether an error was found."""
-    from espo_luigi.driver.luigi_glue.words import reason
-
-    if why := reason(error, sys.argv[1:]):
-        _tell(why)
-        logger.debug("It was refused here:", exc_info=error)
-    return bool(why)
+    Raises
+    ------
+    ParameterError
+        If there is no such task, or a parameter is missing or wrong; with Luigi's message.
+    """
+    try:
+        with named_by(words) as task:
+            return preview(task)
+    except (TaskClassException, ParameterException) as error:
+        raise ParameterError(_without_arguments(error)) from error
 
 
-def _tell(why: str) -> None:
-    show_progress_on_stderr()
-    logger.error("Nothing was started: %s", why)
+def wrong_setting(error: Exception) -> str:
+    """Return which key of luigi.cfg has a value that Luigi cannot read, and why; nothing of any other error."""
+    for cause in (error, error.__cause__):
+        if isinstance(cause, InterpolationError):
+            return f"luigi.cfg, {wrong_reference(cause)}"
+    where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", _without_arguments(error))
+    if not where:
+        return ""
+    family, name = where[1], where[2]
+    got = get_config().get(family, name, "")
+    if not got or got not in str(error.__cause__):
+        return f"--{family}-{name.replace('_', '-')}: {error.__cause__}"
+    parameter = dict(Register.get_task_cls(family).get_params())[name]
+    choices = choices_of(parameter)
+    said = f"{got!r} is not one of: {', '.join(choices)}{nearest(got, choices)}" if choices else f"{error.__cause__}"
+    if isinstance(parameter, luigi.IntParameter):
+        said = f"got {got!r}, expected {expected_of(parameter)}"
+    return f"luigi.cfg, [{family}] {name}: {said}"
+
+
+def _without_arguments(error: Exception) -> str:
+    """Return an error of Luigi without all values of the task, which stand behind its name."""
+    return re.sub(r"\[args=.*\](?=: )", "", str(error), flags=re.DOTALL)
 
 
 # Defaults of luigi.cfg that replace Luigi's own.
@@ -141,7 +156,7 @@ def _tell(why: str) -> None:
 # - check_complete_on_run: a task without its output has failed.
 # - retcode: Luigi exits with 0 after failures, too.
 _DEFAULTS = {
-    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(JobSettings.max_jobs)},
+    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(BatchSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
     "retcode": {
@@ -167,9 +182,6 @@ def install() -> None:
     # Of our sections, unknown keys are errors: `check_names`.
     ours = "|".join(["espo", *SECTIONS])
     warnings.filterwarnings("ignore", rf"(?s).* not consumed by the task '({ours})'", UnconsumedParameterWarning)
-    if "luigi.cmdline" in sys.modules:  # its command, which looks for the task before it calls `_run`
-        sys.excepthook = _without_traceback
-        setattr(CmdlineParser, "_build_parser", staticmethod(_build_parser))  # noqa: B010  (a method, to mypy)
     configuration = get_config()
     for section, options in _DEFAULTS.items():
         for name, value in options.items():

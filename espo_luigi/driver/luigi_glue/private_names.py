@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 # By class (or module), the attributes; of values, instances have them.
 PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
-    "luigi.cmdline_parser.CmdlineParser": {"_build_parser": "(root_task=None, help_all=False)"},
     "luigi.interface": {
         "_WorkerSchedulerFactory": "()",
         "_run": (

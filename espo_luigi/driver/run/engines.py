@@ -17,7 +17,7 @@ from espo_luigi.jobs.local.srun import AllocationSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def engine(name: str) -> Engine:
             raise _lost[0]
         if name not in _engines:
             _engines[name] = (
-                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held.still_held)
+                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
                 if name in SCHEDULERS
                 else _OTHERS[name]()
             )
@@ -47,8 +47,8 @@ def engine(name: str) -> Engine:
 def _local_engine() -> LocalEngine:
     refuse_login_host()
     # A scheduler's engine takes the same lock: both must never run the same jobs.
-    _held.hold([DriverLock(state_dir(), engine="local")])
-    return LocalEngine(local_settings(), _held.still_held)
+    _held.hold(DriverLock(state_dir(), engine="local"))
+    return LocalEngine(local_settings(), _held)
 
 
 def local_settings() -> LocalSettings:
@@ -60,8 +60,9 @@ def local_settings() -> LocalSettings:
 
 
 def _allocation_engine() -> LocalEngine:
-    made = LocalEngine(AllocationSettings(JOB_COMMAND), _held.still_held)
-    _held.hold([DriverLock(state_dir(), engine="allocation")])
+    options = SECTIONS["slurm"]().options_of({}, {})
+    made = LocalEngine(AllocationSettings(JOB_COMMAND, options), _held)
+    _held.hold(DriverLock(state_dir(), engine="allocation"))
     return made
 
 
@@ -79,7 +80,7 @@ def hold_folders(folders: Iterable[Path]) -> None:
         If a folder cannot be made or written.
     """
     try:
-        _held.hold([DriverLock(folder.absolute(), name=LOCK_NAME) for folder in set(folders)])
+        _held.hold(*(DriverLock(folder.absolute(), name=LOCK_NAME) for folder in set(folders)))
     except OSError as error:
         raise SubmissionError(
             f"a folder in which this driver has to work alone cannot be used: {error}; choose another, or get the "

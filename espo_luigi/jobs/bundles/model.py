@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.schedulers.script import PackOptions, ScriptValues
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
+from espo_luigi.jobs.schedulers.script import ScriptValues, element_name
 
-STEPS = "steps"
-ARRAY = "array"
-PILOT = "pilot"
 KINDS = (STEPS, ARRAY, PILOT)
 
 
@@ -126,16 +124,6 @@ class BundleText:
     members: tuple[str, ...]
     command: tuple[str, ...]
     files: Mapping[str, str]
-
-
-def element_name(name: str, place: object) -> str:
-    """Name an element of the array called `name`, as rows of a scheduler's answer do."""
-    return f"{name}[{place}]"
-
-
-def array_of(name: str) -> str:
-    """Return the name given to the scheduler: of the array for an element, else the job's own."""
-    return name.partition("[")[0]
 
 
 def shares_job(name: str) -> bool:

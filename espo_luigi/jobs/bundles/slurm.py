@@ -1,4 +1,4 @@
-"""Renders the bash of a bundle on Slurm, below the directives: the script of the job, and that of each member.
+"""Renders a bundle on Slurm: its submission, the script of the job, and that of each member.
 
 A member's script is that of a single job, except for the lines that run its command.
 """
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleValues
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.bundles.model import BundleText, BundleValues
+from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
+from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
     ScriptValues,
     checked,
@@ -25,7 +27,7 @@ from espo_luigi.jobs.schedulers.script import (
     rendered_setup,
     shell_text,
 )
-from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, memory_asked, sizes
+from espo_luigi.jobs.schedulers.slurm import DIRECTIVE, directives, header_lines, memory_asked, sizes
 
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
@@ -39,6 +41,30 @@ _NOTE_END, _STOP_IF_CLOSED, _STEP_MEMBER, _PILOT_MEMBER, _STEPS = (
     Path(__file__).with_name(f"{name}.sh")
     for name in ("note_end", "stop_if_closed", "step_member", "pilot_member", "steps")
 )
+
+
+def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
+    """Return the scripts and the submission of a bundle.
+
+    Raises SubmissionError for a value that cannot be passed, and on a scheduler other than Slurm.
+    """
+    if scheduler is not slurm:
+        raise SubmissionError(
+            f"pack = {bundle.bundling.most}: on {scheduler.NAME} each task is a job of its own; remove `pack`, or set "
+            "it to 1"
+        )
+    kind = bundle.bundling.kind
+    arguments = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    if kind == ARRAY:
+        most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
+        arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
+    script, files = render_job(bundle)
+    return BundleText(
+        script="\n".join(["#!/bin/bash", *header_lines(arguments)]) + "\n\n" + script,
+        members=tuple(render_member(values, kind) for values in bundle.members),
+        command=("sbatch", "--parsable", *arguments),
+        files=files,
+    )
 
 
 def sized(bundle: BundleValues) -> ScriptValues:

@@ -2,7 +2,7 @@
 # Defines `stop_if_closed PROCESS`, which stops a member of a bundle after the driver has closed its claim.
 #
 # The member shares its job, which goes on. At each look, every ten seconds, the next step follows: time to end by
-# itself, the order to write its stack, SIGTERM, SIGKILL. Only the command gets the signals: it ends its Dask workers.
+# itself, SIGTERM, SIGKILL. Only the command gets the signals: it ends its Dask workers.
 # A separate process has to do this, as the member may hang in a way that blocks its own threads.
 
 start_of() { # when process $1 started: field 22 of its status, in which the name may hold blanks
@@ -20,8 +20,7 @@ stop_if_closed() {
         [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
         case $closed in
             0 | 1) ;;
-            2) kill -USR1 "$1" ;;
-            3) kill -TERM "$1" ;;
+            2) kill -TERM "$1" ;;
             *) kill -KILL "$1" ;;
         esac
     done

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import GIB, Resources
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:

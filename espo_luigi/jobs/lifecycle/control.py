@@ -1,7 +1,7 @@
-"""Ending jobs and runs: signals to single jobs, jobs that do not end by themselves, and whole runs.
+"""Ending jobs and runs: single jobs, and whole runs.
 
-A member of a bundle that shares its job with other tasks writes its stack and ends once it finds its claim closed. Its
-job is cancelled when no task needs it any more.
+A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
+no task needs it any more.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.dask.jobs import owner_of
+from espo_luigi.jobs.lifecycle.policy import Cause
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
-from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import owner_name
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ _SUBMISSION = re.compile(r"\.[0-9a-f]{12}\.\d+$|\.bundle-[0-9a-f]{12}")
 
 
 class Signals:
-    """Collects cancellations and requests for stacks, which are sent together at the end of a cycle.
+    """Collects cancellations, which are sent together at the end of a cycle.
 
     A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
     """
@@ -50,17 +52,7 @@ class Signals:
     def __init__(self, commands: Commands, bundles: Bundles) -> None:
         self._commands = commands
         self._bundles = bundles
-        self._to_dump: list[tuple[Job, str]] = []
         self._to_cancel: list[tuple[Job, str]] = []
-
-    def dump(self, job: Job) -> None:
-        """Have the job write its stack to its log, where it can be asked to; else it only gets some more time."""
-        name, job_id = job.record.name, str(job.record.job_id)
-        if self._commands.scheduler.stack_dumps([job_id]):
-            logger.warning("%s: no heartbeat; asking job %s for its stack", name, job_id)
-        else:
-            logger.warning("%s: no heartbeat of job %s; a last look follows", name, job_id)
-        self._to_dump.append((job, job_id))
 
     def cancel(self, job: Job) -> None:
         """Have the job end."""
@@ -69,18 +61,12 @@ class Signals:
     def send(self, unwanted: Iterable[str]) -> None:
         """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
         # It may have waited until the driver was sure of its lock: by now, a task may have another job.
-        dumped = [job for job, job_id in self._to_dump if job.record.job_id == job_id]
         cancelled = [job for job, job_id in self._to_cancel if job.record.job_id == job_id]
-        self._to_dump, self._to_cancel = [], []
+        self._to_cancel = []
         ids = dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in cancelled if self._goes(job))])
-        alone = [str(job.record.job_id) for job in dumped if not job.record.shares_job]
-        if alone:
-            self._commands.dump_stacks(alone)
         if ids:
             self._commands.cancel(ids)
         now = self._commands.clock.now()
-        for job in dumped:
-            job.intent = replace(job.intent, dumped=now)
         for job in cancelled:
             job.intent = replace(job.intent, cancelled=now)
 
@@ -129,76 +115,6 @@ class OwnJobs:
         return job_id in self._proven
 
 
-class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
-
-    def __init__(self, commands: Commands, patience: Patience, own: OwnJobs) -> None:
-        self._commands = commands
-        self._patience = patience
-        self._own = own
-        self._since: dict[str, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def add(self, name: str, now: float) -> None:
-        """Take in that the job of that name has succeeded, and was still there."""
-        self._since[name] = now
-
-    def start_anew(self, now: float) -> None:
-        """Let all have their time again: nobody has looked for a while."""
-        self._since = dict.fromkeys(self._since, now)
-
-    def unwanted(self, rows: Mapping[str, Row], now: float) -> list[str]:
-        """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
-        late_rows: list[Row] = []
-        for name, since in list(self._since.items()):
-            row, late = rows.get(name), now - since >= self._patience.latency_wait
-            if row is None and not late:
-                continue  # an answer may be older than the job
-            if row is None or _is_gone(row):
-                del self._since[name]
-            elif late:
-                late_rows.append(row)
-                self._since[name] = now
-        return _said(late_rows)
-
-    def unwanted_at_the_end(self) -> list[str]:
-        """The ids of those that do not go within a few seconds: nobody looks any more after this run."""
-        alive: list[Row] = []
-        for pause in self._patience.last_looks if self._since else ():
-            self._commands.clock.sleep(pause)
-            rows = self._own.renamed_back(self._commands.jobs() or [])
-            alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
-            if not alive:
-                break
-        return _said(alive)
-
-
-def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
-    """The ids of Dask workers' jobs whose own job neither waits nor runs any more.
-
-    `is_ours` returns whether a job of such a name was this run's.
-    """
-    alive = [row for row in rows if not _is_gone(row)]
-    names = {row.name for row in alive}
-    left = [row for row in alive if (owner := owner_name(row.name)) and owner not in names and is_ours(owner)]
-    for row in left:
-        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in left]
-
-
-def _said(alive: Iterable[Row]) -> list[str]:
-    for row in alive:
-        logger.warning("%s has written its result and does not end: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in alive]
-
-
-def _is_gone(row: Row) -> bool:
-    # A job that leaves has no processes any more; its epilog is the site's business.
-    return row.phase.ended or row.phase is Phase.LEAVING
-
-
 def cancel_records(
     store: RecordStore,
     commands: Commands,
@@ -210,7 +126,7 @@ def cancel_records(
 
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
+    out = [record for record in records if record.is_out]
     by_job: dict[str, list[Record]] = {}
     for record in out:
         by_job.setdefault(record.job_name, []).append(record)
@@ -239,7 +155,7 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
 
 def _finish(store: RecordStore, record: Record) -> None:
     store.close(record.name)
-    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
+    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(
@@ -258,7 +174,7 @@ def _cancel_by_name(
             return None
         # By name, or by id with a proof: the id may be that of any other job of this user by now.
         rows = own.renamed_back(rows)
-        owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
+        owned = {row.job_id: owner_of(row.name) for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):
@@ -287,7 +203,7 @@ def cancel_run(
     try:
         for record in store.all():
             records[record.task] = record
-    except (EspoError, OSError) as error:
+    except OSError as error:
         logger.error("not all records can be read, their jobs are not cancelled: %s", error)
     records |= {record.task: record for record in newer}
     cancelled = cancel_records(store, commands, records.values(), patience, own)

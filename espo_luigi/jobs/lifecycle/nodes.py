@@ -12,10 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience, has_failed
+from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.retry import growing_pause
+from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -151,13 +153,13 @@ class Unstartable:
     """Finds the host that could not start a job, and adds it to the `nodes` of a run.
 
     Such a host is always free, and puts job after job into Grid Engine's state ``Eqw``. Then qstat does not name the
-    host, but qacct does.
+    host and the reason, but qacct does.
     """
 
     def __init__(self, commands: Commands, nodes: NodeWatch) -> None:
         self._commands = commands
         self._nodes = nodes
-        self._hosts: dict[str, str] = {}
+        self._ends: dict[str, Row] = {}
         self._questions: Counter[str] = Counter()
 
     def learn(self, jobs: Iterable[Job], now: float) -> None:
@@ -165,12 +167,13 @@ class Unstartable:
         in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
         self._ask([job for name, job in in_error.items() if self._is_worth_asking(name)], now)
         for name, job in in_error.items():
-            if job.row is not None and (host := self._hosts.get(name)):
-                row = replace(job.row, node=host, launch_failed=host in self._nodes.excluded)
+            if job.row is not None and (end := self._ends.get(name)):
+                avoided = end.node in self._nodes.excluded
+                row = replace(job.row, node=end.node, reason=end.reason, no_log=end.no_log, launch_failed=avoided)
                 job.seen = replace(job.seen, row=row)
 
     def _is_worth_asking(self, name: str) -> bool:
-        return name not in self._hosts and self._questions[name] < _MOST_QUESTIONS
+        return name not in self._ends and self._questions[name] < _MOST_QUESTIONS
 
     def _ask(self, jobs: list[Job], now: float) -> None:
         if not jobs:
@@ -180,5 +183,5 @@ class Unstartable:
         rows = self._commands.remembered([str(job.record.job_id) for job in jobs], [], names)
         for row in rows or ():
             if row.name in names and row.node:
-                self._hosts[row.name] = row.node
+                self._ends[row.name] = row
                 self._nodes.crashed(names[row.name], row.node, now)

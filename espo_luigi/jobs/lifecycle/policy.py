@@ -1,7 +1,6 @@
 """Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
 
-`decide` is the table of transitions; `CAUSES` is the table of causes and consequences. The driver's waits are in
-`Patience`.
+`decide` is the table of transitions; `CAUSES` is the table of causes and consequences.
 """
 
 from __future__ import annotations
@@ -10,61 +9,18 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from espo_luigi.jobs.lifecycle.records import FINISHED, Record
-from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.order import Limits, ResultWord
+from espo_luigi.errors import Failure
+from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.lifecycle.state import Job, Success
+from espo_luigi.jobs.order import JobState, ResultWord
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
 GROWTH = 1.5
-# A record's `ending` when the driver cancels a job that has written why it failed, and does not end.
-RESULT_WRITTEN = "result written"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long, in seconds, the driver waits for different things, and why so long."""
-
-    # A network file system shows a new file after a minute at most, which its caches last.
-    latency_wait: float = 60.0
-    # A job that the answers lack counts as gone after that: a restarted controller lists all in a few minutes.
-    absent_after: float = 300.0
-    # A submission that gave no id may still reach the scheduler; then its job is listed by its name.
-    settle: float = 15.0
-    # A refusal may pass whose words are unknown.
-    unclear_refusal: float = 300.0
-    # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
-    hopeless: float = 600.0
-    # A stalled job writes its stack to its log before it is cancelled.
-    stack_dump: float = 5.0
-    # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
-    lasting_trouble: float = 300.0
-    # More tasks that may go in the same bundle come within moments, as Luigi finds them.
-    gather: float = 2.0
-    # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
-    after_trouble: float = 60.0
-    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
-    # waits take an hour, in which an administrator may notice.
-    broken_nodes: float = 60.0
-    # No wait of a driver that tries again is longer.
-    longest: float = 1800.0
-    # A cancellation is lost when the controller goes down: it is repeated.
-    cancel_again: float = 60.0
-    # A job that ends without a result sooner is more likely the node's fault than the task's.
-    quick: float = 300.0
-    # A submission got no id: the next waits, each time twice as long, and at most that long.
-    longest_refusal: float = 300.0
-    # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
-    cycle: float = 2.0
-    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
-    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
-    # Records of cancelled jobs are written as soon as a file system that fails works again.
-    writing_down: float = 30.0
-    # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.
-    ending: float = 600.0
 
 
 class Cause(enum.StrEnum):
@@ -171,7 +127,7 @@ CAUSES: Mapping[Cause, Consequences] = {
     Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
     Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
     Cause.STALLED: Consequences(
-        "stalled", "its heartbeat stopped while it ran; its stack is in the log if it could be had", other_node=True
+        "stalled", "its heartbeat stopped while it ran; the log says where it was", other_node=True
     ),
     Cause.CRASHED: Consequences(
         "ended without a result",
@@ -218,7 +174,6 @@ class Do(enum.Enum):
     END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
     LOSE = "lose"  # the same for a job that has left no trace
     GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
-    DUMP_STACK = "dump stack"
     CANCEL = "cancel"
 
 
@@ -233,7 +188,7 @@ class Action:
 WAIT = Action(Do.WAIT)
 
 
-def decide(job: Job, now: float, patience: Patience) -> Action:
+def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     """Return the next action for a job that was submitted.
 
     The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
@@ -249,7 +204,6 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     its result says failure [latency_wait], and:
     - the scheduler is silent                                    END, unless out of memory: then its word is awaited
     - it leaves its node, or is in no answer                     END
-    - it is still there                                          CANCEL (result written), again [cancel_again]
     the scheduler is silent                                      WAIT
     it was cancelled, not yet [cancel_again]                     WAIT
     it is in no answer, its id is unknown [settle, or
@@ -257,11 +211,10 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
     cancelled by a driver, it leaves its node [absent_after]     END
     it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
-    it runs, without a sign of life [stall_timeout_seconds]      DUMP_STACK
-    it was asked for its stack, and gave no sign [stack_dump]    CANCEL (stalled)
+    it runs, without a sign of life [stall_timeout_seconds]      CANCEL (stalled)
     ============================================================ ====================================================
     """
-    files, record, row = job.files, job.record, job.row
+    files, record, row, patience = job.files, job.record, job.row, settings.patience
     if files.succeeded:
         return Action(Do.SUCCEED)
     if job.ended_since is not None:
@@ -272,12 +225,10 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     if record.shares_job and job.intent.cancelled is not None:
         # Its claim is closed, so that it stops by itself, or works in vain.
         return Action(Do.END) if job.lasts(job.intent.cancelled, now, patience.absent_after) else WAIT
-    just_cancelled = job.intent.cancelled is not None and not job.lasts(
-        job.intent.cancelled, now, patience.cancel_again
-    )
-    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait):
-        return _after_a_failure(job, just_cancelled)
-    if not job.seen.answered or just_cancelled:
+    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait) and _result_is_all(job):
+        return Action(Do.END)
+    cancelled = job.intent.cancelled
+    if not job.seen.answered or (cancelled is not None and not job.lasts(cancelled, now, patience.cancel_again)):
         return WAIT
     if job.seen.missing is not None:
         return _while_missing(job, now, patience)
@@ -287,17 +238,15 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
         # A node that cannot launch jobs (its prolog fails, say) gives them back held.
         return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now, patience)
+    return _while_running(job, now, settings)
 
 
-def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
+def _result_is_all(job: Job) -> bool:
+    """Whether no more need be known of a job that has written why it failed."""
     if not job.seen.answered:
-        return WAIT if job.files.outcome == ResultWord.MEMORY else Action(Do.END)
+        return job.files.outcome != ResultWord.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
-    if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
-        return Action(Do.END)
-    # It would block the retry, or waste its allocation.
-    return WAIT if just_cancelled else Action(Do.CANCEL, RESULT_WRITTEN)
+    return job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
@@ -311,13 +260,11 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
 
 
-def _while_running(job: Job, now: float, patience: Patience) -> Action:
-    timeout, heard, dumped = job.order.terms.limits.stall_timeout_seconds, job.heard_since, job.intent.dumped
+def _while_running(job: Job, now: float, settings: BatchSettings) -> Action:
+    timeout = settings.stall_timeout_seconds
     if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
         return WAIT
-    if dumped is not None and (heard is None or dumped > heard):
-        return Action(Do.CANCEL, Cause.STALLED) if job.lasts(dumped, now, patience.stack_dump) else WAIT
-    return Action(Do.DUMP_STACK) if job.lasts(heard, now, timeout) else WAIT
+    return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
 
 
 def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:
@@ -381,7 +328,12 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 
 
 def next_record(
-    record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
+    record: Record,
+    cause: Cause,
+    settings: BatchSettings,
+    node: str = "",
+    excused: bool = False,
+    progressed: bool = False,
 ) -> Record | None:
     """The record of the next submission after `cause`; None if the job is not tried again.
 
@@ -397,10 +349,10 @@ def next_record(
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
     if retry is Retry.FREE:
         return record.next_submission(cause, **changes | ({"uncharged": 0} if progressed else {}))
-    if retry is Retry.UNCHARGED and record.uncharged < limits.max_uncharged:
+    if retry is Retry.UNCHARGED and record.uncharged < settings.max_uncharged:
         return record.next_submission(cause, uncharged=record.uncharged + 1, **changes)
-    if retry is Retry.CHARGED and record.attempt <= limits.retries:
-        more = _more_resources(record, follows.grows, limits)
+    if retry is Retry.CHARGED and record.attempt <= settings.retries:
+        more = _more_resources(record, follows.grows, settings)
         return None if more is None else record.next_submission(cause, attempt=record.attempt + 1, **changes, **more)
     return None
 
@@ -415,19 +367,19 @@ def pause_before(record: Record, first: float) -> float:
 
 def last_record(record: Record, cause: Cause | None) -> Record:
     """The last record of a task in this run, after success (None) or for a cause."""
-    record = replace(record, state=FINISHED, outcome=cause or JobState.SUCCEEDED)
+    record = replace(record, state=JobState.FAILED if cause else JobState.SUCCEEDED, cause=cause or "")
     forgets = cause is not None and CAUSES[cause].forgets
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
 
 
-def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int] | None:
+def _more_resources(record: Record, grows: str, settings: BatchSettings) -> dict[str, int] | None:
     """The larger amounts to ask for; None if they are at their caps, as the same amounts would fail again."""
     if grows == "memory":
-        memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
+        memory = _grown(record.memory_bytes, settings.memory_cap_bytes)
         more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
         return None if memory <= record.memory_bytes else more
     if grows == "time":
-        minutes = _grown(record.time_minutes, limits.time_cap_minutes)
+        minutes = _grown(record.time_minutes, settings.time_cap_minutes)
         more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
         return None if minutes <= record.time_minutes else more
     return {}
@@ -436,3 +388,30 @@ def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int
 def _grown(value: int, cap: int | None) -> int:
     grown = math.ceil(value * GROWTH)
     return grown if cap is None else min(grown, cap)
+
+
+def success_of(job: Job) -> Success:
+    """The outcome of a job whose work is done."""
+    record, result = job.record, dict(job.files.result or {})
+    log = job.log or Path(record.log_pattern)
+    return Success(str(result.get("job_id") or record.job_id), record.attempt, log, result, job.adopted)
+
+
+def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
+    """The outcome of a job that is not tried again; `words` are the scheduler's or Python's own, if any."""
+    record, row = job.record, job.row
+    if cause in (Cause.EXCEPTION, Cause.INPUT, Cause.CONFIGURATION, Cause.FILES):
+        words = str((job.files.result or {}).get("exception") or "")
+    elif not words and row is not None:
+        words = job.intent.complaint or row.said
+    return Failure(
+        job.order.label,
+        f"{cause.words(job.scheduler)}{f': {words}' if words else ''}",
+        cause,
+        cause.explanation(job.scheduler),
+        record.attempt,
+        record.job_id or "",
+        row.node if row is not None else "",
+        job.log,
+        job.tail(),
+    )

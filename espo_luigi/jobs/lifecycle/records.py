@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.errors import JobError
-from espo_luigi.files import create_whole, parse_json, sync_path, write_atomically
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import create_whole, parse_json, read_object, sync_path, this_version, write_atomically
 from espo_luigi.jobs.bundles.model import shares_job
+from espo_luigi.jobs.order import LAYOUT, JobState
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
-PLANNED = "planned"
-SUBMITTING = "submitting"
-SUBMITTED = "submitted"
-FINISHED = "finished"
+logger = logging.getLogger(__name__)
+
 _CLOSED = "the driver"
+_LAYOUT_FILE = "layout.json"
 
 
 @dataclass(frozen=True)
 class Record:
-    """A task's current submission, and its history. Causes and outcomes are codes: a `Cause`, or ``succeeded``."""
+    """A task's current submission, and its history. Causes are codes of a `Cause`."""
 
     task: str
     rule: str
@@ -43,11 +42,11 @@ class Record:
     submission: int = 1  # counts all submissions
     attempt: int = 1  # counts those that are charged against `retries`
     uncharged: int = 0  # counts those that are not, in a row: a node failed, the job was preempted
-    state: str = PLANNED
+    state: JobState = JobState.READY
     job_id: str | None = None
     exclude: tuple[str, ...] = ()
-    ending: str = ""  # why the driver cancelled the job: a cause, or `policy.RESULT_WRITTEN`
-    outcome: str = ""
+    ending: str = ""  # why the driver cancelled the job: a cause
+    cause: str = ""  # why it failed
     history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
     learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little
     learnt_time_minutes: int = 0
@@ -64,6 +63,16 @@ class Record:
         return self.bundle or self.name
 
     @property
+    def is_out(self) -> bool:
+        """Whether the scheduler has, or may have, the submission's job."""
+        return self.state in (JobState.SUBMITTING, JobState.QUEUED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task has its outcome."""
+        return self.state in (JobState.SUCCEEDED, JobState.FAILED)
+
+    @property
     def shares_job(self) -> bool:
         """Whether that job carries other tasks, too."""
         return shares_job(self.bundle)
@@ -71,8 +80,8 @@ class Record:
     def next_submission(self, why: str, **changes: Any) -> Record:
         """The record of the next submission; the current submission ended for a cause, `why`."""
         past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
-        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
-        fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
+        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": JobState.READY, "job_id": None}
+        fresh |= dict.fromkeys(("ending", "cause", "bundle"), "")
         return replace(self, **{**fresh, **changes}, history=(*self.history, past))
 
 
@@ -82,14 +91,28 @@ class RecordStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def check_layout(self) -> None:
+        """Raise SubmissionError if a version with another layout wrote this folder."""
+        said = read_object(self.folder / _LAYOUT_FILE) or {}
+        if (layout := said.get("layout", LAYOUT)) != LAYOUT:
+            theirs = f"espo_luigi {said.get('version', '(unknown)')}"
+            raise SubmissionError(
+                f"{self.folder} was written by {theirs} (layout {layout}), and espo_luigi {this_version()} (layout "
+                f"{LAYOUT}) cannot read it: finish or cancel the run with {theirs}, or choose another workdir"
+            )
+
     def create_folders(self) -> None:
-        """Make the folders; safe to repeat."""
+        """Make the folders; safe to repeat. Raises SubmissionError if a version with another layout wrote them."""
+        self.check_layout()
         for name in ("records", "claims", "scripts"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         if not self._salt_path.exists():
             # Lost in a crash of the machine, all jobs would get other names, and run twice.
             write_atomically(self._salt_path, secrets.token_hex(8), durable=True)
             sync_path(self.folder.parent)
+        said = {"layout": LAYOUT, "version": this_version()}
+        if read_object(self.folder / _LAYOUT_FILE) != said:
+            write_atomically(self.folder / _LAYOUT_FILE, json.dumps(said), durable=True)
 
     @property
     def environment_path(self) -> Path:
@@ -106,7 +129,8 @@ class RecordStore:
         path = self._record_path(task)
         try:
             values = parse_json(path.read_text(encoding="utf-8"))
-            return Record(**{**values, "exclude": tuple(values["exclude"]), "history": tuple(values["history"])})
+            values |= {name: tuple(values[name]) for name in ("exclude", "history")}
+            return Record(**values | {"state": JobState(values["state"])})
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -117,17 +141,24 @@ class RecordStore:
             ) from error
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is that of a submission of this run."""
-        return self.load(name.rpartition(".")[0]) is not None
+        """Whether `name` is that of a submission of this run; its record may be damaged."""
+        try:
+            return self._record_path(name.rpartition(".")[0]).exists()
+        except OSError:
+            return False  # such as a name that is too long for a file's
 
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""
         write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)
 
-    def all(self) -> Iterator[Record]:
-        """All records, in no order."""
+    def all(self, complain: Callable[[str], object] = logger.error) -> Iterator[Record]:
+        """All records, in no order; a damaged one is complained about, and must not stop other tasks."""
         for path in (self.folder / "records").glob("*.json"):
-            record = self.load(path.stem)
+            try:
+                record = self.load(path.stem)
+            except JobError as error:
+                complain(str(error))
+                continue
             if record is not None:
                 yield record
 

@@ -14,14 +14,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from espo_luigi.errors import JobError, JobInputError, StoppedError
+from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
-from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
-from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, last_lines, seconds_of
-from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.lock import HeldLocks
+from espo_luigi.jobs.order import (
+    JobOrder,
+    JobState,
+    ResultWord,
+    Standing,
+    at_work,
+    between_beats,
+    done,
+    end_of_log,
+    seconds_of,
+)
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.state import JobState
+from espo_luigi.machine import machine_cpus, machine_memory
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +182,12 @@ class Slots:
 class LocalEngine:
     """Runs jobs as child processes, which end with their driver, so that the next driver finds none running.
 
-    Before each start, `still_ours` tells whether this driver still holds the locks of its folders.
+    Nothing is started once another driver has one of the `locks` of this driver's folders.
     """
 
-    def __init__(self, settings: LauncherSettings, still_ours: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, settings: LauncherSettings, locks: HeldLocks | None = None) -> None:
         self._launcher = settings.launcher()
-        self._still_ours = still_ours
+        self._locks = locks or HeldLocks(logger.error)
         self._slots = Slots(self._launcher.nodes)
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}
@@ -207,18 +217,15 @@ class LocalEngine:
         Raises
         ------
         JobError
-            If the job fails; the message has the last lines of its error and the path of its log.
+            If the job fails; it carries the `Failure`.
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
         order.report(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
-            # While this process was suspended, a second driver may have taken over the work.
             if self._stopping:
-                raise StoppedError(f"{order.label}: not started, the run is stopping")
-            if not self._still_ours():
-                raise JobError(f"{order.label}: not started: another driver has taken over")
+                raise StoppedError(Failure(order.label, "not started, the run is stopping"))
             if self._over:
-                raise JobError(f"{order.label}: not started: {self._over}")
+                raise JobError(Failure(order.label, f"not started: {self._over}"))
             self._prepare(order)
             order.report(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
@@ -238,11 +245,11 @@ class LocalEngine:
                 if result is not None and result.get("outcome") == ResultWord.ERROR:
                     # The stop may have caused the error, or not.
                     logger.warning("as the run was being stopped: %s", error)
-                raise StoppedError(f"{order.label}: stopped with the run; log: {order.files.log}") from None
+                raise StoppedError(Failure(order.label, "stopped with the run", log_path=order.files.log)) from None
             self._over = self._over or self._launcher.is_over()
             if not self._over:
                 raise
-            raise JobError(f"{order.label}: stopped: {self._over}\n  log: {order.files.log}") from None
+            raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log)) from None
 
     def stop(self, order_id: str) -> None:
         """Stop the job of that order, if it runs, and start no further jobs."""
@@ -265,6 +272,9 @@ class LocalEngine:
 
     def _prepare(self, order: JobOrder) -> None:
         def write() -> None:
+            # While this process was suspended, a second driver may have taken over the work.
+            if not self._locks.still_held():
+                raise JobError(Failure(order.label, "not started: another driver has taken over"))
             order.write(parent=self._launcher.parent)
             for stale in (order.files.result, order.files.heartbeat):
                 stale.unlink(missing_ok=True)
@@ -274,10 +284,9 @@ class LocalEngine:
             persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
         except OSError as error:
             self._waited_in_vain = True
-            raise JobError(
-                f"{order.label}: not started, as its files cannot be written: {error}; see to that disk "
-                "(space, quota), and run again"
-            ) from error
+            why = f"not started, as its files cannot be written: {error}"
+            failure = Failure(order.label, why, remedy="see to that disk (space, quota), and run again")
+            raise JobError(failure) from error
         self._waited_in_vain = False
 
     def _start(self, order: JobOrder, node: str) -> Child:
@@ -293,7 +302,7 @@ class LocalEngine:
                 order.report(at_work(where, heartbeat))
         del self._children[order.id]
         if child.refused:
-            raise JobError(f"{order.label}: not started: {child.refused}")
+            raise JobError(Failure(order.label, f"not started: {child.refused}"))
 
 
 def _checked_result(
@@ -308,4 +317,4 @@ def _checked_result(
     else:
         why, tail = str(result.get("exception")), str(result.get("traceback") or "")
     kind = JobInputError if result is not None and result.get("outcome") == ResultWord.INPUT else JobError
-    raise kind(f"{order.label} failed: {why}\n  log: {order.files.log}{last_lines(tail)}")
+    raise kind(Failure(order.label, why, log_path=order.files.log, tail=tail))

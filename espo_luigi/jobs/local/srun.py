@@ -10,22 +10,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.local.engine import Child, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
+from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
 from espo_luigi.jobs.retry import start
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.steps import (
-    Allocation,
-    allocation_command,
-    knows_no_such_job,
-    names_command,
-    parse_allocation,
-    step_command,
-)
+from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
+from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +29,12 @@ _LONGEST_END_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class AllocationSettings:
-    """Settings for steps of the allocation around this process; `work` is the command that executes an order file."""
+    """Settings for steps of the allocation around this process; `work` is the command that executes an order file.
+
+    Of `options`, only `memory_resource` concerns steps."""
 
     work: Sequence[str]
-    commands: CommandSettings = field(default_factory=CommandSettings)
+    options: JobOptions = field(default_factory=JobOptions)
 
     def launcher(self) -> Steps:
         """Return the launcher of steps. Raises SubmissionError outside of an allocation."""
@@ -78,7 +74,8 @@ class Steps:
     def __init__(self, job_id: str, settings: AllocationSettings) -> None:
         self._job_id = job_id
         self._work = settings.work
-        self._commands = Commands(slurm, settings.commands)
+        self._options = settings.options
+        self._commands = Commands(slurm)
         self._steps: list[Step] = []
         self.place = f"allocation {job_id}"
         found = allocation_of(self._job_id, self._commands)
@@ -95,7 +92,8 @@ class Steps:
     def start(self, order: JobOrder, node: str) -> Child:
         """Start the step; it waits while other steps of the allocation occupy the node."""
         self._steps = [step for step in self._steps if not step.ended.is_set()]
-        command = step_command(self._job_id, node, order.family, order.resources, (*self._work, str(order.files.order)))
+        work = (*self._work, str(order.files.order))
+        command = slurm.step_command(self._job_id, node, order.family, order.resources, self._options, work)
         with open(open_own(order.files.log, os.O_TRUNC), "wb") as log:
             try:
                 process = subprocess.Popen(
@@ -107,7 +105,7 @@ class Steps:
                     start_new_session=True,  # Ctrl-C at the driver is the driver's to handle
                 )
             except OSError as error:
-                raise JobError(f"{order.label}: srun could not be started: {error}") from error
+                raise JobError(Failure(order.label, f"srun could not be started: {error}")) from error
         self._steps.append(Step(process))
         return self._steps[-1]
 
@@ -137,12 +135,12 @@ class Steps:
 
 def allocation_of(job_id: str, commands: Commands) -> Allocation:
     """Ask Slurm for a job's state and nodes; raise SubmissionError if Slurm does not answer."""
-    answer = commands.run(allocation_command(job_id))
+    answer = commands.run(slurm.allocation_command(job_id))
     if knows_no_such_job(answer.stderr):
         return Allocation("unknown to Slurm")
     if not answer.ok:
         raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
-    return parse_allocation(answer.stdout, lambda nodes: commands.run(names_command(nodes)).stdout.split())
+    return parse_allocation(answer.stdout, lambda nodes: commands.run(slurm.names_command(nodes)).stdout.split())
 
 
 _ANOTHER = "give the same command in another allocation (`espo shell`)"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import ClaimLostError
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import CLAIM_VARIABLE, FIRST_START, START_VARIABLE, start_path
 
 

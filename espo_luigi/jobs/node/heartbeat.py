@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from espo_luigi.jobs.lifecycle.state import between_beats
+from espo_luigi.jobs import schedulers
+from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
-from espo_luigi.jobs.schedulers import known as schedulers
 
 logger = logging.getLogger(__name__)
 

@@ -41,15 +41,15 @@ from espo_luigi.files import (
     ready_standard_streams,
     this_version,
 )
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.local import limit_thread_pools
-from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
-from espo_luigi.jobs.order import JobOrder, ResultWord, write_json
-from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
+from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.schedulers import known as schedulers
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.machine import end_with, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -73,28 +73,26 @@ Work = Callable[[JobOrder, Monitor], None]
 def run_order(path: Path, work: Work) -> int:
     """Execute the order file by calling `work`; return the process's exit code."""
     values = _read_order(path)
-    read = JobOrder.parsed
-    if values.get("layout") != LAYOUT:
-        read, work = JobOrder.of_another_layout, partial(_refuse, values)
     try:
-        order, parent = read(values), values.get("parent")
+        if values.get("layout") != LAYOUT:
+            return _refuse(values, Path(values["files"]["result"]))
+        order, parent = JobOrder.parsed(values), values.get("parent")
     except (KeyError, TypeError) as error:
         raise SystemExit(
             f"{path}: another version of espo_luigi has written this order ({error!r}): cancel the run's jobs (espo "
             "cancel), and give the command again"
         ) from error
     _set_up_process()
+    _expect_progress(order)
     if isinstance(parent, int):
         # A local job. Its driver may run inside a scheduler's job, whose variables would mislead this one.
         prefixes = tuple(scheduler.VARIABLES for scheduler in schedulers.SCHEDULERS.values())
         for name in [name for name in os.environ if name.startswith(prefixes)]:
             del os.environ[name]
-    job_id = schedulers.job_id()
-    if job_id is not None and persistently(lambda: _done_before(order.files.result, job_id), JOBS_PATIENCE_SECONDS):
-        logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
+    if _done_before(order.files.result, schedulers.job_id()):
         return 0
     with _alive(parent):
-        return _hand_over(order, _run(order, work))
+        return _hand_over(_run(order, work), order.files.result, order.files.heartbeat)
 
 
 def _read_order(path: Path) -> dict[str, Any]:
@@ -104,18 +102,24 @@ def _read_order(path: Path) -> dict[str, Any]:
         raise SystemExit(f"{path}: not a readable job order ({error})") from error
 
 
-def _refuse(values: Mapping[str, Any], order: JobOrder, _monitor: Monitor) -> None:
-    """Refuse an order that this version cannot read; called in place of the work."""
+def _refuse(values: Mapping[str, Any], result: Path) -> int:
+    """Write a result that refuses the order of another layout; return the process's exit code."""
+    job_id = schedulers.job_id()
+    if _done_before(result, job_id):
+        return 0
     theirs = f"espo_luigi {values.get('version', '(unknown)')}"
     ours = f"espo_luigi {this_version()}"
-    raise ConfigurationChangedError(
-        f"{order.label} was ordered by {theirs} (layout {values.get('layout', 'unknown')}), and its job finds "
+    told = (
+        f"{values['label']} was ordered by {theirs} (layout {values.get('layout', 'unknown')}), and its job finds "
         f"{ours} (layout {LAYOUT}), which cannot read the order: the environment was upgraded meanwhile. Nothing was "
-        f"done. To go on with {ours}, give `espo cancel`, and then the command again; else install {theirs} again first"
+        f"done. Install {theirs} again to finish or cancel the run, or choose another workdir"
     )
+    sys.stderr.write(f"{told}\n")
+    refused = {"outcome": ResultWord.CONFIGURATION, "exception": f"{ConfigurationChangedError.__name__}: {told}"}
+    return _hand_over(refused | {"traceback": None, "job_id": job_id}, result)
 
 
-def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
+def _hand_over(result: Mapping[str, Any], path: Path, heartbeat: Path | None = None) -> int:
     """Write the result, then delete the heartbeat file; return the exit code."""
     try:
         check_claim()
@@ -123,9 +127,10 @@ def _hand_over(order: JobOrder, result: Mapping[str, Any]) -> int:
         # The result file belongs to the job that has the work now.
         logger.error("%s", error)
         return 1
-    persistently(lambda: write_json(order.files.result, result), JOBS_PATIENCE_SECONDS)
-    with suppress(OSError):
-        order.files.heartbeat.unlink(missing_ok=True)
+    persistently(lambda: write_json(path, result), JOBS_PATIENCE_SECONDS)
+    if heartbeat is not None:
+        with suppress(OSError):
+            heartbeat.unlink(missing_ok=True)
     return 0 if result["outcome"] == ResultWord.SUCCESS else int(result.get("exit_code", 1))
 
 
@@ -139,27 +144,29 @@ def _set_up_process() -> None:
     logging.getLogger().handlers[0].addFilter(log_as_text)
     logging.getLogger("espo_luigi").setLevel(logging.INFO)
     faulthandler.enable()
+    # For people who want to see where a job is. Without a handler, the signal would end the job.
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     _listen()
     sys.unraisablehook = _stop_soon
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
-    # Grid Engine sends SIGUSR2 before it kills: the last chance of a hanging job to write its stack.
-    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=True)
     limit_thread_pools(os.environ)
 
 
-def _done_before(path: Path, job_id: str) -> bool:
-    """Return whether this job succeeded before it was requeued; removes any other result."""
+def _done_before(path: Path, job_id: str | None) -> bool:
+    """Return whether this job of a scheduler succeeded before it was requeued; removes any other result."""
+    if job_id is None:
+        return False
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(persistently(lambda: path.read_text(encoding="utf-8"), JOBS_PATIENCE_SECONDS))
     except FileNotFoundError:
         return False
     except ValueError:
         result = {}
     if result.get("job_id") == job_id and result.get("outcome") == ResultWord.SUCCESS:
+        logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
         return True
-    path.unlink(missing_ok=True)
+    persistently(lambda: path.unlink(missing_ok=True), JOBS_PATIENCE_SECONDS)
     return False
 
 
@@ -229,7 +236,8 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
         "traceback": None,
         "job_id": schedulers.job_id(),
     }
-    with _ending_in_time(monitor, lambda: _hand_over(order, result | _account(order, monitor, started))):
+    files = order.files.result, order.files.heartbeat
+    with _ending_in_time(monitor, lambda: _hand_over(result | _account(order, monitor, started), *files)):
         try:
             work(order, monitor)
         except BaseException as error:
@@ -288,7 +296,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
-            os._exit(hand_over())
+            end_with(hand_over)
 
     threading.Thread(target=watch, daemon=True).start()
     try:
@@ -299,11 +307,19 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
     """Return a context in which heartbeats are written for the driver."""
-    return beating(monitor, partial(_write_beat, order.files.heartbeat), order.beat_seconds)
+    return beating(monitor, partial(_write_beat, order), order.beat_seconds)
 
 
-def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
+def _expect_progress(order: JobOrder) -> None:
+    """Have the stacks of all threads written to the log, unless this is called again in time."""
+    if order.stack_after_seconds:
+        # A thread of C does it, without Python's lock. The descriptor stays the log's if a task replaces `sys.stderr`.
+        faulthandler.dump_traceback_later(order.stack_after_seconds, file=2)
+
+
+def _write_beat(order: JobOrder, beat: Mapping[str, Any]) -> None:
     # Written in place and not synced: any change counts, and hundreds of jobs share a metadata server.
+    path = order.files.heartbeat
     try:
         file = open_own(path, os.O_TRUNC, private_mode(path))
     except FileNotFoundError:
@@ -313,6 +329,7 @@ def _write_beat(path: Path, beat: Mapping[str, Any]) -> None:
         os.write(file, json.dumps(beat).encode())
     finally:
         os.close(file)
+    _expect_progress(order)
 
 
 def _outcome(error: BaseException) -> ResultWord:

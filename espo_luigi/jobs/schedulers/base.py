@@ -1,28 +1,28 @@
 """The interface of a scheduler: text that goes to its commands, and text that comes back.
 
-A scheduler is a package with a module `submit` that fulfils `Scheduler` by constants and pure functions, most of them
-parsers from its module `parse`. `commands.Commands` alone runs the commands. A scheduler needs:
+A scheduler is a module that fulfils `Scheduler` by constants and pure functions, some of them
+parsers from a module beside it. `commands.Commands` alone runs the commands. A scheduler needs:
 
 | for                          | functions                                                                  |
 |------------------------------|----------------------------------------------------------------------------|
-| the options of a job         | `OPTIONS`, `directive`, `resource_spec`                                    |
-| the script and its log       | `render`, `header`, `bundled`, `log_pattern`, `log_path`                   |
-| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
+| the options of a job         | `OPTIONS`                                                                  |
+| the script and its log       | `render`, `header`, `log_pattern`, `log_path`                              |
+| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `environment_script` |
 | following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
 | jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
-| stopping                     | `cancellations`, `has_ended`, `stack_dumps`                                |
+| stopping                     | `cancellations`, `has_ended`                                               |
 | the job, on its node         | `job_id`, `given`, `node_folder`                                           |
 
-Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH`,
-`GPU_DIRECTIVES`, `DASK_JOB` and `FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
+Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH` and
+`FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
 
 A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's `OPTIONS` (`SlurmOptions`), which
 `asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
 code. The key of luigi.cfg's section and the parameter of each task follow from the field.
 
-A new scheduler, such as LSF, is a package ``lsf`` beside `slurm` and `gridengine`, an entry in `known.SCHEDULERS`, and
-a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. It refuses bundles, and only
-`slurm` has drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
+A new scheduler, such as LSF, is a module ``lsf`` beside `slurm` and `gridengine`, an entry in `SCHEDULERS`, and
+a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. Only
+`slurm` has bundles, drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from espo_luigi.jobs.bundles.model import BundleText, BundleValues
-from espo_luigi.jobs.schedulers.script import LISTS, TABLES, PackOptions, ScriptValues
+from espo_luigi.jobs.resources import PackOptions
+from espo_luigi.jobs.schedulers.script import ScriptValues
 
 
 class Phase(enum.Enum):
@@ -127,26 +127,6 @@ class Usage:
     energy_joules: float = 0.0
 
 
-@dataclass(frozen=True)
-class Directive:
-    """The request of a line in a script's header: `options` by their names in `OPTIONS`, and amounts as text.
-
-    `memory` is for each slot, if `per_slot`.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    cpus: str | None = None
-    memory: str | None = None
-    time: str | None = None
-    per_slot: bool = False
-
-    @classmethod
-    def option(cls, options: Mapping[str, Any], name: str, value: str) -> Self:
-        """Return a request of the option called `name`, or of an entry in `extra` if there is no such option."""
-        has_a_name = name in options and name not in (*LISTS, *TABLES)
-        return cls({name: value} if has_a_name else {"extra": {**options["extra"], name: value}})
-
-
 Found = TypeVar("Found")
 
 
@@ -182,10 +162,6 @@ class Scheduler(Protocol):
     USER_VARIABLES: str
     # The fast folder that a job has on its node, as a shell variable.
     SCRATCH: str
-    # The directives that ask for GPUs and have no field in `OPTIONS`.
-    GPU_DIRECTIVES: frozenset[str]
-    # dask-jobqueue's class of such jobs, and its module.
-    DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
 
@@ -201,12 +177,6 @@ class Scheduler(Protocol):
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """Return the log's real path."""
 
-    def directive(self, line: str, options: Mapping[str, Any], /) -> Directive:
-        """Read a line of a script's header. Raises ValueError if it is no directive."""
-
-    def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Directive:
-        """Read dask-jobqueue's keyword of that name. Raises ValueError if the scheduler has no such option."""
-
     def render(self, values: ScriptValues, /) -> str:
         """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
 
@@ -215,9 +185,6 @@ class Scheduler(Protocol):
 
     def submit_command(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """Return the command that submits the script."""
-
-    def bundled(self, bundle: BundleValues, /) -> BundleText:
-        """Return the scripts and the submission of a bundle. Raises SubmissionError if there are no bundles here."""
 
     def submitted_id(self, text: str, /) -> str | None:
         """Return the job's id, from the answer to `submit_command`; None if the answer does not tell it for sure."""
@@ -257,16 +224,13 @@ class Scheduler(Protocol):
     def has_ended(self, stderr: str, /) -> bool:
         """Return whether a cancellation failed because the job had ended meanwhile."""
 
-    def stack_dumps(self, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return commands that make jobs write their stacks to their logs and go on; empty if there is no such way."""
-
     def says_out_of_memory(self, log_tail: str, /) -> bool:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
 
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
         """Return the environment of the scheduler's commands."""
 
-    def handed_on(self, environ: Mapping[str, str], /) -> str:
+    def environment_script(self, environ: Mapping[str, str], /) -> str:
         """Return bash that gives a job the environment of its submission; empty if the scheduler does that itself."""
 
     def job_id(self, environ: Mapping[str, str], /) -> str | None:

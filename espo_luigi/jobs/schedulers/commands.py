@@ -13,22 +13,14 @@ from pathlib import Path
 
 from espo_luigi.files import replace_text
 from espo_luigi.jobs.retry import Clock, process_limit
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
 # Pauses before the looks for the id of a job that was taken without one.
-ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
-
-
-@dataclass(frozen=True)
-class CommandSettings:
-    """Limits on the use of a scheduler's commands."""
-
-    timeout_seconds: float = 60.0
-    max_status_per_second: float = 1.0
-    max_submit_per_second: float = 10.0
+_ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -80,13 +72,13 @@ class Commands:
     def __init__(
         self,
         scheduler: Scheduler,
-        settings: CommandSettings | None = None,
+        settings: BatchSettings | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.clock = clock or Clock()
-        self.settings = settings or CommandSettings()
+        self.settings = settings or BatchSettings()
         self.counts: Counter[str] = Counter()
         # Why the last question got no answer.
         self.silence = ""
@@ -105,28 +97,26 @@ class Commands:
         self._submit_environ = without_zone | own_zone
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        """Submit a script, after `hand_on`; ``stdout`` holds the job's id if the scheduler accepted it."""
+        """Submit a script, after `write_environment`; ``stdout`` holds the job's id if the scheduler accepted it."""
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
 
-    def id_of(self, answer: Answer, name: str) -> str | None:
-        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it.
+    def id_of(self, answer: Answer, name: str = "") -> str | None:
+        """Return the id of the job that `submit` answered; if a site's own command does not tell it, by `name`.
 
         None after a success means that the job was accepted, and is not listed within some seconds.
         """
         told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
-        if told is not None or not answer.ok:
-            return told
-        for pause in ID_LOOKS_SECONDS:
+        for pause in _ID_LOOKS_SECONDS if answer.ok and told is None and name else ():
             self.clock.sleep(pause)
             alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
             if alive:
                 return alive[-1]
-        return None
+        return told
 
-    def hand_on(self, path: Path) -> None:
+    def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
-        if lines := self.scheduler.handed_on(self._submit_environ):
+        if lines := self.scheduler.environment_script(self._submit_environ):
             replace_text(path, lines, 0o600)
 
     def jobs(self) -> list[Row] | None:
@@ -167,11 +157,6 @@ class Commands:
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id."""
         return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
-
-    def dump_stacks(self, job_ids: Iterable[str]) -> None:
-        """Make the jobs' commands write their stacks to their logs."""
-        for argv in self.scheduler.stack_dumps(job_ids):
-            self.run(argv)
 
     def _ask(self, queries: Iterable[Query[Found]]) -> tuple[list[Found] | None, Answer | None]:
         """Return the rows of all answers, or None and the first failure."""
@@ -214,14 +199,14 @@ class Commands:
                 env=environ or self._environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self.settings.timeout_seconds,
+                timeout=self.settings.command_seconds,
                 encoding="utf-8",
                 errors="replace",
                 check=False,
                 start_new_session=True,  # Ctrl-C in the driver must not interrupt a submission half-way
             )
         except subprocess.TimeoutExpired:
-            return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.timeout_seconds:g} s")
+            return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.command_seconds:g} s")
         except OSError as error:
             # Any other error, such as too many processes, may pass.
             installed = not isinstance(error, FileNotFoundError | PermissionError)

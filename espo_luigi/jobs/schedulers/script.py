@@ -12,10 +12,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.resources import JobOptions
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _SCRATCH = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
@@ -33,51 +34,7 @@ FIRST_START = "0"
 LATE_VARIABLE = "ESPO_LATE"
 # A scheduler may send its warning so much earlier than asked.
 _SIGNAL_SECONDS = 60
-# The suffix of the names of a job's worker jobs.
-_WORKERS = ".workers"
 _CLAIM = Path(__file__).with_name("claim.sh")
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """The options of a job that every scheduler takes, besides CPUs, memory and time.
-
-    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
-    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
-    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
-    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
-    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
-    in ``ESPO_NODE_SCRATCH``.
-    """
-
-    exclude: tuple[str, ...] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
-    setup: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    scratch: str | None = None
-    python: str = ""
-
-
-@dataclass(frozen=True)
-class PackOptions(JobOptions):
-    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
-
-    pack: str | None = None
-    bundle: str | None = None
-    pack_at_once: str | None = None
-    pack_per_step: str | None = None
-    step_options: Mapping[str, str] = field(default_factory=dict)
-
-
-PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
-# The options that are lists, and those that map names to values; all other options are text.
-LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
-TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
-
-
-def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
-    """Return the names of the options that only this scheduler has."""
-    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -85,7 +42,7 @@ class ScriptValues:
     """The values of a submission's script.
 
     `log_pattern` is the log's path with the scheduler's placeholders. The job that does the work writes its id to
-    `claim_file`. The command starts in `workdir`. `Commands.hand_on` has written the job's environment to
+    `claim_file`. The command starts in `workdir`. `Commands.write_environment` has written the job's environment to
     `environment_file`, if the scheduler needs that. The job gets a signal `warning_seconds` before its end, if the
     scheduler can send it (0: none).
     """
@@ -141,14 +98,14 @@ def submission_name(task: str, submission: int) -> str:
     return f"{task}.{submission}"
 
 
-def workers_name(owner: str) -> str:
-    """Name the worker jobs of the job called `owner`."""
-    return owner + _WORKERS
+def element_name(name: str, place: object) -> str:
+    """Name an element of the array called `name`, as rows of a scheduler's answer do."""
+    return f"{name}[{place}]"
 
 
-def owner_name(name: str) -> str | None:
-    """Return the name of the job whose worker job is called `name`; None if it is no worker job."""
-    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
+def array_of(name: str) -> str:
+    """Return the name given to the scheduler: of the array for an element, else the job's own."""
+    return name.partition("[")[0]
 
 
 def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
@@ -177,10 +134,10 @@ def render_script(
     return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
 
 
-def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
     """Return the script of a job that claims no work. Raises SubmissionError for an unsafe value."""
     exports = "\n".join(option_exports(values.options))
-    return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
+    return _joined(values, header, [exports] if exports else [], run(render_command(values.argv)))
 
 
 def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:

@@ -13,8 +13,10 @@ from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, Bundling
+from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.engine import fitted
+from espo_luigi.jobs.lifecycle.submit import bundling_of
+from espo_luigi.jobs.resources import ARRAY, PILOT
 
 
 class Packed(SlurmTask):
@@ -27,7 +29,8 @@ def say(section: str, **values: str) -> None:
 
 
 def bundling(task: Packed, engine: str = "slurm") -> Bundling:
-    return fitted(task.order(engine), SECTIONS[engine]().batch_settings()).terms.bundling
+    chosen = SECTIONS[engine]().batch_settings()
+    return bundling_of(fitted(task.order(engine), chosen), chosen)
 
 
 def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_otherwise(tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_what_cannot_be_had_is_refused(
     tmp_path: Path, engine: str, given: Mapping[str, str], limits: str, words: str
 ) -> None:
     from espo_luigi.jobs.engine import BatchEngine
-    from espo_luigi.jobs.schedulers.known import SCHEDULERS
+    from espo_luigi.jobs.schedulers import SCHEDULERS
 
     (tmp_path / "profile.yml").write_text(f"limits: {limits}\n")
     say(engine, profile=str(tmp_path / "profile.yml"))

@@ -13,7 +13,7 @@ from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 
 class Walk(SlurmTask):

@@ -123,8 +123,7 @@ stop_if_closed() {
         [ -n "$now" ] && [ "$now" != "$owner" ] && closed=$((closed + 1))
         case $closed in
             0 | 1) ;;
-            2) kill -USR1 "$1" ;;
-            3) kill -TERM "$1" ;;
+            2) kill -TERM "$1" ;;
             *) kill -KILL "$1" ;;
         esac
     done

@@ -15,14 +15,15 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi import files
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.control import Signals
+from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Failure, Success
-from espo_luigi.jobs.lifecycle.state import Intent
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.lifecycle.state import Intent, Success
+from espo_luigi.jobs.order import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -63,7 +64,7 @@ def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
 ) -> None:
     manager = fake.manager()
     faults.begin(number)
-    handles = [manager.submit(work.order(f"a{i}", retries=0)) for i in range(20)]
+    handles = [manager.submit(work.order(f"a{i}")) for i in range(20)]
     fake.clock.go_on(5)
     assert [handle.outcome for handle in handles] == [None] * 20
     faults.end()
@@ -83,17 +84,17 @@ def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
     fake: FakeCluster, work: Work, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.QUEUED
     faults.begin(errno.EDQUOT, "save")
     handle = fake.submitted(work.order("a"), manager)
     fake.clock.go_on(8)
     record = manager.store.load(handle.task)
-    assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
+    assert record is not None and (record.state, record.job_id) == (JobState.SUBMITTING, None)
     assert caplog.text.count("trouble with the files") == 1
     faults.end()
     fake.clock.go_on(2)
     record = manager.store.load(handle.task)
-    assert record is not None and (record.state, record.job_id) == (SUBMITTED, "1")
+    assert record is not None and (record.state, record.job_id) == (JobState.QUEUED, "1")
     assert len(fake.calls("sbatch")) == 1
 
 
@@ -101,7 +102,7 @@ def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     first = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.QUEUED
     faults.begin(errno.EDQUOT, "save")
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
@@ -116,7 +117,7 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     manager = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTING
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.SUBMITTING
     faults.begin(errno.ENOSPC, "save")
     handle = manager.submit(work.order("a"))
     fake.clock.go_on(5)
@@ -128,8 +129,8 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
 
 
 def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
-    manager = fake.manager()
-    handle = fake.submitted(work.order("a", retries=1), manager)
+    manager = fake.manager(retries=1)
+    handle = fake.submitted(work.order("a"), manager)
     faults.begin(errno.EIO, "save", "close")
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
@@ -191,7 +192,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
     def no_listing(folder: Path) -> set[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
 
-    handle = fake.submitted(work.order("a", retries=3))
+    handle = fake.submitted(work.order("a"), retries=3)
     with monkeypatch.context() as patch:
         patch.setattr(watcher, "listed_names", no_listing)
         fake.finish("a", "1", outcome="error", exception="ValueError: no")
@@ -206,7 +207,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
 def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
     fake: FakeCluster, work: Work
 ) -> None:
-    handle = fake.submitted(work.order("a", retries=1))
+    handle = fake.submitted(work.order("a"), retries=1)
     fake.set_state("RUNNING")
     fake.eventually(lambda: handle.standing.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
@@ -224,8 +225,8 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 
 
 def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(max_jobs=1)
-    fake.submitted(work.order("a", retries=1), manager)
+    manager = fake.manager(max_jobs=1, retries=1)
+    fake.submitted(work.order("a"), manager)
     second = manager.submit(work.order("b"))
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
     fake.set_state("FAILED")
@@ -236,8 +237,8 @@ def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work:
 def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
     fake: FakeCluster, work: Work, state: str
 ) -> None:
-    manager = fake.manager()
-    handle = fake.submitted(work.order("a", retries=3, is_complete=lambda: True), manager)
+    manager = fake.manager(retries=3)
+    handle = fake.submitted(work.order("a", is_complete=lambda: True), manager)
     fake.set_state(state)
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
     assert isinstance(outcome, Success) and outcome.job_id == "1"
@@ -308,7 +309,7 @@ def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_dow
     faults.begin(errno.EDQUOT, "close", "save")
     threading.Timer(1.5, faults.end).start()
     assert manager.cancel_all() == 3
-    assert {record.state for record in manager.store.all()} == {FINISHED}
+    assert {record.state for record in manager.store.all()} == {JobState.FAILED}
 
 
 def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
@@ -332,10 +333,53 @@ def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
     handle = fake.submitted(work.order("a"), fake.managers[0])
     ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
     monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
-    monkeypatch.setattr(work_commands, "dump_stacks", lambda ids: sent.extend(ids))
     signals.cancel(ours)
-    signals.dump(ours)
     # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
     ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
     signals.send([])
-    assert (sent, ours.intent.cancelled, ours.intent.dumped) == ([], None, None)
+    assert (sent, ours.intent.cancelled) == ([], None)
+
+
+DAMAGED = "run.rule.0123456789ab"
+
+
+def damage(manager: JobManager, task: str = DAMAGED) -> None:
+    (manager.store.folder / "records" / f"{task}.json").write_text("{")
+
+
+def test_a_damaged_record_of_a_job_whose_workers_are_left_stops_no_other_job(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    handle = fake.submitted(work.order("a"), manager)
+    damage(manager)
+    jobs = fake.folder / "jobs"
+    jobs.write_text(f"{jobs.read_text()}9|RUNNING|n1|None|{DAMAGED}.1.workers\n")
+    fake.eventually(lambda: any("9" in call.split() for call in fake.calls("scancel")))
+    fake.finish("a", "1")
+    assert isinstance(fake.outcome(handle, 5), Success)
+    assert manager.stopping is None
+
+
+def test_a_damaged_record_ends_its_own_task_alone_and_says_what_to_do(fake: FakeCluster, work: Work) -> None:
+    first = fake.manager()
+    task = fake.submitted(work.order("a"), first).task
+    fake.submitted(work.order("b"), first)
+    first.detach()
+    damage(first, task)
+    manager = fake.manager()
+    bad, good = manager.submit(work.order("a")), manager.submit(work.order("b"))
+    outcome = fake.outcome(bad, 5)
+    assert isinstance(outcome, Failure) and "is not a record of a submission" in outcome.words
+    fake.finish("b", "2")
+    assert isinstance(fake.outcome(good, 5), Success)
+
+
+def test_a_damaged_record_keeps_no_job_of_an_earlier_driver_from_being_cancelled(
+    fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = fake.manager()
+    for name in "abc":
+        fake.submitted(work.order(name), first)
+    first.detach()
+    damage(first)
+    assert fake.manager().cancel_all() == 3
+    assert f"{DAMAGED}.json is not a record" in caplog.text

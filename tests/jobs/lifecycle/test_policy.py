@@ -10,30 +10,29 @@ from job_work import Work
 
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
-    RESULT_WRITTEN,
     WAIT,
     Action,
     Cause,
     Do,
-    Patience,
     decide,
     next_record,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
-from espo_luigi.jobs.order import Limits
+from espo_luigi.jobs.order import JobState
+from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
+STALL = 1800.0
 PATIENCE = Patience()
+SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
-RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=SUBMITTED, job_id="7")
-WITHOUT_ID = replace(RECORD, state=SUBMITTING, job_id=None)
+RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
+WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
-STALL = 1800.0
 EPOCH = 10_000.0  # when what a row knows began
 
 
@@ -50,7 +49,7 @@ SILENT = Seen(answered=False)
 RUNNING, PENDING, LEAVING = seen(Phase.RUNNING), seen(Phase.PENDING), seen(Phase.LEAVING)
 HOPELESS = seen(Phase.PENDING, hopeless=True)
 UNSTARTABLE = seen(Phase.PENDING, hopeless=True, launch_failed=True)
-END = Action(Do.END)
+END, STALLED = Action(Do.END), Action(Do.CANCEL, Cause.STALLED)
 NOTHING, NO_INTENT = Files(), Intent()
 
 
@@ -81,13 +80,7 @@ ROWS = {
     "failure, silent, out of memory": Known(WAIT, PATIENCE.latency_wait, seen=SILENT, files=said("memory")),
     "failure, it leaves its node": Known(END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")),
     "failure, in no answer": Known(END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
-    "failure, still there": Known(Action(Do.CANCEL, RESULT_WRITTEN), PATIENCE.latency_wait, files=said("error")),
-    "failure, still there, cancelled": Known(
-        Action(Do.CANCEL, RESULT_WRITTEN),
-        PATIENCE.cancel_again + 30,
-        files=said("error"),
-        intent=Intent(cancelled=EPOCH + 30),
-    ),
+    "failure, still there": Known(STALLED, STALL, files=said("error")),
     "stopped by a signal": Known(WAIT, 1e6, files=said("stopped"), seen=PENDING),
     "the scheduler is silent": Known(WAIT, 1e6, seen=replace(RUNNING, answered=False)),
     "just cancelled": Known(WAIT, PATIENCE.cancel_again - 1, CANCELLED, HOPELESS, intent=Intent(cancelled=EPOCH)),
@@ -106,45 +99,37 @@ ROWS = {
     "pends": Known(WAIT, 1e6, seen=PENDING),
     "without hope": Known(Action(Do.CANCEL, Cause.HOPELESS), PATIENCE.hopeless, seen=HOPELESS),
     "its node could not start it": Known(Action(Do.CANCEL, Cause.NODE), PATIENCE.hopeless, seen=UNSTARTABLE),
-    "runs without a sign of life": Known(Action(Do.DUMP_STACK), STALL),
-    "runs, heard later": Known(Action(Do.DUMP_STACK), STALL + 50, files=Files(heard=EPOCH + 50)),
+    "runs without a sign of life": Known(STALLED, STALL),
+    "runs, heard later": Known(STALLED, STALL + 50, files=Files(heard=EPOCH + 50)),
     "a member waits for its turn": Known(WAIT, 1e6, MEMBER),
-    "a member runs without a sign of life": Known(
-        Action(Do.DUMP_STACK), STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
-    ),
-    "asked for its stack": Known(
-        Action(Do.CANCEL, Cause.STALLED), STALL + PATIENCE.stack_dump, intent=Intent(dumped=EPOCH + STALL)
-    ),
-    "asked for its stack, a sign of life": Known(
-        Action(Do.DUMP_STACK), 2 * STALL, files=Files(heard=EPOCH + STALL), intent=Intent(dumped=EPOCH + 9)
-    ),
+    "a member runs without a sign of life": Known(STALLED, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)),
 }
 
 
 def job_of(work: Work, known: Known) -> Job:
-    order = work.order("a", stall_timeout_seconds=STALL)
+    order = work.order("a")
     return Job(order, known.record, SLURM, seen=known.seen, files=known.files, intent=known.intent)
 
 
 @pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
 def test_what_is_done_about_a_job_and_not_a_moment_before(work: Work, known: Known) -> None:
     job, due = job_of(work, known), EPOCH + known.after
-    assert decide(job, due, PATIENCE) == known.action
+    assert decide(job, due, SETTINGS) == known.action
     if known.after:
-        assert decide(job, due - 1, PATIENCE) == WAIT
+        assert decide(job, due - 1, SETTINGS) == WAIT
 
 
 @pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action != WAIT])
 def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, name: str) -> None:
     job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
     job.watched_since = due
-    assert decide(job, due, PATIENCE) == WAIT
+    assert decide(job, due, SETTINGS) == WAIT
 
 
 @pytest.mark.parametrize(
     ("known", "state"),
     [
-        (Known(WAIT, record=replace(RECORD, state=PLANNED, job_id=None), seen=Seen()), JobState.READY),
+        (Known(WAIT, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()), JobState.READY),
         (Known(WAIT, record=WITHOUT_ID, seen=Seen()), JobState.SUBMITTING),
         (Known(WAIT, seen=Seen()), JobState.QUEUED),
         (Known(WAIT, seen=PENDING), JobState.QUEUED),
@@ -198,7 +183,7 @@ FOLLOWS: dict[Cause, tuple[int, int, tuple[str, ...]] | None] = {
 
 @pytest.mark.parametrize("cause", Cause)
 def test_what_follows_from_each_cause(cause: Cause) -> None:
-    following = next_record(replace(RECORD, uncharged=5), cause, Limits(retries=1), "n1")
+    following = next_record(replace(RECORD, uncharged=5), cause, BatchSettings(retries=1), "n1")
     found = following and (following.attempt, following.uncharged, following.exclude)
     assert found == FOLLOWS[cause]
     assert following is None or following.history[-1]["ended"] == cause.value
@@ -208,4 +193,3 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
 def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
     assert cause in CAUSES and cause.value == cause.name.lower()
     assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
-    assert words_of(RESULT_WRITTEN) == RESULT_WRITTEN

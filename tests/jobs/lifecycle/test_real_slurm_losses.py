@@ -23,7 +23,7 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm(accounting=True)
 
@@ -90,26 +90,19 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
     assert outcome.attempts == 1
 
 
-def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        outcome = success_of(manager.submit(work.order("a", "linger")))
-        ask = ("squeue", "--noheader", "--format=%T", f"--jobs={outcome.job_id}")
-        eventually(lambda: not without_accounting.run(*ask, check=False).strip())
-
-
 def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
     check_an_absence(work, without_accounting, "slurmctld", without_accounting.wait_for_controller)
 
 
 def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:
     with ThrowawayCluster.start(ClusterSpec(nodes=1, accounting=True, min_job_age=2)) as cluster:
-        job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=60, retries=3)))
+        job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=60)))
         eventually(lambda: len(work.starts()) == 1)
         cluster.run("scancel", job_id)
         ask = ("squeue", "--noheader", "--states=all", "--format=%i")
         eventually(lambda: job_id not in cluster.run(*ask), 90)
-        with running(work, cluster) as second:
-            assert failure_of(second.submit(work.order("a", retries=3))).cause is Cause.CANCELLED
+        with running(work, cluster, retries=3) as second:
+            assert failure_of(second.submit(work.order("a"))).cause is Cause.CANCELLED
             assert second.commands.counts["sacct"] >= 1
     assert len(work.starts()) == 1
 

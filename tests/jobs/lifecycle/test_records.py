@@ -18,19 +18,20 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import JobError, SubmissionError
-from espo_luigi.files import read_object
+from espo_luigi.files import read_object, this_version
 from espo_luigi.jobs.lifecycle.control import request_stop, take_control
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.order import Limits
+from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.settings import BatchSettings
 
 RECORD = Record(
     "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
 )
-LIMITS = Limits(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
+LIMITS = BatchSettings(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
 
 
 def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:
@@ -88,6 +89,16 @@ def test_the_salt_tells_two_work_folders_apart_and_stays(tmp_path: Path, store: 
     first = store.salt
     store.create_folders()
     assert store.salt == first != other.salt
+
+
+def test_a_folder_of_another_layout_is_refused_with_the_version_that_can_read_it(store: RecordStore) -> None:
+    said = {"layout": LAYOUT + 1, "version": "9.9"}
+    (store.folder / "layout.json").write_text(json.dumps(said))
+    with pytest.raises(SubmissionError, match=r"finish or cancel the run with espo_luigi 9\.9, or choose another"):
+        store.create_folders()
+    (store.folder / "layout.json").write_text(json.dumps(said | {"layout": LAYOUT}))
+    store.create_folders()
+    assert f'"version": "{this_version()}"' in (store.folder / "layout.json").read_text()
 
 
 def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
@@ -165,18 +176,18 @@ def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> N
 
 @pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.FILES, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
 def test_retries_are_counted(cause: Cause) -> None:
-    second = next_record(RECORD, cause, Limits(1, None, None))
+    second = next_record(RECORD, cause, BatchSettings(retries=1))
     assert second is not None and second.attempt == 2
-    assert next_record(second, cause, Limits(1, None, None)) is None
+    assert next_record(second, cause, BatchSettings(retries=1)) is None
 
 
 def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> None:
     record: Record | None = RECORD
     for number in range(1, 4):
         assert record is not None
-        record = next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), f"n{number}")
+        record = next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), f"n{number}")
     assert record is not None and (record.attempt, record.exclude) == (1, ("n1", "n2", "n3"))
-    assert next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), "n4") is None
+    assert next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), "n4") is None
 
 
 @pytest.mark.parametrize(
@@ -186,15 +197,12 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
         (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
         (Phase.CANCELLED, "error", "", Cause.CANCELLED),
-        (Phase.CANCELLED, "error", "result written", Cause.EXCEPTION),
-        (Phase.CANCELLED, "memory", "result written", Cause.MEMORY),
         (Phase.CANCELLED, None, "stalled", Cause.STALLED),
         (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
         (Phase.CANCELLED, None, "node", Cause.NODE),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),
-        (Phase.CANCELLED, "files", "result written", Cause.FILES),
         (None, "files", "", Cause.FILES),
         (None, "input", "", Cause.INPUT),
         (Phase.FAILED, "memory", "", Cause.MEMORY),
@@ -213,7 +221,6 @@ def test_slurms_word_goes_before_the_jobs_own(
     [
         # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
         (Phase.CANCELLED, "", Cause.CANCELLED),
-        (Phase.CANCELLED, "result written", Cause.MEMORY),
         (Phase.FAILED, "", Cause.MEMORY),
         (None, "", Cause.MEMORY),
     ],
@@ -226,7 +233,7 @@ def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(
 
 
 def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
-    limits, record, pauses = Limits(9, None, None), RECORD, [pause_before(RECORD, 60)]
+    limits, record, pauses = BatchSettings(retries=9), RECORD, [pause_before(RECORD, 60)]
     for number in range(1, 5):
         following = next_record(record, Cause.FILES, limits, f"n{number}")
         assert following is not None
@@ -285,25 +292,28 @@ def test_a_driver_gets_all_the_folders_that_it_wants_or_none_and_leaves_nothing_
     held = HeldLocks(on_lost=pytest.fail)
     try:
         with pytest.raises(SecondDriverError, match=rf"{tmp_path}/b: process {first.pid}"):
-            held.hold(locks("b", "a"))
+            held.hold(*locks("b", "a"))
         assert locks("a")[0].holder() is None
     finally:
         first.kill()
         first.wait()
-    held.hold(locks("b", "a"))
-    held.hold(locks("b", "c"))
+    held.hold(*locks("b", "a"))
+    held.hold(*locks("b", "c"))
     assert [lock.holder() is not None for lock in locks("a", "b", "c")] == [True] * 3
     held.release()
     assert [list((tmp_path / name).iterdir()) for name in "abc"] == [[], [], []]
-    held.hold(locks("a"))
+    held.hold(*locks("a"))
     assert locks("a")[0].holder() is not None
     held.release()
 
 
-def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(tmp_path: Path) -> None:
+def test_held_locks_are_kept_fresh_and_one_that_another_driver_took_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.05)
     lost: list[SecondDriverError] = []
-    held, path = HeldLocks(lost.append, refresh_every_seconds=0.05), tmp_path / "driver.lock"
-    held.hold([DriverLock(tmp_path)])
+    held, path = HeldLocks(lost.append), tmp_path / "driver.lock"
+    held.hold(DriverLock(tmp_path))
     os.utime(path, (time.time() - 1000, time.time() - 1000))
     eventually(lambda: time.time() - path.stat().st_mtime < 500, 10)
     other = json.dumps({"host": "login2", "pid": 1, "started": "1"})

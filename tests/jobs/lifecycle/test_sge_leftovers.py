@@ -6,34 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from job_work import Work
 
-from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
-from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Seen
-from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.submit import SgeOptions
+from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 def job_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = None) -> Job:
     record = Record(f"run.rule.{name}", "rule", {"name": name}, 2**30, 10, "log-%j", job_id=job_id)
     return Job(work.order(name), record, sge, seen=Seen(row))
-
-
-@pytest.mark.parametrize(("scheduler", "asked"), [(slurm, True), (sge, False)])
-def test_only_where_a_job_can_be_asked_for_its_stack_it_is_said_that_it_is(
-    work: Work, log: pytest.LogCaptureFixture, scheduler: Scheduler, asked: bool
-) -> None:
-    Signals(Commands(scheduler), Bundles(RecordStore(work.folder), {})).dump(job_of(work))
-    assert "run.rule.a.1: no heartbeat" in log.text
-    assert ("asking job 7 for its stack" in log.text) is asked
 
 
 def test_of_many_jobs_only_those_of_the_same_run_are_asked_for() -> None:
@@ -91,6 +78,7 @@ def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_ta
     assert nodes.excluded == ("bad",)
     rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
+    assert all(row.no_log and row.said == "Eqw (opening input/output file, exit status 0)" for row in rows)
     assert len(commands.questions) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from espo_luigi.errors import ClaimLostError
-from espo_luigi.jobs import trouble
+from espo_luigi.jobs import retry
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.node.claim import Claim, check_claim, start_path
@@ -55,7 +55,7 @@ def test_a_claim_that_the_driver_has_closed_is_lost(claim: Path, store: RecordSt
 
 
 def test_a_claim_that_cannot_be_read_for_a_moment_is_not_lost(claim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trouble, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     read, errors = Path.read_text, [errno.ESTALE, errno.EIO]
 
     def read_text(path: Path, *arguments: Any, **keywords: Any) -> str:

@@ -15,13 +15,12 @@ import pytest
 from espo_luigi import job
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import InputChangedError, SizingError, StoreError
-from espo_luigi.jobs.layout import LAYOUT
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of
 from espo_luigi.jobs.node import run as node
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import LAYOUT, JobFiles, JobOrder
 from espo_luigi.jobs.resources import GIB, Resources, headroom
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
 
 
 @pytest.fixture(autouse=True)
@@ -147,16 +146,16 @@ def test_an_order_of_another_layout_is_refused_by_what_any_layout_has_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     in_slurm(monkeypatch)
-    monkeypatch.setattr(node, "_set_up_process", lambda: None)
     order, result = write_order(tmp_path)
-    parts = {name: value for name, value in json.loads(order.read_text()).items() if name in ("label", "family")}
-    files = {"result": str(result), "heartbeat": str(tmp_path / "beat")}
+    parts = {name: value for name, value in json.loads(order.read_text()).items() if name == "label"}
+    files = {"result": str(result)}
     order.write_text(json.dumps(parts | {"layout": LAYOUT + 1, "version": "9.9", "files": files}))
     assert job.main([str(order)]) == 1
     said = json.loads(result.read_text())
     assert (said["outcome"], said["job_id"], said["traceback"]) == ("configuration", "7", None)
     assert f"Rule was ordered by espo_luigi 9.9 (layout {LAYOUT + 1}), and its job finds" in said["exception"]
     assert f"(layout {LAYOUT}), which cannot read the order" in said["exception"]
+    assert said["exception"].removeprefix("ConfigurationChangedError: ") in capfd.readouterr().err
 
     done = json.dumps({"outcome": "success", "job_id": "7"})
     result.write_text(done)

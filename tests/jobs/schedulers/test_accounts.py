@@ -12,12 +12,12 @@ from real_clusters import MIB, failure_of, job_id_of, running, success_of
 from throwaway_daemons import eventually
 
 from espo_luigi.jobs.accounts import read_accounts, submissions
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
-from espo_luigi.jobs.schedulers.gridengine.parse import parse_usage as parse_qacct
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.parse import parse_usage as parse_sacct
+from espo_luigi.jobs.schedulers.gridengine_parse import parse_usage as parse_qacct
+from espo_luigi.jobs.schedulers.slurm_parse import parse_usage as parse_sacct
 from espo_luigi.report.job_use import accounted
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_kil
     found: dict[str, Usage] = {}
     with running(work, with_accounting) as manager:
         big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
-        dead = manager.submit(work.order("dead", "die", retries=0))
+        dead = manager.submit(work.order("dead", "die"))
         success_of(big)
         failure_of(dead)
         known = submissions(manager.store.all())

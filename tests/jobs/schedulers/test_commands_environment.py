@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi.jobs.schedulers import known as schedulers
+from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.schedulers.commands import Commands
 
 JOBS = {"slurm": {"SLURM_JOB_ID": "7", "SLURM_TMPDIR": "/node/7"}, "sge": {"JOB_ID": "8", "SGE_TASK_ID": "undefined"}}

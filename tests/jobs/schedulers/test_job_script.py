@@ -14,7 +14,7 @@ from test_slurm_text import PLAIN
 
 from espo_luigi.errors import ClaimLostError
 from espo_luigi.jobs.node.claim import Claim
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions, render
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions, render
 
 NO_LINKS = "ln() { echo 'ln: Operation not permitted' >&2; return 1; }\n"
 

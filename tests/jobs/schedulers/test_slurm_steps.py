@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.gridengine import submit as sge
+from espo_luigi.jobs.schedulers import gridengine as sge
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.slurm import submit as slurm
-from espo_luigi.jobs.schedulers.slurm.steps import parse_allocation, step_command
-from espo_luigi.jobs.schedulers.slurm.submit import step_environment
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions, step_command, step_environment
+from espo_luigi.jobs.schedulers.slurm_parse import parse_allocation
 
 TWO_SIZES = """JobId=8 JobName=interactive
    UserId=root(0) GroupId=root(0) MCS_label=N/A
@@ -42,14 +42,21 @@ def test_an_answer_without_a_state_is_none() -> None:
 
 
 def test_a_step_is_on_one_node_with_what_its_task_asks_for() -> None:
-    command = step_command("8", "n3", "My Rule", Resources(2, 4, "3GB"), ("python", "order with space.json"))
+    command = step_command(
+        "8", "n3", "My Rule", Resources(2, 4, "3GB"), SlurmOptions(), ("python", "order with space.json")
+    )
     assert command[0] == "srun" and command[-2:] == ("python", "order with space.json")
     assert {"--jobid=8", "--nodelist=n3", "--nodes=1", "--ntasks=1", "--exclusive"} < set(command)
     assert {"--cpus-per-task=4", "--mem=3072M", "--job-name=My_Rule"} < set(command)
 
 
+def test_a_step_asks_for_no_memory_where_the_site_forbids_that() -> None:
+    command = step_command("8", "n3", "A", Resources(1, 1, "3GB"), SlurmOptions(memory_resource="none"), ())
+    assert not [word for word in command if word.startswith("--mem")]
+
+
 def test_memory_is_asked_for_in_whole_mib_rounded_up() -> None:
-    assert "--mem=2M" in step_command("8", "n3", "A", Resources(1, 1, "1025K"), ())
+    assert "--mem=2M" in step_command("8", "n3", "A", Resources(1, 1, "1025K"), SlurmOptions(), ())
     asked = ScriptValues("a", 1, ("true",), 1, 2**20 + 1, 60, "log", "claim", "/work")
     assert "--mem=2M" in slurm.directives(replace(asked, options=slurm.SlurmOptions()))
     assert "h_rt=3600,h_vmem=2M" in sge.arguments(replace(asked, options=sge.SgeOptions()))

@@ -1,4 +1,4 @@
-"""Slurm as a `base.Scheduler`: directives, scripts and commands; `parse` reads the answers.
+"""Slurm as a `base.Scheduler`: directives, scripts and commands; `slurm_parse` reads the answers.
 
 The directives stand in the script, so that it can be read and submitted by hand. sbatch gets them as arguments, too:
 ``SBATCH_…`` variables of the user's environment override a script's lines, but not arguments.
@@ -7,31 +7,26 @@ The directives stand in the script, so that it can be read and submitted by hand
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import ARRAY, PILOT, STEPS, BundleText, BundleValues, array_of
-from espo_luigi.jobs.bundles.slurm import render_job, render_member, sized
-from espo_luigi.jobs.resources import MIB
-from espo_luigi.jobs.schedulers.base import Accounting, Directive, Query, Row, Usage, chunked
-from espo_luigi.jobs.schedulers.script import (
+from espo_luigi.jobs.resources import (
+    ARRAY,
+    MIB,
     PACKING,
+    PILOT,
+    STEPS,
     JobOptions,
     PackOptions,
-    ScriptValues,
-    checked,
-    log_stem,
+    Resources,
+    mib,
     own_names,
-    positive,
-    render_plain_script,
-    render_script,
-    safe,
 )
-from espo_luigi.jobs.schedulers.slurm.parse import (  # noqa: F401  # some only as this is a `Scheduler`
+from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
+from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
+from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     USAGE_FORMAT,
@@ -48,17 +43,16 @@ from espo_luigi.jobs.schedulers.slurm.parse import (  # noqa: F401  # some only 
     says_out_of_memory,
     submitted_id,
 )
-from espo_luigi.jobs.schedulers.slurm.steps import DIRECTIVE, memory_asked, sizes
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
 USER_VARIABLES = "SBATCH_"
 SCRATCH = "$SLURM_TMPDIR"
-GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
+# The form of a directive's long name.
+DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 # Directives that the engine itself sets, or that would make a submission more than a single job with a single command.
 _RESERVED = frozenset(
     {"array", "chdir", "cluster", "clusters", "cpus-per-task", "error", "export-file", "input", "job-name", "mem"}
@@ -111,6 +105,22 @@ def log_path(pattern: str, job_id: str) -> str:
     return filled.replace("\0", "%")
 
 
+def sizes(**asked: int | str) -> list[str]:
+    """Return `nodes`, `cpus_per_task`, bytes of `memory`, … as options of salloc, sbatch and srun."""
+    texts = {
+        "mem" if name == "memory" else name: f"{mib(int(n))}M" if name == "memory" else n for name, n in asked.items()
+    }
+    return [f"--{name.replace('_', '-')}={text}" for name, text in texts.items()]
+
+
+def memory_asked(options: object, memory_bytes: int) -> dict[str, int]:
+    """Return the `memory` for `sizes`; nothing if `memory_resource` leaves it out. Raises SubmissionError."""
+    resource = getattr(options, "memory_resource", "mem")
+    if resource not in ("mem", "none"):
+        raise SubmissionError(f"memory_resource: {resource!r}; expected 'mem', or 'none' to ask for no memory")
+    return {} if resource == "none" else {"memory": memory_bytes}
+
+
 def directives(values: ScriptValues, ntasks: int = 1) -> tuple[str, ...]:
     """Return the job's options as arguments ``--name=value`` of sbatch, in a fixed order. Raises SubmissionError."""
     options = values.options
@@ -157,53 +167,19 @@ def _places(nodes: str, ntasks: int) -> list[str]:
     return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
 
 
-def directive(line: str, options: Mapping[str, Any]) -> Directive:
-    """Read a line such as ``--gres=gpu:1``."""
-    flag, *rest = shlex.split(line) or [""]
-    if not flag.startswith("--"):
-        raise ValueError("expected --NAME=VALUE")
-    name, _, value = flag.lstrip("-").partition("=")
-    return Directive.option(options, name, value or " ".join(rest))
-
-
-def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
-    """Raise ValueError, as Slurm has no such option."""
-    raise ValueError("it is Grid Engine's; expected job_extra, or gres")
-
-
 def render(values: ScriptValues) -> str:
     """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$SLURM_JOB_ID")
 
 
-def render_plain(values: ScriptValues) -> str:
-    """Return the sbatch script of a job that claims no work, such as a driver. Raises SubmissionError."""
-    return render_plain_script(values, header(values))
-
-
 def header(values: ScriptValues) -> list[str]:
     """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
-    return _header(directives(values))
+    return header_lines(directives(values))
 
 
-def _header(arguments: Iterable[str]) -> list[str]:
+def header_lines(arguments: Iterable[str]) -> list[str]:
+    """Return sbatch's arguments as lines of a script."""
     return [f"#SBATCH {_for_header(directive)}" for directive in arguments]
-
-
-def bundled(bundle: BundleValues) -> BundleText:
-    """Return the scripts and the submission of a bundle. Raises SubmissionError for a value that cannot be passed."""
-    kind = bundle.bundling.kind
-    arguments = directives(sized(bundle), bundle.width if kind == STEPS else 1)
-    if kind == ARRAY:
-        most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
-        arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
-    script, files = render_job(bundle)
-    return BundleText(
-        script="\n".join(["#!/bin/bash", *_header(arguments)]) + "\n\n" + script,
-        members=tuple(render_member(values, kind) for values in bundle.members),
-        command=("sbatch", "--parsable", *arguments),
-        files=files,
-    )
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -279,11 +255,6 @@ def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
-def stack_dumps(job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that send SIGUSR1 to each job's own command, which writes its stack to the log."""
-    return [("scancel", "--signal=USR1", "--batch", *group) for group in chunked(job_ids)]
-
-
 # A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables
 # are dropped. They would change the request (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…) or the form of answers
 # (SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).
@@ -298,9 +269,43 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return nothing: sbatch hands the environment on, and shows it only to the job's owner and Slurm's operators."""
     return ""
+
+
+def allocation_command(job_id: str) -> tuple[str, ...]:
+    """Return the command that describes an allocation."""
+    return ("scontrol", "--details", "show", "job", job_id)
+
+
+def names_command(nodes: str) -> tuple[str, ...]:
+    """Return the command that writes out the names of ``n[1-2]``."""
+    return ("scontrol", "show", "hostnames", nodes)
+
+
+def step_command(
+    job_id: str, node: str, rule: str, resources: Resources, options: object, argv: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the command that runs `argv` as a step on a node, waits for it, and passes on its output.
+
+    The step reads the command's standard input, and so sees the end of the process that started the command.
+    """
+    return (
+        "srun",
+        f"--jobid={job_id}",
+        "--exclusive",
+        *sizes(
+            nodes=1,
+            ntasks=1,
+            cpus_per_task=resources.cpus_per_task,
+            **memory_asked(options, resources.memory_bytes),
+        ),
+        f"--nodelist={node}",
+        "--mpi=none",
+        f"--job-name={safe(rule, 60)}",
+        *argv,
+    )
 
 
 # The allocation's own variables that are not about its size.

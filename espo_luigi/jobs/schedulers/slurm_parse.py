@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from espo_luigi.jobs.bundles.model import element_name
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage
-from espo_luigi.jobs.schedulers.script import JOB_ID
+from espo_luigi.jobs.schedulers.script import JOB_ID, element_name
 
 logger = logging.getLogger(__name__)
 
@@ -211,6 +210,45 @@ def parse_scontrol(text: str) -> list[Row]:
         state, code = fields.get("JobState", ""), fields.get("ExitCode", "")
         rows += [row(*one, state, node, reason, code) for one in _jobs(ids, head[4])]
     return rows
+
+
+_STATE = re.compile(r"\bJobState=(\w+)")
+_END = re.compile(r"\bEndTime=(\S+)")
+# A line for each group of nodes that give the job equal shares.
+_NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A job's nodes in `scontrol show job`: CPUs and MiB of memory of each (0 MiB: Slurm does not limit memory)."""
+
+    state: str
+    ends: str = ""
+    nodes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "RUNNING"
+
+
+def knows_no_such_job(message: str) -> bool:
+    """Return whether scontrol failed because the controller has forgotten the job, which has then ended."""
+    return NO_SUCH_JOB in message
+
+
+def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:
+    """Read the answer; `names_of` writes out the names of ``n[1-2]``. Raises ValueError if the answer is not whole."""
+    state, end = _STATE.search(text), _END.search(text)
+    if state is None:
+        raise ValueError(f"scontrol said no JobState: {text[:200]!r}")
+    nodes = {name: (_cpus(ids), int(memory)) for group, ids, memory in _NODES.findall(text) for name in names_of(group)}
+    return Allocation(state[1], end[1] if end else "", nodes)
+
+
+def _cpus(ids: str) -> int:
+    """Count the CPUs of ``0-3,8``."""
+    ranges = [part.split("-") for part in ids.split(",")]
+    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def _known(node: str) -> str:

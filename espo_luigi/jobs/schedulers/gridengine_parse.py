@@ -88,6 +88,8 @@ def _warn_unknown(state: str) -> None:
 
 # Codes of ``failed`` (sge_status(5)) if the job's script has not begun, or the node has lost the job.
 _NODE_FAILED = frozenset({1, 3, 4, 6, 7, 8, 9, 10, 11, 18, 19, 20, 21, 26, 27, 28, 29, 31, 32, 33, 34, 35, 36, 38})
+# The node could not open the job's log, or change to its work folder: nothing of the job ran.
+_NO_LOG = frozenset({26, 28})
 # Codes of a run that is over while the job is queued again under the same id.
 _AGAIN = frozenset({24, 25})
 _LIMIT = 37
@@ -152,6 +154,7 @@ def _ended(fields: Mapping[str, str]) -> Row:
         fields.get("hostname", ""),
         reason=f"{cause}, exit status {exit_status}" if cause else f"exit status {exit_status}",
         exit_code=str(exit_status),
+        no_log=failed in _NO_LOG,
     )
 
 

@@ -1,1 +1,0 @@
-"""Grid Engine: submissions and directives (`submit`), and the answers of its commands (`parse`)."""

@@ -1,1 +1,0 @@
-"""Slurm: submissions and directives (`submit`), answers of its commands (`parse`), steps, and drivers that are jobs."""

@@ -23,6 +23,7 @@ from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
 from espo_luigi.jobs.local.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim
@@ -76,8 +77,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         # of dates start often, and a forked job no copies.
         gc.freeze()
         gc.enable()
-        if order.workers and order.workers.workers_to_wait_for:
-            client.wait_for_workers(order.workers.workers_to_wait_for)
+        if (workers := WorkerJobs.of(order)) and workers.workers_to_wait_for:
+            client.wait_for_workers(workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
         with task.guarded():
             _call_work(task)
@@ -118,11 +119,11 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
     """Return the Dask session of a job, with its workers in the places that the order names."""
     if not task.uses_dask:
         return nullcontext()
-    if order.workers:
+    if workers := WorkerJobs.of(order):
         from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
         # When a retry gave the job more memory, its workers get more as well.
-        workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
+        workers = workers.grown(resources.memory_bytes / order.resources.memory_bytes)
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )

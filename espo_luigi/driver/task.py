@@ -37,10 +37,9 @@ from espo_luigi.driver.task_classes import (
     own_resources,
 )
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder, Standing, extra_folders, label_of
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
-from espo_luigi.jobs.state import JobState
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",

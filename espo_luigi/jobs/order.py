@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import site
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
@@ -16,19 +18,36 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.bundles.model import Bundling
-from espo_luigi.jobs.dask.jobs import WorkerJobs
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
-from espo_luigi.jobs.state import JobState
 
 # Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
 # Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,
 # `exception` and `job_id`: by them, a job tells the driver that ordered it that it cannot read its order.
 LAYOUT = 2
+# The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
+_SHORTEST_SECONDS = 0.5
 # Only the end of a log is read: this many bytes for each of the last lines.
 _BYTES_OF_A_LINE = 1000
 _RESULT = ".result.json"
+
+
+class JobState(enum.StrEnum):
+    """Where a job stands.
+
+    The first seven follow from the scheduler's word, the job's files and the driver's plans. The last two are
+    outcomes: the driver does nothing more about the job.
+    """
+
+    READY = "ready"  # to be submitted, or waiting for room on this machine
+    SUBMITTING = "submitting"  # handed to the scheduler, which has not confirmed it yet
+    QUEUED = "queued"  # pending or suspended at the scheduler
+    RUNNING = "running"
+    MISSING = "missing"  # the scheduler answers and does not list it
+    CANCELLING = "cancelling"  # the driver has cancelled it and waits for its end
+    ENDED = "ended"  # the scheduler has ended it; its result is awaited
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # with a cause (`Cause`)
 
 
 class ResultWord(enum.StrEnum):
@@ -154,51 +173,19 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How far a job may go: its attempts beside the first, what it may ask for at most, how long it may be silent.
-
-    `max_uncharged` ends a series of submissions that are no attempts, such as those to failing nodes.
-    """
-
-    retries: int = 0
-    memory_cap_bytes: int | None = None
-    time_cap_minutes: int | None = None
-    max_uncharged: int = 20
-    stall_timeout_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a scheduler's engine carries out an order.
-
-    `run` is the run's name, which is part of the job's; `command` does the work, `pilot` that of a bundle's plan, whose
-    path follows. `bundling` says with how many of its kind the job may go, `warning_seconds` how long before the end of
-    so many minutes it gets a signal.
-    """
-
-    run: str = ""
-    command: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    bundling: Bundling = field(default_factory=Bundling)
-    pilot: tuple[str, ...] = ()
-    warning_seconds: Callable[[int], int] = lambda minutes: 0
-
-
-@dataclass(frozen=True)
 class JobOrder:
     """One job, as engines take it; the order file holds the part that the job itself reads.
 
     - `id` is unique in the run, `label` is the name for people; `wildcards` are the parameters that identify the task.
     - `module`, `family`, `parameters` and `settings` let the job rebuild its task. `configuration` is a hash of the
       configuration: a job that finds a different one refuses to work.
-    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
-      `workers` describes, ``allocation`` for all nodes of the job.
+    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own,
+      ``allocation`` for all nodes of the job. `workers` are the fields of `dask.jobs.WorkerJobs`.
     - `preload` are modules that the local engine imports once for all jobs.
     - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
       a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
-    - `terms` are for the engine of a scheduler alone.
     """
 
     id: str
@@ -213,21 +200,20 @@ class JobOrder:
     configuration: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     cluster: str = ""
-    workers: WorkerJobs | None = None
+    workers: Mapping[str, Any] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
     stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
-    terms: Terms = field(default_factory=Terms)
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
         values |= {"layout": LAYOUT, "version": this_version()}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
-        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files", "workers") if values[name]}
+        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files")}
         write_json(self.files.order, values | parts | more)
 
     @classmethod
@@ -235,8 +221,7 @@ class JobOrder:
         """Return the order from the entries of its file."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
-        workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
-        return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
+        return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
 
     def report(self, standing: Standing) -> None:
         """Pass the standing of the job to `on_progress`."""
@@ -245,7 +230,7 @@ class JobOrder:
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
-_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress", "terms")
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):
@@ -284,3 +269,50 @@ def end_of_log(log: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def between_beats(age: float, every_seconds: float) -> float:
+    """Return how many seconds pass between two signs of life of a job that is `age` seconds old."""
+    return min(every_seconds, max(_SHORTEST_SECONDS, age / 5))
+
+
+def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
+    """Return ``job 1234 on n3, 43 %, 12.1 of 32 GiB``, what Dask has to do, and how to reach the dashboard."""
+    percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
+    url = f"http://127.0.0.1:{port}/status" if port else ""
+    lines = [
+        listed(where, f"{percent} %" if percent else "", _memory(beat) if beat else "starting"),
+        str(beat.get("message", "")),
+        f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
+    ]
+    return Standing("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
+
+
+def done(result: Mapping[str, Any]) -> Standing:
+    """Return where and how long the job worked, from its result, and the most memory that it took."""
+    job = f"job {result['job_id']}" if result.get("job_id") else ""
+    node = f"on {result['node']}" if result.get("node") else ""
+    said = listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result))
+    return Standing(f"done: {said}", 100, state=JobState.SUCCEEDED)
+
+
+def listed(*parts: str) -> str:
+    """Return the parts that are not empty, as a list in words."""
+    return ", ".join(filter(None, parts))
+
+
+def _memory(said: Mapping[str, Any]) -> str:
+    peak, asked = _number(said, "peak_memory_bytes"), _number(said, "memory_bytes")
+    return f"{peak / GIB:.1f} of {asked / GIB:.3g} GiB" if peak and asked else ""
+
+
+def _tunnel(port: int, beat: Mapping[str, Any]) -> str:
+    here, node = socket.gethostname(), str(beat.get("node") or socket.gethostname())
+    through = [] if node == here else ["-J", here]
+    return shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *through, node])
+
+
+def _number(said: Mapping[str, Any], name: str) -> int:
+    """Return a number of a file of any version; 0 if the value is no number."""
+    value = said.get(name)
+    return int(value) if isinstance(value, (int, float)) else 0

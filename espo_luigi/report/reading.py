@@ -13,9 +13,10 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import EspoError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.lifecycle.records import STATE_FOLDER, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobFiles, ResultWord, order_files
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.settings import STATE_FOLDER
 from espo_luigi.report.job_results import results_of
 from espo_luigi.report.job_use import Job
 
@@ -119,8 +120,6 @@ def _failed(order: Mapping[str, Any], result: Mapping[str, Any] | None, path: Pa
 
 
 def read_records(workdir: Path) -> tuple[list[Record], str]:
-    """Return the records of a run's submissions, and the problem with reading them, if any."""
-    try:
-        return list(RecordStore(workdir / STATE_FOLDER).all()), ""
-    except EspoError as error:
-        return [], str(error)
+    """Return the records of a run's submissions, and the problems with reading others, if any."""
+    problems: list[str] = []
+    return list(RecordStore(workdir / STATE_FOLDER).all(problems.append)), "; ".join(problems)

@@ -12,9 +12,8 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.state import JobState
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN, Stand, TaskState, TaskStates
 
 

@@ -9,8 +9,8 @@ from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.script import array_of, end_path
-from espo_luigi.jobs.state import JobState
 
 
 class Bundles:

@@ -1,8 +1,11 @@
 """The job manager: thousands of jobs from one thread, each brought to an outcome once.
 
 `JobManager.submit` returns a handle at once. One thread does the rest, in cycles. Each submits ready jobs, looks
-at all jobs (`Watcher`), decides each job's next action (`policy.decide`) and takes it (`Actions`). The number of
-commands in a cycle does not depend on the number of jobs. `records` hold all that must survive the driver.
+at all jobs (`Watcher`), decides each job's next action (`policy.decide`) and takes it. The number of commands in a
+cycle does not depend on the number of jobs. `records` hold all that must survive the driver.
+
+If an action fails because of a file, it is taken again in the next cycle. So each action writes its files before
+anything changes here or at the scheduler, and writes the same when it is taken again.
 """
 
 from __future__ import annotations
@@ -14,25 +17,36 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from espo_luigi.errors import EspoError, Failure
+from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.actions import Actions, failure_of
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
 from espo_luigi.jobs.lifecycle.observe import Watcher
-from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, RecordStore
-from espo_luigi.jobs.lifecycle.requests import Handle, Requests
-from espo_luigi.jobs.lifecycle.state import Intent, Job
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
+from espo_luigi.jobs.lifecycle.policy import (
+    CAUSES,
+    Action,
+    Cause,
+    Do,
+    cause_of_end,
+    decide,
+    failure_of,
+    last_record,
+    next_record,
+    pause_before,
+    success_of,
+    words_of,
+)
+from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
+from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
-from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.state import JobState
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -40,49 +54,44 @@ logger = logging.getLogger(__name__)
 class JobManager:
     """Submits orders to a scheduler and brings each to an outcome.
 
-    Use `start` before and `detach`, `cancel_all` or `close` after. Only its own thread touches the jobs; the other
+    Use `start` before and `detach` or `cancel_all` after. Only its own thread touches the jobs; the other
     methods may be called from any thread. `locks` are the driver's, to which the lock of `state_dir` is added.
     """
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: BatchSettings,
         commands: Commands,
-        state_dir: Path,
         locks: HeldLocks | None = None,
     ) -> None:
         self.settings = settings
         self.commands = commands
         self._scheduler = commands.scheduler
         self._clock = commands.clock
-        self.store = RecordStore(state_dir)
+        self.store = RecordStore(settings.state_dir)
         self.submitter = Submitter(settings, commands, self.store)
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
-        self._lock = DriverLock(state_dir)
+        self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._locks = locks or HeldLocks(logger.error, self._clock)
-        self._requests = Requests()
+        # Orders without an outcome, by task; the thread has yet to admit the `_incoming`.
+        self._handles: dict[str, Handle] = {}
+        self._incoming: deque[Handle] = deque()
+        self._guard = threading.Lock()
+        self._closed = False
+        # Jobs to submit, jobs under way by task, and how many are over.
         self._ready: deque[Job] = deque()
         self._jobs: dict[str, Job] = {}
+        self._ended: Counter[JobState] = Counter()
+        # The node of each task whose job could not open its log, before any job of the run could.
+        self._without_log: dict[str, str] = {}
         self._bundles = Bundles(self.store, self._jobs)
         self._watcher = Watcher(settings, commands, self.store, self.submitter, self._bundles, self._trouble)
         self._signals = Signals(commands, self._bundles)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-        self._actions = Actions(
-            commands=commands,
-            store=self.store,
-            submitter=self.submitter,
-            watcher=self._watcher,
-            signals=self._signals,
-            bundles=self._bundles,
-            requests=self._requests,
-            jobs=self._jobs,
-            ready=self._ready,
-            tolerantly=self._tolerantly,
-        )
 
     def start(self) -> None:
         """Take the driver's lock and begin.
@@ -107,17 +116,25 @@ class JobManager:
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
+        task = task_name(self.settings.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
-        handle = self._requests.add(task, order)
+        with self._guard:
+            handle = self._handles.get(task)
+            if handle is None:
+                handle = Handle(task, order)
+                if self._closed:
+                    handle.resolve(self._stopped(handle))
+                    return handle
+                self._handles[task] = handle
+                self._incoming.append(handle)
         self._wake.set()
         return handle
 
     def status(self) -> dict[JobState, int]:
         """The number of orders in each state."""
         counts = Counter(job.state for job in list(self._jobs.values()))
-        counts[JobState.READY] += len(self._requests.incoming) + len(self._ready)
-        return {**counts, **self._actions.ended}
+        counts[JobState.READY] += len(self._incoming) + len(self._ready)
+        return {**counts, **self._ended}
 
     def cancel_all(self, timeout: float | None = None) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
@@ -127,8 +144,6 @@ class JobManager:
     def detach(self, timeout: float | None = None) -> None:
         """Stop, and leave the jobs to the next driver."""
         self._stop(DETACH, timeout)
-
-    close = detach
 
     def _stop(self, how: str, timeout: float | None) -> None:
         timeout = self.settings.patience.ending if timeout is None else timeout
@@ -158,9 +173,18 @@ class JobManager:
                 self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
             self._cancel_leftovers()
         finally:
-            attempts = {task: job.record.attempt for task, job in self._jobs.items()}
-            self._requests.close_all(self.stopping or DETACH, attempts)
+            with self._guard:
+                self._closed = True
+                left, self._handles = list(self._handles.values()), {}
+            for handle in left:
+                handle.resolve(self._stopped(handle))
             self._locks.release(self._lock)
+
+    def _stopped(self, handle: Handle) -> Failure:
+        """The outcome of an order that has none when this driver stops."""
+        cause = {BREAK: Cause.INTERNAL, CANCEL: Cause.DRIVER_CANCELLED}.get(self.stopping or DETACH, Cause.DETACHED)
+        job = self._jobs.get(handle.task)
+        return Failure(handle.order.label, cause.explanation(), cause, attempts=job.record.attempt if job else 0)
 
     def _cycle(self) -> None:
         # All steps are as of now: what hangs between this look and a step must not count as waiting in vain.
@@ -174,7 +198,7 @@ class JobManager:
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
             if self._is_still_ours():
-                self._guarded(partial(self._actions.take_step, now), job)
+                self._guarded(partial(self._take_step, now), job)
         if self._is_still_ours():
             self._signals.send(unwanted)
 
@@ -212,13 +236,13 @@ class JobManager:
         with suppress(ValueError):
             self._ready.remove(job)
         failure = failure_of(job, Cause.INTERNAL, f"{type(error).__name__}: {error}")
-        self._actions.finish(job, failure, keep_record=True)
+        self._finish(job, failure, keep_record=True)
 
     def _tolerantly(self, look: Callable[[], None]) -> None:
-        """A file system that fails for a while (ESTALE, EIO, EDQUOT) must not end the driver of a run of days."""
+        """Neither a file system that fails for a while nor a damaged record must end the driver of a run of days."""
         try:
             look()
-        except OSError as error:
+        except (JobError, OSError) as error:
             self._trouble.warn("trouble with the files in %s, going on: %s", self.store.folder, error)
 
     def _obey_control(self) -> None:
@@ -241,19 +265,19 @@ class JobManager:
     # Taking in orders.
 
     def _admit(self) -> None:
-        while self._requests.incoming:
-            handle = self._requests.incoming.popleft()
+        while self._incoming:
+            handle = self._incoming.popleft()
             try:
                 self._admit_one(handle)
             except Exception as error:
                 if isinstance(error, OSError) and passes(error):
-                    self._requests.incoming.appendleft(handle)
+                    self._incoming.appendleft(handle)
                     raise
-                self._requests.close(handle.task, Failure(handle.order.label, str(error), Cause.INTERNAL))
+                self._resolve(handle.task, Failure(handle.order.label, str(error), Cause.INTERNAL))
 
     def _admit_one(self, handle: Handle) -> None:
         order = handle.order
-        self._watcher.workers_about |= order.workers is not None
+        self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
             record = self.submitter.plan(handle.task, order, record)
@@ -290,7 +314,7 @@ class JobManager:
             if first.intent.not_before > now or id(first) in seen:
                 continue
             # While there is trouble, one task is tried.
-            most = 1 if self._nodes.in_trouble else first.order.terms.bundling.of_room(room)
+            most = 1 if self._nodes.in_trouble else bundling_of(first.order, self.settings).of_room(room)
             group = self.submitter.together(first, self._ready, most, now)
             waited = now - first.intent.ready >= self.settings.patience.gather
             if waited or len(group) == most or first.intent.alone:
@@ -315,7 +339,7 @@ class JobManager:
             self._watcher.hurry()
         if refused is not None:
             for job in group:
-                self._guarded(partial(self._actions.refused, words=refused), job)
+                self._guarded(partial(self._refused, words=refused), job)
 
     def _submission(self, group: list[Job]) -> Submission | None:
         try:
@@ -341,3 +365,221 @@ class JobManager:
         unwanted = [] if self._locks.lost else self._watcher.unwanted_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)
+
+    # Steps.
+
+    def _take_step(self, now: float, job: Job) -> None:
+        """Decide the job's next action, and take it."""
+        self.submitter.save(job)
+        action = decide(job, now, self.settings)
+        if action == Action(Do.CANCEL, Cause.STALLED):
+            # The last look may be older than the pause that the job, or this driver, has just had.
+            job.listen(now)
+            action = decide(job, now, self.settings)
+        if action.do is Do.SUCCEED:
+            self._succeed(job, now)
+        elif action.do is Do.END:
+            self._retry_or_fail(job, cause_of_end(job))
+        elif action.do is Do.LOSE:
+            self._retry_or_fail(job, self._cause_of_loss(job))
+        elif action.do is Do.GIVE_UP_NAME:
+            self._give_up_name(job, now)
+        elif action.do is Do.CANCEL:
+            self._cancel(job, action.ending)
+
+    def _cancel(self, job: Job, ending: str) -> None:
+        # On disk first: the next driver must not take this for a user's cancellation.
+        record = replace(job.record, ending=ending)
+        self.store.save(record)
+        job.record = record
+        if job.row is not None and job.row.hopeless:
+            job.intent = replace(job.intent, complaint=job.row.said)
+        if record.shares_job:
+            self.store.close(record.name)
+        logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, words_of(ending, job.scheduler))
+        self._signals.cancel(job)
+
+    # Success.
+
+    def _succeed(self, job: Job, now: float) -> None:
+        if not _is_complete(job, otherwise=True):
+            if job.lasts(job.files.result_since, now, self.settings.patience.latency_wait):
+                self._output_missing(job)
+            return
+        self._nodes.does_well(job.node, job.seen.off_node)
+        name = job.record.name
+        if job.record.shares_job:
+            # This stops a member that does not end by itself.
+            self.store.close(name)
+            self._finish(job, success_of(job))
+            return
+        if job.row is None or not job.row.phase.ended:
+            self._watcher.leftovers.add(job.record.job_name, now)
+        self._finish(job, success_of(job))
+        self._tolerantly(partial(self.store.forget_files, name))
+
+    def _output_missing(self, job: Job) -> None:
+        if not job.adopted:
+            self._retry_or_fail(job, Cause.NO_OUTPUT)
+            return
+        # An old success, whose output was removed since: the job is submitted again.
+        logger.info("%s: its result is of an earlier run and its output is gone; submitting anew", job.record.name)
+        self._again(job, job.record.next_submission(Cause.NO_OUTPUT, attempt=1))
+
+    # No success.
+
+    def _refused(self, job: Job, words: str) -> None:
+        """Take in that the scheduler refused the job for good; `words` is its message."""
+        if not self.store.close_unclaimed(job.record.name):
+            # The job runs all the same, and is found by its name: a second one would do the same work.
+            return
+        if not self._goes_elsewhere(job, Cause.REFUSED, words):
+            self._finish(job, failure_of(job, Cause.REFUSED, words))
+
+    def _goes_elsewhere(self, job: Job, cause: Cause, words: str) -> bool:
+        """Submit a job that gets no place alone, or to any node; return False if it asked for no less already."""
+        if job.record.bundle:
+            logger.warning("%s: in a bundle: %s; trying again without", job.record.name, words)
+            self._again(job, job.record.next_submission(cause), alone=True)
+            return True
+        if self.submitter.avoids_nodes(job):
+            # Nodes where jobs ended badly are better than none.
+            logger.warning("%s: %s; trying again on any node", job.record.name, words)
+            self._nodes.allow_all(job.record.task)
+            self._again(job, job.record.next_submission(cause, exclude=()))
+            return True
+        return False
+
+    def _give_up_name(self, job: Job, now: float) -> None:
+        """Close the claim of a submission that has left no trace, and submit the task under a new name."""
+        if not self.store.close_unclaimed(job.record.name):
+            owner = self.store.claim_owner(job.record.name)
+            if owner is not None:
+                self.submitter.confirm(job, owner)
+            else:
+                self._close_empty_claim(job, now)
+            return
+        refused, alone = job.intent.refused, not any(other.record.job_id for other in self._jobs.values())
+        unclear = refused if refused is not None and refused.meaning is Refusal.UNCLEAR and alone else None
+        if unclear and job.lasts(unclear.since, now, self.settings.patience.unclear_refusal):
+            self._finish(job, failure_of(job, Cause.REFUSED, unclear.words))
+        else:
+            self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
+
+    def _close_empty_claim(self, job: Job, now: float) -> None:
+        """Close a claim that stays empty: a driver or a job could not write it."""
+        if not self.store.is_claimed_by_nobody(job.record.name):
+            return
+        since = now if job.files.unclaimed is None else job.files.unclaimed
+        job.files = replace(job.files, unclaimed=since)
+        if job.lasts(since, now, self.settings.patience.latency_wait):
+            path = self.store.claim_path(job.record.name)
+            logger.warning("%s is empty, and no job of that name is known: closing it", path)
+            self.store.close(job.record.name)
+
+    def _retry_or_fail(self, job: Job, cause: Cause) -> None:
+        if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
+            cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
+        nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
+        no_log = nothing_ran and not self.submitter.any_log()
+        if no_log and self._is_no_single_nodes_fault(job):
+            cause = Cause.NO_LOG
+        # The old job must not work beside its successor if somebody requeues it.
+        self.store.close(job.record.name)
+        name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
+        if CAUSES[cause].may_be_done and _is_complete(job, otherwise=False):
+            logger.warning("%s: %s; but its output is complete", name, words)
+            self._finish(job, success_of(job))
+            return
+        if cause is Cause.HOPELESS and self._goes_elsewhere(job, cause, job.intent.complaint):
+            return
+        following = self._following(job, cause)
+        if following is None:
+            self._finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
+        else:
+            # What a job without a result says of its end stands in its log alone.
+            said = f'; its log ends with "{_last_line(job)}"' if cause is Cause.CRASHED and _last_line(job) else ""
+            if no_log:
+                said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
+            logger.warning("%s: %s%s; trying again", name, words, said)
+            self._again(job, following)
+
+    def _cause_of_loss(self, job: Job) -> Cause:
+        """Why no listing has the job any more: somebody cancelled it while it waited, or it was lost."""
+        waited = job.row is None or job.row.phase is Phase.PENDING
+        # Slurm forgets elements of an array that are cancelled while they wait.
+        forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)
+        if not (forgets and waited):
+            return Cause.LOST
+        # The accounting, or without it the claim, would show that the job has begun since.
+        accounted = job.row is not None and not self.commands.lacking
+        return Cause.CANCELLED if accounted or self.store.close_unclaimed(job.record.name) else Cause.LOST
+
+    def _is_no_single_nodes_fault(self, job: Job) -> bool:
+        """Whether a second node, or this task's second job, could not open its log; takes this job in."""
+        others = {node for node in self._without_log.values() if node != job.node}
+        again = job.record.task in self._without_log or bool(others)
+        self._without_log[job.record.task] = job.node
+        return again
+
+    def _following(self, job: Job, cause: Cause) -> Record | None:
+        """The record of the next submission after the job has ended; None if it is not tried again."""
+        now = self._clock.now()
+        excused = self._nodes.learn(job, cause, now)
+        if cause is Cause.CONFIGURATION and job.adopted:
+            # It was ordered under an earlier driver's configuration.
+            return job.record.next_submission(cause)
+        job.listen(now)
+        progressed = job.blocks_done > 0
+        return next_record(job.record, cause, self.settings, job.node, excused, progressed)
+
+    def _again(self, job: Job, record: Record, alone: bool = False) -> None:
+        self.store.save(record)
+        former, row, now = job.record, job.row, self._clock.now()
+        not_before = now + pause_before(record, self.settings.patience.after_trouble)
+        job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
+        del self._jobs[record.task]
+        if self._nodes.in_trouble:
+            # A task that fails anywhere must not keep the rest waiting: the next task is tried.
+            self._ready.append(job)
+        else:
+            self._ready.appendleft(job)
+        self._tolerantly(partial(self._leave_bundle, former, row))
+
+    def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
+        """Bring a job to its outcome."""
+        if not keep_record:
+            record = last_record(job.record, None if isinstance(outcome, Success) else Cause(outcome.cause))
+            self.store.save(record)
+            job.record = record
+        self._ended[JobState.SUCCEEDED if isinstance(outcome, Success) else JobState.FAILED] += 1
+        self._jobs.pop(job.record.task, None)
+        self._resolve(job.record.task, outcome)
+        self._tolerantly(partial(self._leave_bundle, job.record, job.row))
+
+    def _resolve(self, task: str, outcome: Outcome) -> None:
+        """Give a task's order its outcome."""
+        with self._guard:
+            handle = self._handles.pop(task, None)
+        if handle is not None:
+            handle.resolve(outcome)
+
+    def _leave_bundle(self, record: Record, row: Row | None) -> None:
+        gone = row is not None and row.phase.ended
+        if record.bundle and self._bundles.forget_if_over(record) and record.shares_job and not gone:
+            self._watcher.leftovers.add(record.job_name, self._clock.now())
+
+
+def _last_line(job: Job) -> str:
+    return (job.tail().splitlines() or [""])[-1][:300]
+
+
+def _is_complete(job: Job, otherwise: bool) -> bool:
+    """Whether the job's output is there; `otherwise` if the order does not say how to find out."""
+    return otherwise if job.order.is_complete is None else job.order.is_complete()
+
+
+def _was_left_out(job: Job, cause: Cause) -> bool:
+    """Whether the bundle's job ended well without this member: after a signal, it starts no more members."""
+    completed = job.row is not None and job.row.phase is Phase.COMPLETED
+    return cause is Cause.CRASHED and completed and job.files.exit_code is None

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
+logger = logging.getLogger(__name__)
+
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
@@ -133,17 +134,24 @@ class RecordStore:
             ) from error
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is that of a submission of this run."""
-        return self.load(name.rpartition(".")[0]) is not None
+        """Whether `name` is that of a submission of this run; its record may be damaged."""
+        try:
+            return self._record_path(name.rpartition(".")[0]).exists()
+        except OSError:
+            return False  # such as a name that is too long for a file's
 
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""
         write_atomically(self._record_path(record.task), json.dumps(asdict(record), ensure_ascii=False), durable)
 
-    def all(self) -> Iterator[Record]:
-        """All records, in no order."""
+    def all(self, complain: Callable[[str], object] = logger.error) -> Iterator[Record]:
+        """All records, in no order; a damaged one is complained about, and must not stop other tasks."""
         for path in (self.folder / "records").glob("*.json"):
-            record = self.load(path.stem)
+            try:
+                record = self.load(path.stem)
+            except JobError as error:
+                complain(str(error))
+                continue
             if record is not None:
                 yield record
 

@@ -6,22 +6,20 @@ monotonic clock.
 
 from __future__ import annotations
 
-import shlex
-import socket
+import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.order import JobOrder, JobState, ResultWord, Standing, at_work, end_of_log, listed
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
-from espo_luigi.jobs.state import JobState
 
-# The heartbeat of a young job is read more often, so that a job of seconds shows its progress.
-_SHORTEST_SECONDS = 0.5
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -316,62 +314,61 @@ class Job:
         facts: dict[str, Any] = {"state": self.state, "job_id": job_id, "attempt": record.attempt, "node": self.node}
         if row is None:
             word = "waiting to be submitted" if record.state == PLANNED else record.state
-            return Standing(_listed(word, place, again), **facts)
+            return Standing(listed(word, place, again), **facts)
         if self.waits_its_turn:
-            return Standing(_listed("waiting in its bundle", place, again), **facts)
+            return Standing(listed("waiting in its bundle", place, again), **facts)
         in_words = self.scheduler.in_words(row.reason) if row.reason else ""
         # A reason without words of its own, such as Grid Engine's, is told with the scheduler's state.
         facts |= {"reason": row.reason if in_words or not row.reason else f"{row.state}: {row.reason}"}
         if row.phase is Phase.RUNNING:
             said = {name: value for name, value in (as_object(self.files.beat) or {}).items() if name != "time"}
-            return replace(at_work(_listed(place, again), said), **facts)
+            return replace(at_work(listed(place, again), said), **facts)
         pends = row.phase is Phase.PENDING
         why = [in_words, drained] if pends else []
         words = "\n".join(filter(None, why))
-        return Standing(_listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
+        return Standing(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
 
 
-def between_beats(age: float, every_seconds: float) -> float:
-    """Return how many seconds pass between two signs of life of a job that is `age` seconds old."""
-    return min(every_seconds, max(_SHORTEST_SECONDS, age / 5))
+@dataclass(frozen=True)
+class Success:
+    """The job succeeded; `result` is its result file. `adopted` means that an earlier driver had submitted it."""
+
+    job_id: str
+    attempts: int
+    log_path: Path
+    result: Mapping[str, Any]
+    adopted: bool
 
 
-def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
-    """Return ``job 1234 on n3, 43 %, 12.1 of 32 GiB``, what Dask has to do, and how to reach the dashboard."""
-    percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
-    url = f"http://127.0.0.1:{port}/status" if port else ""
-    lines = [
-        _listed(where, f"{percent} %" if percent else "", _memory(beat) if beat else "starting"),
-        str(beat.get("message", "")),
-        f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
-    ]
-    return Standing("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
+Outcome = Success | Failure
 
 
-def done(result: Mapping[str, Any]) -> Standing:
-    """Return where and how long the job worked, from its result, and the most memory that it took."""
-    job = f"job {result['job_id']}" if result.get("job_id") else ""
-    node = f"on {result['node']}" if result.get("node") else ""
-    said = _listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result))
-    return Standing(f"done: {said}", 100, state=JobState.SUCCEEDED)
+class Handle:
+    """Any thread's view of an order that the manager has; its thread writes `standing` and `outcome`."""
 
+    def __init__(self, task: str, order: JobOrder) -> None:
+        self.task = task
+        self.order = order
+        self.outcome: Outcome | None = None
+        self.standing = Standing("waiting")
+        self._done = threading.Event()
 
-def _listed(*parts: str) -> str:
-    return ", ".join(filter(None, parts))
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """The outcome, or None after `timeout` seconds."""
+        self._done.wait(timeout)
+        return self.outcome
 
+    def resolve(self, outcome: Outcome) -> None:
+        """Set the outcome."""
+        self.outcome = outcome
+        self._done.set()
 
-def _memory(said: Mapping[str, Any]) -> str:
-    peak, asked = _number(said, "peak_memory_bytes"), _number(said, "memory_bytes")
-    return f"{peak / GIB:.1f} of {asked / GIB:.3g} GiB" if peak and asked else ""
-
-
-def _tunnel(port: int, beat: Mapping[str, Any]) -> str:
-    here, node = socket.gethostname(), str(beat.get("node") or socket.gethostname())
-    through = [] if node == here else ["-J", here]
-    return shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *through, node])
-
-
-def _number(said: Mapping[str, Any], name: str) -> int:
-    """Return a number of a file of any version; 0 if the value is no number."""
-    value = said.get(name)
-    return int(value) if isinstance(value, (int, float)) else 0
+    def report(self, standing: Standing) -> None:
+        """Tell the order's listener where the job stands, if that changed."""
+        if standing == self.standing:
+            return
+        self.standing = standing
+        try:
+            self.order.report(standing)
+        except Exception:  # the listener's error must not stop other jobs
+            logger.exception("the progress listener of %s failed", self.task)

@@ -16,13 +16,21 @@ from typing import Any, Protocol
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
-from espo_luigi.jobs.lifecycle.state import at_work, between_beats, done
 from espo_luigi.jobs.local.forkserver import ForkServer
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, ResultWord, Standing, end_of_log, seconds_of
+from espo_luigi.jobs.order import (
+    JobOrder,
+    JobState,
+    ResultWord,
+    Standing,
+    at_work,
+    between_beats,
+    done,
+    end_of_log,
+    seconds_of,
+)
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
-from espo_luigi.jobs.state import JobState
 from espo_luigi.machine import machine_cpus, machine_memory
 
 logger = logging.getLogger(__name__)

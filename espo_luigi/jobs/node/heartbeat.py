@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.lifecycle.state import between_beats
+from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 
 logger = logging.getLogger(__name__)

@@ -14,13 +14,12 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
-from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.order import JobState, Standing
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers import gridengine_parse as sge_answers
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.state import JobState
 from espo_luigi.overview import why
 from espo_luigi.overview.standing import trace_of
 

@@ -9,13 +9,12 @@ import pytest
 from job_work import Work
 
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
-from espo_luigi.jobs.lifecycle.state import Files, Job, Seen, at_work, between_beats, done
-from espo_luigi.jobs.order import Standing
+from espo_luigi.jobs.lifecycle.state import Files, Job, Seen
+from espo_luigi.jobs.order import JobState, Standing, at_work, between_beats, done
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine_parse import phase_of
-from espo_luigi.jobs.state import JobState
 
 BEAT = {
     "percent": 43,

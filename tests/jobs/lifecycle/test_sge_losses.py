@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.actions import cause_of_loss
+from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,14 @@ from espo_luigi.jobs.schedulers.commands import Commands
 def test_a_job_without_a_trace(
     work: Work, tmp_path: Path, last_seen: Phase | None, claimed: bool, accounting: bool, cause: Cause
 ) -> None:
-    commands, store = Commands(sge), RecordStore(tmp_path / "state")
+    settings, commands = BatchSettings(tmp_path), Commands(sge)
+    manager = JobManager(settings, commands)
+    store, order = manager.store, work.order("a")
     store.create_folders()
-    order = work.order("a")
-    record = Submitter(JobSettings(tmp_path, tmp_path), commands, store).plan("run.rule.0", order, None)
+    record = manager.submitter.plan("run.rule.0", order, None)
     if claimed:
         store.claim_path(record.name).write_text("7\n")
     if not accounting:
         commands.lacking.add("qacct")
     row = None if last_seen is None else Row("7", record.name, "", last_seen)
-    assert cause_of_loss(Job(order, record, sge, seen=Seen(row)), store, commands) is cause
+    assert manager._cause_of_loss(Job(order, record, sge, seen=Seen(row))) is cause

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from throwaway_daemons import eventually
 
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.node import heartbeat
@@ -78,6 +79,14 @@ print((monitor.peak_memory_bytes - before) // 2**20)
     assert 150 <= int(done.stdout) <= 260
 
 
+_it_is_time = threading.Event()
+
+
+def wait_for_it() -> bool:
+    """Wait as a Dask task, whose worker is in this process."""
+    return _it_is_time.wait(60)
+
+
 def test_dasks_tasks_and_workers_are_counted() -> None:
     import dask.array
 
@@ -85,10 +94,11 @@ def test_dasks_tasks_and_workers_are_counted() -> None:
     with dask_session(Resources(1, 2, "1GB")) as client:
         monitor.scheduler = client.cluster.scheduler
         assert monitor.tasks_left == 0
-        waiting = client.submit(time.sleep, 1.0)
-        while monitor.tasks_left == 0 and not waiting.done():
-            time.sleep(0.01)
+        waiting = client.submit(wait_for_it)
+        eventually(lambda: monitor.tasks_left)
         assert monitor.sign_of_life()["message"] == "Dask: 1 tasks to go"
+        _it_is_time.set()
+        assert waiting.result(timeout=60)
         assert int(dask.array.ones(10, chunks=5).sum().compute()) == 10
         monitor.look()
     assert monitor.worker_restarts == 0

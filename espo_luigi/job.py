@@ -11,11 +11,11 @@ import gc
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
@@ -25,7 +25,7 @@ from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
-from espo_luigi.jobs.local.forkserver import serve
+from espo_luigi.jobs.local.forkserver import end_fork, serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
@@ -46,15 +46,19 @@ def main(arguments: list[str] | None = None) -> int:
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
-    plan, modules = (others[0], others[1:]) if first == "--pilot" else ("", others)
-    if plan:
-        limit_thread_pools(os.environ)
+    run = partial(run_order, work=work)
+    if first == "--serve":
+        serve(run, lambda: _import(others))
+        return 0
+    plan, *modules = others
+    limit_thread_pools(os.environ)
+    _import(modules)
+    return run_plan(Path(plan), run)
+
+
+def _import(modules: Iterable[str]) -> None:
     for name in modules:
         import_task_module(name)
-    if plan:
-        return run_plan(Path(plan), lambda order: run_order(order, work))
-    serve(lambda order: run_order(order, work))
-    return 0
 
 
 def work(order: JobOrder, monitor: Monitor) -> None:
@@ -91,28 +95,17 @@ def _call_work(task: SlurmTask) -> None:
     """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
     job = os.getpid()
     work: Callable[[], object] = task.work
+    # A fork that `work` made must not close the job's Dask session or write its result.
     try:
         returned = work()
     except BaseException as error:
         if os.getpid() != job:
-            _end_fork(error)
+            end_fork(error)
         raise
     if os.getpid() != job:
-        _end_fork(None)
+        end_fork(None)
     if isinstance(returned, (Generator, Coroutine)):
         raise SubmissionError(no_steps(task.get_task_family()))
-
-
-def _end_fork(error: BaseException | None) -> NoReturn:
-    """End a fork that `work` made: it must not close the job's Dask session or write its result."""
-    code = error.code if isinstance(error, SystemExit) else error and 1
-    if error is not None and not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-    elif isinstance(code, str):
-        sys.stderr.write(f"{code}\n")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else code is not None)
 
 
 def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:

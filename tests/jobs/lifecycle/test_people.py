@@ -310,7 +310,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
             engine.run(order)
     assert waited == [[1.0], [], []]
     (disk / "full").unlink()
-    with pytest.raises(JobError, match="ended without a result"):
+    with pytest.raises(JobError, match=r"not started: the process that starts the local .* has ended \(exit code 1\)"):
         engine.run(orders[0])
 
 

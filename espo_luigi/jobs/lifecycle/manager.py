@@ -524,13 +524,13 @@ class JobManager:
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""
         now = self._clock.now()
-        excused = self._nodes.learn(job, cause, now)
+        self._nodes.ended(job, cause, now)
         if cause is Cause.CONFIGURATION and job.adopted:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
         limits, progressed = job.order.terms.limits, job.blocks_done > 0
-        return next_record(job.record, cause, limits, job.node, excused, progressed)
+        return next_record(job.record, cause, limits, job.node, progressed)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)

@@ -43,11 +43,9 @@ class Patience:
     gather: float = 2.0
     # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
     after_trouble: float = 60.0
-    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
-    # waits take an hour, in which an administrator may notice.
-    broken_nodes: float = 60.0
-    # No wait of a driver that tries again is longer.
-    longest: float = 1800.0
+    # Jobs end at once on all nodes: submission waits before each single try. The six waits take an hour, in which an
+    # administrator may notice.
+    broken_nodes: float = 600.0
     # A cancellation is lost when the controller goes down: it is repeated.
     cancel_again: float = 60.0
     # A job that ends without a result sooner is more likely the node's fault than the task's.
@@ -367,17 +365,14 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 
 
 def next_record(
-    record: Record, cause: Cause, limits: Limits, node: str = "", excused: bool = False, progressed: bool = False
+    record: Record, cause: Cause, limits: Limits, node: str = "", progressed: bool = False
 ) -> Record | None:
     """The record of the next submission after `cause`; None if the job is not tried again.
 
-    An end that is known to be the cluster's fault is `excused`. A job that completed a part of its output has
-    `progressed`.
+    A job that completed a part of its output has `progressed`.
     """
     follows = CAUSES[cause]
     retry = Retry.FREE if progressed and follows.goes_on else follows.retry
-    if excused and retry is Retry.CHARGED:
-        retry = Retry.UNCHARGED
     changes: dict[str, Any] = {}
     if follows.other_node and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))

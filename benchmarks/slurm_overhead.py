@@ -27,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
-from espo_luigi.jobs import engine as batch
-from espo_luigi.jobs.order import JobOrder, Terms
+from espo_luigi.driver.settings import sections
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -46,8 +44,9 @@ KINDS = ("bare", "ours", "ours-python", "snakemake-slurm", "snakemake-generic")
 PACKAGES = ("snakemake", "snakemake-executor-plugin-slurm", "snakemake-executor-plugin-cluster-generic")
 JOB = """\
 #!/bin/sh
-: > "$1"
-printf '{"outcome": "success", "job_id": "%s"}' "$SLURM_JOB_ID" > "$2.part" && mv "$2.part" "$2"
+name=${1##*/n=} result=${1%.json}.result.json
+: > "out/${name%%-*}.txt"
+printf '{"outcome": "success", "job_id": "%s"}' "$SLURM_JOB_ID" > "$result.part" && mv "$result.part" "$result"
 """
 SNAKEFILE = """\
 rule all:
@@ -122,15 +121,8 @@ def drive(n: int, shell: bool) -> None:
     ):
         configuration.set(section, option, value)
     if shell:
-        original = batch.terms_of
-
-        def terms_of(order: JobOrder, settings: batch.BatchSettings) -> Terms:
-            output = Path("out").absolute() / f"{order.wildcards['n']}.txt"
-            words = ("/bin/sh", str(Path("job.sh").absolute()), str(output), str(order.files.result))
-            return replace(original(order, settings), command=words)
-
         Path("job.sh").write_text(JOB)
-        batch.terms_of = terms_of
+        sections.JOB_COMMAND = ("/bin/sh", str(Path("job.sh").absolute()))
     result = luigi.build(
         [Touch(n=i) for i in range(n)],
         local_scheduler=True,

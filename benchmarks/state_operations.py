@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import fake_slurm
 
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import signs_of_life
-from espo_luigi.jobs.order import JobFiles, JobOrder, Limits, Terms
+from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 # Calls that ask the metadata server, or the disk, on a network file system; reading a listing on asks again.
 _CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\((.*)$")
@@ -58,9 +57,9 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
             for path in (files.order, files.result):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
-    settings = JobSettings(folder, folder / "logs", max_jobs=jobs)
-    commands = Commands(slurm, CommandSettings(max_submit_per_second=0), {"PATH": f"{stand_ins}/bin:/usr/bin:/bin"})
-    manager = JobManager(settings, commands, folder / "scheduler")
+    settings = BatchSettings(folder, log_dir=folder / "logs", work=("true",), max_jobs=jobs, max_submit_per_second=0)
+    commands = Commands(slurm, settings, {"PATH": f"{stand_ins}/bin:/usr/bin:/bin"})
+    manager = JobManager(settings, commands)
     manager.start()
     orders = [_order(folder, number, rules) for number in range(jobs)]
     handles = [manager.submit(order) for order in orders]
@@ -81,7 +80,7 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
 
 def _order(folder: Path, number: int, rules: int) -> JobOrder:
     family, wildcards = f"Rule{number % rules}", {"n": str(number)}
-    order = JobOrder(
+    return JobOrder(
         id=str(number),
         label=f"{family} {number}",
         module="m",
@@ -90,9 +89,8 @@ def _order(folder: Path, number: int, rules: int) -> JobOrder:
         wildcards=wildcards,
         resources=Resources(memory="1GB"),
         files=JobFiles.of(folder, family, wildcards),
+        beat_seconds=BatchSettings.beat_seconds,
     )
-    terms = Terms(run="run", command=("true",), limits=Limits(stall_timeout_seconds=1800))
-    return replace(order, beat_seconds=JobSettings.beat_seconds, terms=terms)
 
 
 def counted(folder: Path, *arguments: str) -> Counter[str]:

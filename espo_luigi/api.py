@@ -14,7 +14,7 @@ from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
 
 from espo_luigi.driver.luigi_glue.install import install
 from espo_luigi.driver.task import made_anew
-from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.settings import BatchSettings
 from espo_luigi.tasks.context import forget
 
 
@@ -32,7 +32,7 @@ def build(
     *,
     config: str | Path | Sequence[str | Path] | None = None,
     engine: str | None = None,
-    workers: int = JobSettings.max_jobs,
+    workers: int = BatchSettings.max_jobs,
     workdir: str | Path | None = None,
     local_scheduler: bool = True,
     **options: Any,

@@ -79,9 +79,9 @@ class ProcessLimitError(EspoError):
 class Failure:
     """Why a task did not succeed, as values; the text for people is made where they read it.
 
-    `task` is the task's label, and `words` are those of Python or the scheduler. `cause` is a code of
-    `jobs.lifecycle.policy.Cause`, empty where no more is known, and `remedy` its explanation. The job with `job_id`, if
-    there is any, was the last of so many `attempts`. `tail` has the last lines of its traceback or log.
+    `task` is the task's label, empty for a whole run, and `words` are those of Python or the scheduler. `cause` is a
+    code of `jobs.lifecycle.policy.Cause`, empty where no more is known, and `remedy` its explanation. The job with
+    `job_id`, if there is any, was the last of so many `attempts`. `tail` has the last lines of its traceback or log.
     """
 
     task: str
@@ -94,13 +94,22 @@ class Failure:
     log_path: Path | None = None
     tail: str = ""
 
+    @classmethod
+    def of(cls, task: str, error: BaseException) -> Failure:
+        """Return what `error` tells of a task that it ended."""
+        if isinstance(error, JobError) and error.failure is not None:
+            return error.failure
+        words = "".join(traceback.format_exception_only(error)) if not isinstance(error, EspoError) else str(error)
+        return cls(task, words.strip().removeprefix(f"{task}: "))
+
     @property
     def message(self) -> str:
         """The task, its job, why it failed, and in a line of its own the log; not the traceback."""
         job = f": job {self.job_id}{f' on {self.node}' if self.node else ''}, attempt {self.attempts}"
+        subject = f"{self.task}{job if self.job_id else ' failed'}: " if self.task else ""
         log = f"\n  log: {self.log_path}" if self.log_path else ""
         remedy = f"; {self.remedy}" if self.remedy else ""
-        return without_secrets(f"{self.task}{job if self.job_id else ' failed'}: {self.words}{remedy}{log}")
+        return without_secrets(f"{subject}{self.words}{remedy}{log}")
 
     def __str__(self) -> str:
         """Return the message and the last lines of the traceback or the log."""

@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,12 @@ from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
-from espo_luigi.jobs.local.forkserver import serve
+from espo_luigi.jobs.local.forkserver import end_process, serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
-from espo_luigi.jobs.node.run import allocated, end_with, run_order, signs_of_life
+from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers.script import NAME_VARIABLE
@@ -44,15 +45,19 @@ def main(arguments: list[str] | None = None) -> int:
     first, *others = arguments if arguments is not None else sys.argv[1:]
     if first not in ("--serve", "--pilot"):
         return run_order(Path(first), work)
-    plan, modules = (others[0], others[1:]) if first == "--pilot" else ("", others)
-    if plan:
-        limit_thread_pools(os.environ)
+    run = partial(run_order, work=work)
+    if first == "--serve":
+        serve(run, lambda: _import(others))
+        return 0
+    plan, *modules = others
+    limit_thread_pools(os.environ)
+    _import(modules)
+    return run_plan(Path(plan), run)
+
+
+def _import(modules: Iterable[str]) -> None:
     for name in modules:
         import_task_module(name)
-    if plan:
-        return run_plan(Path(plan), lambda order: run_order(order, work))
-    serve(lambda order: run_order(order, work))
-    return 0
 
 
 def work(order: JobOrder, monitor: Monitor) -> None:
@@ -75,8 +80,8 @@ def work(order: JobOrder, monitor: Monitor) -> None:
         # of dates start often, and a forked job no copies.
         gc.freeze()
         gc.enable()
-        if order.workers and order.workers.workers_to_wait_for:
-            client.wait_for_workers(order.workers.workers_to_wait_for)
+        if (workers := WorkerJobs.of(order)) and workers.workers_to_wait_for:
+            client.wait_for_workers(workers.workers_to_wait_for)
         logger.info("%s starts", task.label())
         with task.guarded():
             _call_work(task)
@@ -89,34 +94,28 @@ def _call_work(task: SlurmTask) -> None:
     """Call the task's `work`; raises `SubmissionError` if that returns steps to take, in place of taking them."""
     job = os.getpid()
     work: Callable[[], object] = task.work
+    # A fork that `work` made must not close the job's Dask session or write its result.
     try:
         returned = work()
     except BaseException as error:
         if os.getpid() != job:
-            end_with(partial(_end_fork, error))
+            end_process(error)
         raise
     if os.getpid() != job:
-        end_with(_end_fork)
+        end_process(None)
     if isinstance(returned, (Generator, Coroutine)):
         raise SubmissionError(no_steps(task.get_task_family()))
-
-
-def _end_fork(error: BaseException | None = None) -> int:
-    """End a fork that `work` made: it must not close the job's Dask session or write its result."""
-    if error is not None:
-        raise error
-    return 0
 
 
 def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> AbstractContextManager[Any]:
     """Return the Dask session of a job, with its workers in the places that the order names."""
     if not task.uses_dask:
         return nullcontext()
-    if order.workers:
+    if workers := WorkerJobs.of(order):
         from espo_luigi.jobs.dask.jobqueue import jobqueue_session
 
         # When a retry gave the job more memory, its workers get more as well.
-        workers = order.workers.grown(resources.memory_bytes / order.resources.memory_bytes)
+        workers = workers.grown(resources.memory_bytes / order.resources.memory_bytes)
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
@@ -143,4 +142,8 @@ def check_configuration(task: SlurmTask, order: JobOrder) -> None:
 if __name__ == "__main__":
     # Without the garbage collector, a job starts in less time.
     gc.disable()
-    end_with(main)
+    try:
+        end: BaseException = SystemExit(main())
+    except BaseException as error:
+        end = error
+    end_process(end)

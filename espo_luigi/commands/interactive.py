@@ -26,7 +26,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, new_note, submit_driver
+from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, submit_driver
 from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues, checked, own_names, safe
 from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import memory_asked, sizes
@@ -134,11 +134,10 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         if isinstance(task, SlurmTask):
             task.check()
         workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS
-    python = request.options.python or sys.executable
     values = ScriptValues(
         name=f"{safe(workdir.name, 40)}.driver",
         attempt=1,
-        argv=(python,),
+        argv=(request.options.python or sys.executable, "-P", "-m", "luigi", *arguments),
         cpus_per_task=request.resources.cpus_per_task,
         memory_bytes=request.resources.memory_bytes,
         time_minutes=request.resources.time_minutes,
@@ -148,8 +147,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         options=request.options,
     )
     Path(values.log_pattern.replace("%%", "%")).parent.mkdir(parents=True, exist_ok=True)
-    note = new_note((python, "-P", "-m", "luigi", *arguments), alone=alone)
-    job_id = submit_driver(values, note, folder, Commands(slurm))
+    job_id = submit_driver(values, folder, Commands(slurm), alone=alone)
     return f"the driver is job {job_id}; its log: {slurm.log_path(values.log_pattern, job_id)}\n" + (
         "`espo cancel` ends it" if alone else "`espo detach` ends it and leaves its jobs, `espo cancel` ends these, too"
     )

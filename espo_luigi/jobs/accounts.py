@@ -9,8 +9,9 @@ from espo_luigi.jobs.bundles.model import shares_job
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Usage
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import array_of
+from espo_luigi.jobs.settings import BatchSettings
 
 _LONGEST_ANSWER_SECONDS = 30.0
 
@@ -34,7 +35,7 @@ def read_accounts(engine: str, known: Submissions) -> list[Usage]:
     """Return the scheduler's accounts of these jobs; empty if it keeps no accounts or does not answer."""
     if engine not in SCHEDULERS or not known:
         return []
-    commands = Commands(SCHEDULERS[engine], CommandSettings(timeout_seconds=_LONGEST_ANSWER_SECONDS))
+    commands = Commands(SCHEDULERS[engine], BatchSettings(command_seconds=_LONGEST_ANSWER_SECONDS))
     ids, names = zip(*known, strict=True)
     said = commands.usage(dict.fromkeys(ids), dict.fromkeys(names))
     return [one for one in said or () if (one.job_id, one.name) in known and one.started and one.ended]

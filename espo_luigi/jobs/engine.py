@@ -5,29 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.bundles.model import Bundling
+from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
-from espo_luigi.jobs.order import JobOrder, Limits, Terms, done, seconds_of
+from espo_luigi.jobs.order import JobOrder, done, seconds_of
 from espo_luigi.jobs.resources import GIB, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, PackOptions, task_name
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, task_name
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -40,44 +39,13 @@ _ERRORS: Mapping[str, type[JobError]] = {
 }
 
 
-@dataclass(frozen=True)
-class BatchSettings:
-    """How jobs go to a scheduler.
-
-    The jobs' names begin with the name of `workdir`, the run's folder; `state_dir` holds the records. The command
-    `work`, Python first, carries out an order file. A job asks for `node_cpus` and `node_memory_bytes` at most. A job
-    that exceeds the `site`'s limits is refused. `retries` are further attempts after a charged cause
-    (`policy.CAUSES`), `max_uncharged` further submissions in a row after an uncharged one; memory and time grow up to
-    the caps.
-    """
-
-    workdir: Path
-    state_dir: Path
-    work: Sequence[str]
-    manager: JobSettings
-    commands: CommandSettings = field(default_factory=CommandSettings)
-    node_cpus: int | None = None
-    node_memory_bytes: int | None = None
-    retries: int = 2
-    max_uncharged: int = Limits.max_uncharged
-    memory_cap_bytes: int | None = None
-    time_cap_minutes: int | None = None
-    stall_timeout_seconds: float | None = 1800.0
-    site: Site = field(default_factory=Site)
-
-    @property
-    def run(self) -> str:
-        """The run's name."""
-        return self.workdir.absolute().name
-
-
 class BatchEngine:
     """Brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
 
     def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
-        commands = Commands(scheduler, settings.commands)
-        self._manager = JobManager(settings.manager, commands, settings.state_dir, locks)
+        commands = Commands(scheduler, settings)
+        self._manager = JobManager(settings, commands, locks)
         self._manager.start()
         self._guard = threading.Lock()
         self._stopped = False
@@ -87,9 +55,9 @@ class BatchEngine:
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Raise `SubmissionError` for a job that its site refuses, or whose values cannot be passed on safely."""
         for order in orders:
-            if order.workers:
-                order.workers.check(order.label)
-                order.workers.check_text()
+            if workers := WorkerJobs.of(order):
+                workers.check(order.label)
+                workers.check_text()
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
@@ -99,7 +67,7 @@ class BatchEngine:
         """Return the order, which asks for no more than the cluster's nodes have."""
         return replace(
             fitted(order, self._settings),
-            beat_seconds=self._settings.manager.beat_seconds,
+            beat_seconds=self._settings.beat_seconds,
             stack_after_seconds=_STACK_AFTER * (self._settings.stall_timeout_seconds or 0.0),
         )
 
@@ -166,23 +134,26 @@ class BatchEngine:
 
 
 def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
-    """Return the order, which asks for no more than the cluster's nodes have, with the terms of this engine."""
+    """Return the order, which asks for no more than the cluster's nodes have."""
     asked = order.resources
     cpus, memory = settings.node_cpus or asked.cpus_per_task, settings.node_memory_bytes or asked.memory_bytes
-    workers = order.workers and order.workers.fitted(settings.node_cpus, settings.node_memory_bytes)
-    fitting = replace(order, resources=asked.fitted(cpus, memory), workers=workers)
-    return replace(fitting, terms=terms_of(fitting, settings))
+    fitting = replace(order, resources=asked.fitted(cpus, memory))
+    if workers := WorkerJobs.of(order):
+        fitted_workers = workers.fitted(settings.node_cpus, settings.node_memory_bytes)
+        fitting = replace(fitting, workers=asdict(fitted_workers))
+    return fitting
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
-    of_workers = order.workers.refusals(settings.site) if order.workers else []
-    alone = [*settings.site.refusals(order.resources, order.options, settings.manager.max_jobs), *of_workers]
+    workers = WorkerJobs.of(order)
+    of_workers = workers.refusals(settings.site) if workers else []
+    alone = [*settings.site.refusals(order.resources, order.options, settings.max_jobs), *of_workers]
     return alone or _refusals_of_bundle(order, settings)
 
 
 def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
     """What of a bundle of as many as may be is more than the site allows for a job."""
-    bundling, asked = order.terms.bundling, order.resources
+    bundling, asked = bundling_of(order, settings), order.resources
     if bundling.most < 2 or bundling.kind == ARRAY:
         return []
     steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
@@ -200,43 +171,14 @@ def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, li
 
 def tasks_at_once(order: JobOrder, settings: BatchSettings) -> int:
     """Return how many of an order's kind run at once in one job of the scheduler."""
-    return fitted(order, settings).terms.bundling.width
-
-
-def terms_of(order: JobOrder, settings: BatchSettings) -> Terms:
-    """Return how the scheduler's engine carries out a (fitted) order."""
-    driver_python, *work = settings.work
-    command = (order.options.python or driver_python, *work)
-    return Terms(
-        run=settings.run,
-        command=(*command, str(order.files.order)),
-        limits=Limits(
-            retries=settings.retries,
-            max_uncharged=settings.max_uncharged,
-            memory_cap_bytes=settings.memory_cap_bytes,
-            time_cap_minutes=settings.time_cap_minutes,
-            stall_timeout_seconds=settings.stall_timeout_seconds,
-        ),
-        bundling=_bundling(order, settings),
-        pilot=(*command, "--pilot"),
-        warning_seconds=partial(settings.site.warning_seconds, order.options),
-    )
-
-
-def _bundling(order: JobOrder, settings: BatchSettings) -> Bundling:
-    options, asked = order.options, order.resources
-    if not isinstance(options, PackOptions) or order.cluster:
-        # Dask's workers on other nodes are one job's.
-        return Bundling()
-    most = settings.node_cpus, settings.node_memory_bytes
-    return Bundling.of(options).within_node(asked.cpus_per_task, asked.memory_bytes, *most)
+    return bundling_of(fitted(order, settings), settings).width
 
 
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
     """Return the script that the first submission would be, and the Dask cluster that its job will start."""
     order = fitted(order, settings)
-    submitter = Submitter(settings.manager, Commands(scheduler, settings.commands), RecordStore(settings.state_dir))
-    name, most = task_name(settings.run, order.family, order.wildcards), order.terms.bundling.most
+    submitter = Submitter(settings, Commands(scheduler, settings), RecordStore(settings.state_dir))
+    name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
     layout = _layout(order, submitter.plan(name, order, None).name)
     return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
@@ -244,7 +186,7 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
 
 def _layout(order: JobOrder, name: str) -> str:
     """Return sentences about the Dask cluster that the job called `name` will start."""
-    resources, workers = order.resources, order.workers
+    resources, workers = order.resources, WorkerJobs.of(order)
     if workers:
         # Importing Dask takes half a second.
         from espo_luigi.jobs.dask.jobqueue import job_script
@@ -263,9 +205,9 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
         return f"asked the driver of {settings.state_dir} to {how}"
     if how == DETACH:
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
-    store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings.commands)
+    store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
     store.check_layout()
-    cancelled = cancel_records(store, commands, store.all(), settings.manager.patience)
+    cancelled = cancel_records(store, commands, store.all(), settings.patience)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

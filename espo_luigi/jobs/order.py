@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.bundles.model import Bundling
-from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.script import JobOptions
 
@@ -175,51 +173,19 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How far a job may go: its attempts beside the first, what it may ask for at most, how long it may be silent.
-
-    `max_uncharged` ends a series of submissions that are no attempts, such as those to failing nodes.
-    """
-
-    retries: int = 0
-    memory_cap_bytes: int | None = None
-    time_cap_minutes: int | None = None
-    max_uncharged: int = 20
-    stall_timeout_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a scheduler's engine carries out an order.
-
-    `run` is the run's name, which is part of the job's; `command` does the work, `pilot` that of a bundle's plan, whose
-    path follows. `bundling` says with how many of its kind the job may go, `warning_seconds` how long before the end of
-    so many minutes it gets a signal.
-    """
-
-    run: str = ""
-    command: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    bundling: Bundling = field(default_factory=Bundling)
-    pilot: tuple[str, ...] = ()
-    warning_seconds: Callable[[int], int] = lambda minutes: 0
-
-
-@dataclass(frozen=True)
 class JobOrder:
     """One job, as engines take it; the order file holds the part that the job itself reads.
 
     - `id` is unique in the run, `label` is the name for people; `wildcards` are the parameters that identify the task.
     - `module`, `family`, `parameters` and `settings` let the job rebuild its task. `configuration` is a hash of the
       configuration: a job that finds a different one refuses to work.
-    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own as
-      `workers` describes, ``allocation`` for all nodes of the job.
+    - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own,
+      ``allocation`` for all nodes of the job. `workers` are the fields of `dask.jobs.WorkerJobs`.
     - `preload` are modules that the local engine imports once for all jobs.
     - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
       a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
     - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
-    - `terms` are for the engine of a scheduler alone.
     """
 
     id: str
@@ -234,21 +200,20 @@ class JobOrder:
     configuration: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     cluster: str = ""
-    workers: WorkerJobs | None = None
+    workers: Mapping[str, Any] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     beat_seconds: float = 2.0
     stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
     on_progress: Callable[[Standing], None] | None = None
-    terms: Terms = field(default_factory=Terms)
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_THE_JOBS}
         values |= {"layout": LAYOUT, "version": this_version()}
         self.files.log.parent.mkdir(parents=True, exist_ok=True)
-        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files", "workers") if values[name]}
+        parts = {name: asdict(getattr(self, name)) for name in ("resources", "files")}
         write_json(self.files.order, values | parts | more)
 
     @classmethod
@@ -256,8 +221,7 @@ class JobOrder:
         """Return the order from the entries of its file."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
-        workers = WorkerJobs(**values["workers"]) if values.get("workers") else None
-        return cls(**known | {"resources": Resources(**values["resources"]), "files": files, "workers": workers})
+        return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
 
     def report(self, standing: Standing) -> None:
         """Pass the standing of the job to `on_progress`."""
@@ -266,7 +230,7 @@ class JobOrder:
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
-_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress", "terms")
+_NOT_THE_JOBS = ("options", "preload", "is_complete", "on_progress")
 
 
 class Engine(Protocol):

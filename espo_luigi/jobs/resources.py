@@ -5,12 +5,8 @@ Slurm's ``60GB`` is 60 GiB, but Dask's is 60 x 10^9 bytes. This module computes 
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-
-import psutil
 
 from espo_luigi.errors import SizingError
 
@@ -147,76 +143,3 @@ class Resources:
         n_workers = min(self.n_workers, n_cpus)
         memory = self.memory if self.memory_bytes <= memory_bytes else render_memory(memory_bytes)
         return replace(self, n_workers=n_workers, cpus_per_task=n_cpus - n_cpus % n_workers, memory=memory)
-
-
-def machine_cpus() -> int:
-    """Return the CPUs that this process may use: of its affinity, or its cgroup's quota if that is less."""
-    quota = cgroup_cpu_quota(_own_cgroup(), Path("/sys/fs/cgroup"))
-    there = len(os.sched_getaffinity(0))
-    # A part of a CPU is no place for a job; a job needs one in any case.
-    return there if quota is None else max(1, min(there, int(quota)))
-
-
-def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its cgroup's if that is less."""
-    limit = cgroup_memory_limit(_own_cgroup(), Path("/sys/fs/cgroup"))
-    total = int(psutil.virtual_memory().total)
-    return total if limit is None else min(total, limit)
-
-
-def _own_cgroup() -> str:
-    try:
-        return Path("/proc/self/cgroup").read_text()
-    except OSError:
-        return ""
-
-
-def cgroup_cpu_quota(own: str, root: Path) -> float | None:
-    """Return the least number of CPUs that the cgroups in `own` and all above them allow; None without any quota.
-
-    The parameters are those of `cgroup_memory_limit`. A container has such a quota (``docker run --cpus 1``).
-    """
-    quotas = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            quotas += [text.split() for text in _texts_upward(root, path, "cpu.max")]
-        elif "cpu" in controllers.split(","):
-            folder = root / controllers if (root / controllers).is_dir() else root / "cpu"
-            amounts, periods = (_texts_upward(folder, path, f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-            quotas += [list(pair) for pair in zip(amounts, periods, strict=False)]
-    known = [(int(amount), int(period)) for amount, period in quotas if amount.isdecimal() and period.isdecimal()]
-    return min((amount / period for amount, period in known if amount and period), default=None)
-
-
-def cgroup_memory_limit(own: str, root: Path) -> int | None:
-    """Return the lowest memory limit, in bytes, of the cgroups in `own` and of all above them; None without any.
-
-    Slurm limits the step or the job, which are above the leaf that a process is in.
-
-    Parameters
-    ----------
-    own
-        What ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1).
-    root
-        Where cgroups are mounted: ``/sys/fs/cgroup``.
-    """
-    limits = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            limits += _limits_upward(root, path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits_upward(root / "memory", path, "memory.limit_in_bytes")
-    return min(limits, default=None)
-
-
-def _limits_upward(mount: Path, path: str, name: str) -> list[int]:
-    return [int(limit) for limit in _texts_upward(mount, path, name) if limit.isdecimal()]
-
-
-def _texts_upward(mount: Path, path: str, name: str) -> list[str]:
-    relative = Path(path.lstrip("/"))
-    # In a container the path may be the host's: the mount itself then holds the container's limit.
-    files = [mount / folder / name for folder in (relative, *relative.parents)]
-    return [file.read_text().strip() for file in files if file.is_file()]

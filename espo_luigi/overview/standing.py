@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,14 +17,14 @@ from luigi.configuration import get_config
 from luigi.task import Task
 
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import duration, is_alive
+from espo_luigi.driver.display.status import duration, failures_in, is_alive
 from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
-from espo_luigi.files import age_of, parse_json, read_bytes, read_json
+from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json
 from espo_luigi.jobs.energy import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
@@ -158,13 +159,20 @@ def trace_of(family: str, wildcards: Mapping[str, str]) -> Trace:
 
 
 def is_beating(files: JobFiles) -> bool:
-    """Return whether a job's last heartbeat is recent, by its file's time: the clocks of nodes may differ."""
+    """Return whether a job is at work: its last heartbeat is recent, and a local job's process lives.
+
+    Recent by the file's time, as the clocks of nodes may differ.
+    """
     try:
         silent = age_of(files.heartbeat)
     except OSError:  # the job has not begun, or has ended
         return False
-    beat = float((read_json(files.order) or {}).get("beat_seconds", 0.0)) if silent > _SILENT_SECONDS else 0.0
-    return silent < max(_SILENT_SECONDS, _SILENT_BEATS * beat)
+    order, beat = read_json(files.order) or {}, read_json(files.heartbeat) or {}
+    # The local engine's orders name its driver's process. A job that was killed leaves a young heartbeat.
+    is_local = isinstance(order.get("parent"), int) and beat.get("node") == socket.gethostname()
+    if is_local and process_start(int(beat.get("pid", 0))) is None:
+        return False
+    return silent < max(_SILENT_SECONDS, _SILENT_BEATS * float(order.get("beat_seconds", 0.0)))
 
 
 class Stand(enum.StrEnum):
@@ -252,7 +260,8 @@ class TaskStates:
         if record_state in (SUBMITTING, SUBMITTED):
             job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
             return TaskState(Stand.RUNNING, job=job, trace=trace)
-        reported = str(self.run.get("failures", {}).get(task.task_id, ""))
+        by_driver = failures_in(self.run).get(task.task_id)
+        reported = by_driver.words if by_driver else ""
         stopped = self._was_stopped(trace)
         if record_state != PLANNED and (failure := reported if stopped else self._failure(trace, reported)):
             return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)

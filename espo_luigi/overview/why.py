@@ -291,7 +291,7 @@ def _about_submitted(task: SlurmTask, trace: Trace) -> str:
     job_id, engine = trace.record.job_id, settings().engine
     if not job_id or engine not in SCHEDULERS:
         return f"{task.label()} was submitted, and its job's number is not known yet. Wait, or look at `espo status`."
-    commands = Commands(SCHEDULERS[engine], SECTIONS[engine]().batch_settings().commands)
+    commands = Commands(SCHEDULERS[engine], SECTIONS[engine]().batch_settings())
     row = commands.one(job_id)
     name = f"{task.label()}: job {job_id}"
     if row is None:

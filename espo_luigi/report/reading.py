@@ -13,9 +13,10 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import EspoError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.lifecycle.records import STATE_FOLDER, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobFiles, ResultWord, order_files
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.settings import STATE_FOLDER
 from espo_luigi.report.job_results import results_of
 from espo_luigi.report.job_use import Job
 

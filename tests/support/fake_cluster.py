@@ -13,9 +13,9 @@ from fake_clock import FakeClock, RunningClock
 from job_work import Work
 
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome
 from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.settings import Patience
 
 PATIENCE = Patience(
     latency_wait=0.6,
@@ -26,9 +26,10 @@ PATIENCE = Patience(
     lasting_trouble=3.0,
     after_trouble=2.0,
     gather=0.3,
+    first_refusal=0.2,
 )
 
-SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "beat_seconds": 0.1, "first_backoff": 0.2, "patience": PATIENCE}
+SHORT = {"poll_seconds": 0.1, "result_seconds": 0.05, "beat_seconds": 0.1, "command_seconds": 2.0, "patience": PATIENCE}
 
 
 class FakeCluster:
@@ -42,14 +43,14 @@ class FakeCluster:
 
     def manager(self, **settings: Any) -> JobManager:
         environ = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-        manager = self.work.manager(environ, {"timeout_seconds": 2.0}, self.clock, **{**SHORT, **settings})
+        manager = self.work.manager(environ, self.clock, **{**SHORT, **settings})
         manager.start()
         self.managers.append(manager)
         return manager
 
-    def submitted(self, order: JobOrder, manager: JobManager | None = None) -> Handle:
-        """Submit a job, to a manager of its own unless told otherwise, and wait for its id."""
-        handle = (manager or self.manager()).submit(order)
+    def submitted(self, order: JobOrder, manager: JobManager | None = None, **settings: Any) -> Handle:
+        """Submit a job, to a manager of its own with these `settings` unless told otherwise, and wait for its id."""
+        handle = (manager or self.manager(**settings)).submit(order)
         self.eventually(has_id(handle))
         return handle
 

@@ -12,9 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from job_work import PILOT_JOB, Work
+from espo_luigi.jobs.schedulers.known import SCHEDULERS
+from job_work import Work
 
-from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import SecondDriverError
 
@@ -22,7 +22,8 @@ from espo_luigi.jobs.lock import SecondDriverError
 def main() -> int:
     folder, jobs, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     work = Work(folder, *sys.argv[4:5])
-    bundling = Bundling(sys.argv[5], 4, at_once=2 if sys.argv[5] == "pilot" else 0) if sys.argv[5:] else Bundling()
+    kind = "".join(sys.argv[5:])
+    pack = {"pack": "4", "bundle": kind, "pack_at_once": "2" if kind == "pilot" else "0"} if kind else {}
     manager = work.manager(os.environ)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, lambda *_: manager.detach())
@@ -34,7 +35,7 @@ def main() -> int:
         names = [f"job{i:02d}" for i in range(jobs)]
         # As Luigi does: what is complete is not asked for again.
         missing = [name for name in names if not work.output(name).exists()]
-        how = {"seconds": seconds, "bundling": bundling, "pilot": (sys.executable, str(PILOT_JOB))}
+        how = {"seconds": seconds, "options": SCHEDULERS[work.scheduler].OPTIONS(**pack)}
         requests = [work.order(name, is_complete=work.output(name).exists, **how) for name in missing]
         outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
     except KeyboardInterrupt:

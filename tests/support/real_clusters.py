@@ -76,9 +76,8 @@ def job_id_of(handle: Handle) -> str:
 @contextmanager
 def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
     """A job that runs into the shortest time limit there is, a minute, while a module's other tests run."""
-    with running(work, cluster) as manager:
-        limits = {"time_minutes": 1, "retries": 2, "time_cap_minutes": 1}
-        yield manager.submit(work.order("slow", seconds=1000, **limits))
+    with running(work, cluster, retries=2, time_cap_minutes=1) as manager:
+        yield manager.submit(work.order("slow", seconds=1000, time_minutes=1))
 
 
 def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float, *kind: str) -> subprocess.Popen[str]:
@@ -91,14 +90,14 @@ def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:
     work.folder.mkdir()
     probe = work.folder.parent / "probe"
     script = (
-        f"import os, sys, runpy; open({str(probe)!r}, 'w').write(os.environ['ESPO_TEST'] + sys.argv[2]); "
+        "import os, sys, runpy; text = sys.argv.pop(1); "
+        f"open({str(probe)!r}, 'w').write(os.environ['ESPO_TEST'] + text); "
         f"runpy.run_path({str(NODE_JOB)!r}, run_name='__main__')"
     )
     options = replace(options, environment={"ESPO_TEST": text}, scratch=text)
-    order = work.order(text, run=text, rule=text, wildcards={text: text}, options=options)
-    command = (sys.executable, "-S", "-c", script, str(order.files.order), text)
-    order = replace(order, terms=replace(order.terms, command=command))
-    with running(work, cluster) as manager:
+    order = work.order(text, rule=text, wildcards={text: text}, options=options)
+    command = (sys.executable, "-S", "-c", script, text)
+    with running(work, cluster, work=command) as manager:
         success_of(manager.submit(order))
     return probe.read_text()
 
@@ -115,8 +114,8 @@ def left_behind(work: Work, cluster: Cluster, order: JobOrder) -> Handle:
 
 def check_an_exception(work: Work, cluster: Cluster) -> Failure:
     """An exception is not retried, and its words are in the message."""
-    with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.order("a", "fail", retries=3)))
+    with running(work, cluster, retries=3) as manager:
+        failure = failure_of(manager.submit(work.order("a", "fail")))
     assert failure.cause is Cause.EXCEPTION
     assert "no such model" in failure.message and str(failure.log_path) in failure.message
     assert len(work.starts()) == 1
@@ -125,18 +124,18 @@ def check_an_exception(work: Work, cluster: Cluster) -> Failure:
 
 def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
     """Jobs that end without a result are retried as often as allowed."""
-    with running(work, cluster) as manager:
-        crashed = manager.submit(work.order("crash", "die", retries=1))
-        silent = manager.submit(work.order("silent", "nothing", retries=0))
+    with running(work, cluster, retries=1) as manager:
+        crashed = manager.submit(work.order("crash", "die"))
+        silent = manager.submit(work.order("silent", "nothing"))
         assert failure_of(crashed).cause is failure_of(silent).cause is Cause.CRASHED
-    assert len(work.starts()) == 3
+    assert len(work.starts()) == 4
     return manager
 
 
 def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
     """It leaves its stack in the log and is tried again."""
-    with running(work, cluster) as manager:
-        request = work.order("a", ["hang", "succeed"], retries=1, stall_timeout_seconds=1.5)
+    with running(work, cluster, retries=1, stall_timeout_seconds=1.5) as manager:
+        request = work.order("a", ["hang", "succeed"])
         outcome = success_of(manager.submit(request))
     assert outcome.attempts == 2
     first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)
@@ -165,7 +164,7 @@ def check_a_hang_up(work: Work, cluster: Cluster) -> None:
     driver.wait(20)
     again = start_driver(work, cluster, jobs=3, seconds=4)
     assert again.wait(40) == 0
-    assert len(work.starts()) == 3
+    assert len(work.starts()) == 4
 
 
 def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:

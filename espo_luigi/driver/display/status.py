@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import Failure
 from espo_luigi.files import read_json
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -24,8 +24,6 @@ SHOWN_FAILURES = 5
 _SHOWN_LINES = 2
 # A driver writes every two seconds. After so much silence it is gone or hangs.
 _SILENT_SECONDS = 60.0
-# The task and its job before a failure's cause, the node, and the log behind it.
-_OWN_WORDS = re.compile(r"^[^:]*: (?:job [^:]*: )?| on [^ ;]+(?=;)|;? log: .*$")
 _NOTHING = {"refused": "nothing was started"}
 # The lists of a run's status, and their titles.
 TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "failed:"}
@@ -100,7 +98,7 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
         [],
         list(_longest(by_column[RUNNING], now)),
         list(_pending(by_column[PENDING], state["engine"])),
-        list(_failures(state["failures"], most_failures)),
+        list(_failures(failures_in(state).values(), most_failures)),
     )
 
 
@@ -193,20 +191,27 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
     yield from dict.fromkeys(line for message in queued for line in message.splitlines()[1:])
 
 
-def _failures(failures: Mapping[str, str], most: int) -> Iterator[str]:
-    by_cause = by_their_cause(failures.values())[::-1]
+def failures_in(state: Mapping[str, Any]) -> dict[str, Failure]:
+    """Return the failures of a run's state, by the task's id; none of a file that an earlier version wrote."""
+    failures = state.get("failures", {}).items()
+    return {task_id: Failure(**values) for task_id, values in failures if isinstance(values, dict)}
+
+
+def _failures(failures: Iterable[Failure], most: int) -> Iterator[str]:
+    by_cause = by_their_cause(failures)[::-1]
     for alike in by_cause[:most]:
-        yield f"{len(alike)} alike: {alike[-1]}" if len(alike) > 1 else alike[0]
+        one = " ".join(alike[-1].message.split())
+        yield f"{len(alike)} alike: {one}" if len(alike) > 1 else one
     if before := sum(map(len, by_cause[most:])):
         yield f"and {before} before"
 
 
-def by_their_cause(failures: Iterable[str]) -> list[list[str]]:
-    """Group messages that differ only in task, job, node and log, in the order of each group's last message."""
-    groups: dict[str, list[str]] = {}
-    for text in failures:
-        cause = _OWN_WORDS.sub("", " ".join(text.split()))
-        groups[cause] = [*groups.pop(cause, []), text]
+def by_their_cause(failures: Iterable[Failure]) -> list[list[Failure]]:
+    """Group failures that differ only in task, job, node and log, in the order of each group's last failure."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        cause = failure.cause, failure.words
+        groups[cause] = [*groups.pop(cause, []), failure]
     return list(groups.values())
 
 

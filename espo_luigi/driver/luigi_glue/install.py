@@ -26,7 +26,7 @@ from espo_luigi.driver.settings.names import wrong_reference
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text, nearest
 from espo_luigi.files import ready_standard_streams
-from espo_luigi.jobs.lifecycle.submit import JobSettings
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 _luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
@@ -156,7 +156,7 @@ def _without_arguments(error: Exception) -> str:
 # - check_complete_on_run: a task without its output has failed.
 # - retcode: Luigi exits with 0 after failures, too.
 _DEFAULTS = {
-    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(JobSettings.max_jobs)},
+    "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(BatchSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
     "retcode": {

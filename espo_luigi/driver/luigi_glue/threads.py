@@ -16,9 +16,9 @@ from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
 from luigi.task import Task
 
 from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
-from espo_luigi.driver.run.run import Run
+from espo_luigi.driver.run.run import Run, named
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, JobInputError, StoppedError
+from espo_luigi.errors import EspoError, Failure, JobInputError, StoppedError
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self._run_of = run
         self._lost_input = False
         self._stopped = ""
+        self._failure: Failure | None = None
         self._timed_out = False
         self.check_complete = is_complete
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
@@ -77,7 +78,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             elif self._stopped:
                 self._run_of.stopped(self.task, self._stopped)
             elif status in (DONE, FAILED):
-                self._run_of.ended(self.task, status == DONE, time.monotonic() - started, str(reason or ""))
+                failure = self._failure or Failure(named(self.task), str(reason or ""))
+                self._run_of.ended(self.task, failure if status == FAILED else None, time.monotonic() - started)
         finally:
             # Luigi waits for this whatever else goes wrong.
             queue.put(_readable(results[0]))
@@ -96,7 +98,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
     def _handle_run_exception(self, ex: BaseException) -> Any:
         self._lost_input = isinstance(ex, JobInputError)
         if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
-            ex = JobInputError(f"{self.task}: {ex}")
+            ex = JobInputError(Failure(named(self.task), str(ex)))
+        self._failure = Failure.of(named(self.task), ex)
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)
         if isinstance(ex, StoppedError) and not self._timed_out:

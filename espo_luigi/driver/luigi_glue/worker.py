@@ -34,7 +34,7 @@ from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.task_classes import has_job
-from espo_luigi.errors import EspoError, ProcessLimitError, SubmissionError
+from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import SecondDriverError
@@ -248,7 +248,7 @@ class EspoWorker(luigi.worker.Worker):
         with watched():
             succeeded = super().run()
             if no_room := self._run_of_tasks.no_room():
-                board().end("scratch", False, 0.0, no_room)
+                board().end("scratch", Failure("", no_room))
                 succeeded = False
                 logger.error("%s", no_room)
             self._note_energy()

@@ -20,7 +20,7 @@ from typing import Any
 from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summary_line
 from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
-from espo_luigi.errors import ProcessLimitError
+from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
 from espo_luigi.jobs.order import JobState, Standing
@@ -83,7 +83,7 @@ class RunState:
     outcome: str = ""
     rules: dict[str, Rule] = field(default_factory=dict)
     jobs: dict[str, BegunTask] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
     # The stale tasks at its end (`stale.told_of`).
     stale: dict[str, Any] = field(default_factory=dict)
     # What the scheduler has measured of its jobs' energy, at its end.
@@ -113,7 +113,7 @@ class Board:
         """Record why nothing is started."""
         with self._lock:
             self.state.root = root
-            self.state.failures[root] = reason
+            self.state.failures[root] = Failure("", reason)
 
     def begin(self, job: BegunTask) -> None:
         """Add a job that begins, for the first time or again."""
@@ -131,23 +131,24 @@ class Board:
                 runs = column_of(job.state, bool(job.running_since)) == RUNNING
                 job.running_since = (job.running_since or time.time()) if runs else 0.0
 
-    def end(self, task_id: str, succeeded: bool, seconds: float, reason: str) -> None:
+    def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0) -> None:
         """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown."""
         with self._lock:
             job, name = self.state.jobs.pop(task_id, None), self._expected.get(task_id)
-            if name is None:
-                self._note_other(task_id, succeeded, reason)
+            if name is None:  # no job, such as `All`
+                self.state.failures.pop(task_id, None)
+                self.state.failures |= {task_id: failure} if failure else {}
                 return
             rule = self.state.rules[name]
             seconds = seconds or (time.time() - job.running_since if job is not None and job.running_since else 0.0)
             rule.seconds += seconds
             rule.core_hours += seconds * (job.cpus if job is not None else 0) / 3600
-            if succeeded:
+            if failure is None:
                 rule.done += task_id not in self._done
                 self._done.add(task_id)
             elif task_id not in self.state.failures:
                 rule.failed += 1
-                self.state.failures[task_id] = reason
+                self.state.failures[task_id] = failure
 
     def stop(self, task_id: str, outcome: str) -> float:
         """Record that a task was stopped with its run, by the run's `outcome`; return how long its job has worked."""
@@ -155,13 +156,6 @@ class Board:
             self._stopped = outcome
             job = self.state.jobs.pop(task_id, None)
             return time.time() - job.running_since if job is not None and job.running_since else 0.0
-
-    def _note_other(self, task_id: str, succeeded: bool, reason: str) -> None:
-        """Record the end of a task that is no job, such as `All`."""
-        if succeeded:
-            self.state.failures.pop(task_id, None)
-        else:
-            self.state.failures[task_id] = reason
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current state as plain values."""
@@ -238,7 +232,7 @@ class Reporter:
         state = self._board.snapshot()
         with suppress(OSError):  # nothing depends on the file, and it is written again soon
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(state))
+            write_atomically(self._path, json.dumps(state, default=str))
         for show in self.shows:
             show(state)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import re
 import textwrap
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
 from luigi.task import Task, flatten
 
@@ -18,12 +17,13 @@ from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, SubmissionError
+from espo_luigi.errors import EspoError, Failure, SubmissionError
 from espo_luigi.jobs import engine as batch
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.driver_job import Note, note_path, withdraw
+from espo_luigi.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +32,6 @@ logger = logging.getLogger(__name__)
 INPUT_RETRIES = 3
 # The words for a task that was stopped with its run, by the run's outcome.
 _STOPPED = {"stopped": "stopped", "detached": "left to the next run"}
-# The line of a job's error that names its log.
-_LOG = re.compile(r"^(?:  |.*; )log: (.+)$", re.MULTILINE)
-# Luigi's account of an error that was raised in the driver.
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 _MOST_CHARACTERS = 4000
 # How many of the tasks that failed for one cause are named at the end of a run.
 _NAMED = 5
@@ -116,7 +112,7 @@ class Run:
         self._jobs: set[str] = set()
         self._done: set[str] = set()
         self._put_back: Counter[str] = Counter()
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, Failure] = {}
         self._stopped: dict[str, str] = {}
         # The account of temporary stores, if there is a limit.
         self.scratch: Scratch | None = None
@@ -128,10 +124,10 @@ class Run:
         if self._failures:
             logger.error("%d of %d tasks done, %d failed:", len(self._done), len(self._jobs), len(self._failures))
             for *others, failure in by_their_cause(self._failures.values()):
-                named = [text.partition(": ")[0].removesuffix(" failed") for text in others[:_NAMED]]
+                named = [other.task for other in others[:_NAMED]]
                 more = ", …" if len(others) > _NAMED else ""
                 alike = f"\n  {len(others)} more failed alike: {', '.join(named)}{more}" if others else ""
-                logger.error("%s%s", textwrap.indent(failure, "  "), alike)
+                logger.error("%s%s", textwrap.indent(failure.message, "  "), alike)
         if self._stopped:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
@@ -183,7 +179,7 @@ class Run:
     def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add a root, its graph, and its pending tasks, each with whether it can run."""
         tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
-        board().expect(_named(root), settings().engine, (one for one in tasks if one[0] in pending))
+        board().expect(named(root), settings().engine, (one for one in tasks if one[0] in pending))
         with self._lock:
             self._expect(graph, pending)
             self._roots[root.task_id] = root
@@ -214,7 +210,7 @@ class Run:
             self._put_back[task.task_id] += 1
             tries = self._put_back[task.task_id]
         if tries <= INPUT_RETRIES:
-            logger.warning("%s: trying again, %d of %d, after what it needs", _named(task), tries, INPUT_RETRIES)
+            logger.warning("%s: trying again, %d of %d, after what it needs", named(task), tries, INPUT_RETRIES)
         return tries <= INPUT_RETRIES
 
     @property
@@ -241,24 +237,23 @@ class Run:
         if self.covers_everything:
             self._delete_temporary(self.left_over())
 
-    def ended(self, task: Task, succeeded: bool, seconds: float, reason: str) -> None:
+    def ended(self, task: Task, failure: Failure | None, seconds: float) -> None:
         """Record the end of `task`, and delete the outputs that only it still needed."""
         self._look_at_scratch([task], ended=True)
         with self._lock:
-            if succeeded and task.task_id in self._jobs:
+            if failure is None and task.task_id in self._jobs:
                 self._done.add(task.task_id)
             self._open.discard(task.task_id)
-            label = _named(task)
-            outcome = "done" if succeeded else "FAILED"
+            outcome = "done" if failure is None else "FAILED"
             worked = getattr(task, "job_seconds", 0.0)
-            seconds = worked or seconds
-            why = "" if succeeded else _whole_reason(label, reason)
-            board().end(task.task_id, succeeded, worked, _in_one_line(why))
-            if task.task_id in self._jobs or not succeeded:
-                logger.info("[%d/%d] %s %s in %.1f s", len(self._done), len(self._jobs), label, outcome, seconds)
-            if not succeeded:
+            failure = failure and _shortened(failure)
+            board().end(task.task_id, failure, worked)
+            if task.task_id in self._jobs or failure:
+                known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
+                logger.info("[%d/%d] %s %s in %.1f s", *known)
+            if failure:
                 self._failed.add(task.task_id)
-                self._failures[task.task_id] = why
+                self._failures[task.task_id] = failure
                 self._give_up_after(task.task_id)
                 return
             self._failed.discard(task.task_id)
@@ -299,7 +294,7 @@ class Run:
             self._stopped[task.task_id] = outcome
             if worked := board().stop(task.task_id, outcome):
                 so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
-                logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), _named(task), so_far)
+                logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
         return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
@@ -322,30 +317,17 @@ def _with_outdated_products(tasks: Iterable[Task], graph: Graph) -> set[str]:
     return found
 
 
-def _named(task: Task) -> str:
+def named(task: Task) -> str:
+    """Return a task's name for people."""
     return task.label() if isinstance(task, SlurmTask) else str(task)
 
 
-def _whole_reason(label: str, reason: str) -> str:
-    """Return all lines of why a task failed, without a traceback; the beginning, and its log, if it is absurdly long.
-
-    A job's error ends with a line that names its log, behind which the traceback or the log's last lines follow.
-    """
-    text = reason.strip()
-    if logged := _LOG.search(text):
-        text = text[: logged.end()]
-    elif _TRACEBACK.search(text):
-        last_frame = text.rpartition("\n  File ")[2].splitlines()[1:]
-        text = f"{label}: " + "\n".join(itertools.dropwhile(lambda line: line.startswith(" "), last_frame))
-    more = len(text) - _MOST_CHARACTERS
-    if more <= 0:
-        return text
-    where = f"the log: {logged[1]}" if logged else "what was logged when it failed"
-    return f"{text[:_MOST_CHARACTERS]} …\n({more} characters more, in {where})"
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
+def _shortened(failure: Failure) -> Failure:
+    """Return a failure without its tail, and with the beginning of its words if these are absurdly long."""
+    more = len(failure.words) - _MOST_CHARACTERS
+    where = f"the log: {failure.log_path}" if failure.log_path else "what was logged when it failed"
+    rest = f" …\n({more} characters more, in {where})" if more > 0 else ""
+    return replace(failure, words=without_secrets(failure.words[:_MOST_CHARACTERS] + rest), tail="")
 
 
 def places_of(task: Task) -> list[str]:
@@ -367,7 +349,7 @@ def stop_from_outside(how: str) -> str:
     name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
     _refuse_driver_without_jobs()
-    note = withdraw(state_dir(), Commands(slurm, chosen.commands))
+    note = withdraw(state_dir(), Commands(slurm, chosen))
     if note is not None and note.alone:
         return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
     stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)

@@ -16,8 +16,8 @@ from luigi.interface import core
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
-from espo_luigi.jobs.lifecycle.records import STATE_FOLDER
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.settings import STATE_FOLDER
 
 Section = tuple[tuple[str, str], ...]
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.dask.jobs import GPU_DIRECTIVES
 from espo_luigi.jobs.schedulers.script import LISTS, TABLES
 from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
 
@@ -159,8 +159,7 @@ def _site(where: str, content: Mapping[str, Any], options: frozenset[str]) -> Si
     _check_names(f"{where}: limits", limits, AMOUNTS)
     _amounts(where, "limits", content, AMOUNTS.__getitem__)
     forbidden = as_table("not_for_workers", content.get("not_for_workers", {}), where)
-    gpus = (scheduler.GPU_DIRECTIVES for scheduler in SCHEDULERS.values())
-    _check_names(f"{where}: not_for_workers", forbidden, options.union(*gpus))
+    _check_names(f"{where}: not_for_workers", forbidden, options | GPU_DIRECTIVES)
     not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
     return Site(where, limits, needs, _amounts(where, "grace", content, lambda _: int), not_for_workers)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import luigi
 
-from espo_luigi.driver.settings.espo import Settings, give_parameter, settings, state_dir
+from espo_luigi.driver.settings.espo import Settings, give_parameter, settings
 from espo_luigi.driver.settings.profile import (
     Profile,
     as_options,
@@ -24,14 +24,11 @@ from espo_luigi.driver.settings.profile import (
     read_profile,
 )
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.engine import BatchSettings
-from espo_luigi.jobs.lifecycle.policy import Patience
-from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
-from espo_luigi.jobs.schedulers.commands import CommandSettings
 from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
 from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
 # The command of a job, before the order's file or ``--serve`` and modules. `-P` keeps Python from importing modules out
 # of the work folder, where other people may put some.
@@ -95,17 +92,17 @@ class BatchSection(Settings):
         default="detach",
         description="what becomes of the jobs when the driver is terminated",
     )
-    max_jobs = luigi.IntParameter(default=JobSettings.max_jobs, description="jobs in flight at once")
-    max_submit_per_second = luigi.FloatParameter(default=CommandSettings.max_submit_per_second)
-    max_status_per_second = luigi.FloatParameter(default=CommandSettings.max_status_per_second)
+    max_jobs = luigi.IntParameter(default=BatchSettings.max_jobs, description="jobs in flight at once")
+    max_submit_per_second = luigi.FloatParameter(default=BatchSettings.max_submit_per_second)
+    max_status_per_second = luigi.FloatParameter(default=BatchSettings.max_status_per_second)
     poll_seconds = luigi.FloatParameter(
-        default=JobSettings.poll_seconds, description="between two looks at squeue, qstat"
+        default=BatchSettings.poll_seconds, description="between two looks at squeue, qstat"
     )
     result_seconds = luigi.FloatParameter(
-        default=JobSettings.result_seconds, description="between two looks at the result files"
+        default=BatchSettings.result_seconds, description="between two looks at the result files"
     )
     heartbeat_seconds = luigi.FloatParameter(
-        default=JobSettings.beat_seconds, description="between two signs of life of a job"
+        default=BatchSettings.beat_seconds, description="between two signs of life of a job"
     )
     latency_wait = luigi.FloatParameter(
         default=Patience.latency_wait, description="seconds in which files become visible everywhere"
@@ -180,20 +177,10 @@ class BatchSection(Settings):
         site = self.site()
         return BatchSettings(
             workdir=Path(settings().workdir),
-            state_dir=state_dir(),
+            start_dir=Path.cwd(),
+            log_dir=Path(self.log_dir).absolute(),
             work=JOB_COMMAND,
-            manager=JobSettings(
-                workdir=Path.cwd(),
-                log_dir=Path(self.log_dir).absolute(),
-                max_jobs=self.max_jobs,
-                poll_seconds=self.poll_seconds,
-                result_seconds=self.result_seconds,
-                beat_seconds=self._beat_seconds(),
-                patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
-            ),
-            commands=CommandSettings(
-                max_status_per_second=self.max_status_per_second, max_submit_per_second=self.max_submit_per_second
-            ),
+            site=site,
             node_cpus=self.node_cpus or None,
             node_memory_bytes=parse_memory(self.node_memory) if self.node_memory else None,
             retries=self.retries,
@@ -201,7 +188,13 @@ class BatchSection(Settings):
             memory_cap_bytes=_least(parse_memory, self.memory_cap, site.limits.get("memory")),
             time_cap_minutes=_least(parse_time, self.time_cap, site.limits.get("time")),
             stall_timeout_seconds=self.stall_timeout or None,
-            site=site,
+            max_jobs=self.max_jobs,
+            poll_seconds=self.poll_seconds,
+            result_seconds=self.result_seconds,
+            beat_seconds=self._beat_seconds(),
+            max_status_per_second=self.max_status_per_second,
+            max_submit_per_second=self.max_submit_per_second,
+            patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
         )
 
 

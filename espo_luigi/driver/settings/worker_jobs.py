@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.profile import as_options, as_text
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask.jobs import Directive, WorkerJobs, read_directive, read_resources
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Directive
 from espo_luigi.jobs.schedulers.script import JobOptions
 
 _NUMBERS = ("jobs", "n", "minimum_jobs", "maximum_jobs", "cores", "job_cpu", "processes", "death_timeout")
@@ -72,11 +72,10 @@ def worker_jobs(
         chosen["python"] = f"{as_text('virtual_env', table['virtual_env'], where)}/bin/python"
     if "queue" in table and "queue" not in asdict(options):
         chosen["partition"] = as_text("queue", table["queue"], where)
-    syntax = SCHEDULERS[scheduler]
     for line in _lines(where, table.get("job_extra", ())):
-        _take(f"{where}: job_extra: {line!r}", syntax.directive, line, chosen, values)
+        _take(f"{where}: job_extra: {line!r}", partial(read_directive, scheduler), line, chosen, values)
     if text := as_text("resource_spec", table.get("resource_spec", ""), where):
-        _take(f"{where}: resource_spec", syntax.resource_spec, text, chosen, values)
+        _take(f"{where}: resource_spec", partial(read_resources, scheduler), text, chosen, values)
     if n is not None:
         values["jobs"] = math.ceil(n / values.get("processes", 1))
     return WorkerJobs(scheduler=scheduler, options=chosen, **values, **places)
@@ -157,7 +156,7 @@ def _with_worker_jobs(order: JobOrder, section: BatchSection, own: Mapping[str, 
     table, where = worker_table(section, {f"[{order.family}] worker_jobs": own}), f"{order.label}: worker_jobs"
     workers = workers_of(section, where, table, order.resources, order.options, order.family, order.wildcards)
     resources, options = scheduler_job(section, table, order.resources, order.options)
-    return replace(order, cluster="jobqueue", workers=workers, resources=resources, options=options)
+    return replace(order, cluster="jobqueue", workers=asdict(workers), resources=resources, options=options)
 
 
 def workers_of(

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file
+from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file, workers_name
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import ID_LOOKS_SECONDS, Answer, Commands
-from espo_luigi.jobs.schedulers.script import workers_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -42,6 +41,8 @@ _HOLDS_SECONDS = 5.0, 300.0
 _SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
+# dask-jobqueue's classes of jobs, each with its module.
+_CLASSES = {"slurm": "slurm.SLURMJob", "sge": "sge.SGEJob"}
 # Stands for the scheduler's address in the script of a job that is only shown.
 _ADDRESS = "tls://SCHEDULER:PORT"
 # So many jobs that end before any worker begins point to a fault that further jobs would share.
@@ -150,7 +151,7 @@ def _job_class(session: Session) -> Any:
     from distributed.deploy.spec import ProcessInterface
 
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = operator.attrgetter(scheduler.DASK_JOB)(_import_dask_jobqueue())
+    base: Any = operator.attrgetter(_CLASSES[workers.scheduler])(_import_dask_jobqueue())
     trouble = Minutely()
 
     class WorkerJob(base):

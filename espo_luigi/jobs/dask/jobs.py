@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
+import logging
 import math
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
 from espo_luigi.jobs.dask.local import THREAD_POOLS
+from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,
     DEFAULT_TIME,
@@ -20,25 +24,35 @@ from espo_luigi.jobs.resources import (
     render_memory,
 )
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import (
     CLAIM_VARIABLE,
     LISTS,
     NAME_VARIABLE,
     SCRATCH_VARIABLE,
     START_VARIABLE,
+    TABLES,
     JobOptions,
     ScriptValues,
     option_exports,
     render_cd,
     rendered_setup,
-    workers_name,
 )
 from espo_luigi.jobs.schedulers.site import Site
+
+logger = logging.getLogger(__name__)
 
 # The variable of a worker's job that names the folder into which Dask spills.
 WORKER_FOLDER = "espo_dask_folder"
 # The file of the workers' Dask settings, in their session's folder.
 SETTINGS_NAME = "dask.yaml"
+# Directives that ask for GPUs and are no options of this package.
+GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
+# The suffix of the names of a job's worker jobs.
+_WORKERS = ".workers"
+# Options of qsub that every job gets anyway.
+_ALWAYS = ("cwd", "V", "j")
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,11 @@ class WorkerJobs:
     idle_timeout: str = ""
     death_timeout: int = 60
     interface: str = ""
+
+    @classmethod
+    def of(cls, order: JobOrder) -> WorkerJobs | None:
+        """Return the worker jobs of an order, if it has any."""
+        return cls(**order.workers) if order.workers else None
 
     @property
     def most_jobs(self) -> int:
@@ -156,7 +175,18 @@ class WorkerJobs:
         amounts: dict[str, str | int] = {"memory": self.asked_memory, "cpus": self.cpus}
         amounts |= {"time": self.walltime, "jobs": self.most_jobs}
         said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts)
-        return [f"worker_jobs: {words}" for words in (*said, *site.refused_for_workers(self.options))]
+        return [f"worker_jobs: {words}" for words in (*said, *self._forbidden(site))]
+
+    def _forbidden(self, site: Site) -> list[str]:
+        """Return a sentence about each option, `extra` included, that the site forbids for jobs of Dask's workers."""
+        options = {**self.options, **(self.options.get("extra") or {})}
+        values = {name: str(value) for name, value in options.items() if value}
+        return [
+            f"{name} = {values[name]} is not for Dask workers, {site.where} says (not_for_workers: {pattern})"
+            for name, patterns in site.not_for_workers.items()
+            for pattern in patterns
+            if name in values and any(fnmatch.fnmatchcase(value.strip(), pattern) for value in values[name].split(","))
+        ]
 
     def fitted(self, cpus: int | None, memory_bytes: int | None) -> WorkerJobs:
         """Return the same jobs, each cut to the size of a node."""
@@ -190,6 +220,91 @@ class WorkerJobs:
             options=self.job_options,
             environment_file=environment_file(self, owner),
         )
+
+
+def workers_name(owner: str) -> str:
+    """Name the worker jobs of the job called `owner`."""
+    return owner + _WORKERS
+
+
+def owner_of(name: str) -> str:
+    """Return the name of the job whose worker job is called `name`; of any other job, its own."""
+    return name.removesuffix(_WORKERS)
+
+
+def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
+    """Return the ids of worker jobs whose own job neither waits nor runs any more.
+
+    `is_ours` returns whether a job of such a name was this run's.
+    """
+    # A job that leaves has no processes any more; its epilog is the site's business.
+    alive = [row for row in rows if not (row.phase.ended or row.phase is Phase.LEAVING)]
+    names = {row.name for row in alive}
+    left = [row for row in alive if (owner := owner_of(row.name)) not in names and is_ours(owner)]
+    for row in left:
+        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in left]
+
+
+@dataclass(frozen=True)
+class Directive:
+    """The request of a line that is written for dask-jobqueue: `options` by their names, and amounts as text.
+
+    `memory` is for each slot, if `per_slot`.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cpus: str | None = None
+    memory: str | None = None
+    time: str | None = None
+    per_slot: bool = False
+
+
+def read_directive(scheduler: str, line: str, options: Mapping[str, Any]) -> Directive:
+    """Read an entry of `job_extra`, such as ``--gres=gpu:1`` or ``-pe threaded 10``. Raises ValueError."""
+    flag, *rest = shlex.split(line) or [""]
+    if not flag.startswith("--" if scheduler == "slurm" else "-"):
+        raise ValueError("expected --NAME=VALUE" if scheduler == "slurm" else "expected -NAME")
+    name, _, value = flag.lstrip("-").partition("=")
+    value = value or " ".join(rest)
+    if scheduler == "sge":
+        if name == "pe" and len(rest) == 2:
+            return Directive({"parallel_environment": rest[0]}, cpus=rest[1])
+        if name == "l":
+            return read_resources(scheduler, value, options)
+        if name in _ALWAYS:
+            return Directive()
+        name = FLAGS.get(name, name)
+    if name in options and name not in (*LISTS, *TABLES):
+        return Directive({name: value})
+    return Directive({"extra": {**options["extra"], name: value}})
+
+
+def read_resources(scheduler: str, text: str, options: Mapping[str, Any]) -> Directive:
+    """Read `resource_spec`, with memory and time apart, so that limits apply to them. Raises ValueError."""
+    if scheduler != "sge":
+        raise ValueError("it is Grid Engine's; expected job_extra, or gres")
+    own = options["memory_resource"], "h_rt"
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
+    memory, seconds = (amounts.get(name) for name in own)
+    others = [part for part in parts if part.partition("=")[0] not in own]
+    listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
+    return Directive(
+        {"extra": {**options["extra"], "l": listed}} if others else {},
+        memory=memory if memory is None else _whole_bytes(memory),
+        time=str(-(-int(seconds) // 60)) if seconds is not None and seconds.isdecimal() else seconds,
+        per_slot=options["memory_per"] == "slot",
+    )
+
+
+def _whole_bytes(text: str) -> str:
+    """Convert an amount of Grid Engine (a bare number is bytes, g is 10^9, G is 2^30) to this package's text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
+    unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
+    return render_memory(int(float(found[1]) * unit))
 
 
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Ending jobs and runs: single jobs, Dask workers whose job has ended, and whole runs.
+"""Ending jobs and runs: single jobs and whole runs.
 
 A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
 no task needs it any more.
@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,15 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience
+from espo_luigi.jobs.dask.jobs import owner_of
+from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import owner_name
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -113,19 +114,6 @@ class OwnJobs:
         return job_id in self._proven
 
 
-def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
-    """The ids of Dask workers' jobs whose own job neither waits nor runs any more.
-
-    `is_ours` returns whether a job of such a name was this run's.
-    """
-    alive = [row for row in rows if not _is_gone(row)]
-    names = {row.name for row in alive}
-    left = [row for row in alive if (owner := owner_name(row.name)) and owner not in names and is_ours(owner)]
-    for row in left:
-        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in left]
-
-
 def _is_gone(row: Row) -> bool:
     # A job that leaves has no processes any more; its epilog is the site's business.
     return row.phase.ended or row.phase is Phase.LEAVING
@@ -190,7 +178,7 @@ def _cancel_by_name(
             return None
         # By name, or by id with a proof: the id may be that of any other job of this user by now.
         rows = own.renamed_back(rows)
-        owned = {row.job_id: owner_name(row.name) or row.name for row in rows if not row.phase.ended}
+        owned = {row.job_id: owner_of(row.name) for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):

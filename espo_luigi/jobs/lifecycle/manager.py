@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
@@ -40,13 +39,14 @@ from espo_luigi.jobs.lifecycle.policy import (
 )
 from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submission, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
 from espo_luigi.jobs.schedulers.base import Phase, Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -60,21 +60,20 @@ class JobManager:
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: BatchSettings,
         commands: Commands,
-        state_dir: Path,
         locks: HeldLocks | None = None,
     ) -> None:
         self.settings = settings
         self.commands = commands
         self._scheduler = commands.scheduler
         self._clock = commands.clock
-        self.store = RecordStore(state_dir)
+        self.store = RecordStore(settings.state_dir)
         self.submitter = Submitter(settings, commands, self.store)
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
-        self._lock = DriverLock(state_dir)
+        self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._locks = locks or HeldLocks(logger.error, self._clock)
         # Orders without an outcome, by task; the thread has yet to admit the `_incoming`.
@@ -117,7 +116,7 @@ class JobManager:
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
-        task = task_name(order.terms.run, order.family, order.wildcards, self.store.salt)
+        task = task_name(self.settings.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
         with self._guard:
             handle = self._handles.get(task)
@@ -278,7 +277,7 @@ class JobManager:
 
     def _admit_one(self, handle: Handle) -> None:
         order = handle.order
-        self._watcher.workers_about |= order.workers is not None
+        self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
         if record is None or record.state == FINISHED:
             record = self.submitter.plan(handle.task, order, record)
@@ -315,7 +314,7 @@ class JobManager:
             if first.intent.not_before > now or id(first) in seen:
                 continue
             # While there is trouble, one task is tried.
-            most = 1 if self._nodes.in_trouble else first.order.terms.bundling.of_room(room)
+            most = 1 if self._nodes.in_trouble else bundling_of(first.order, self.settings).of_room(room)
             group = self.submitter.together(first, self._ready, most, now)
             waited = now - first.intent.ready >= self.settings.patience.gather
             if waited or len(group) == most or first.intent.alone:
@@ -371,13 +370,12 @@ class JobManager:
 
     def _take_step(self, now: float, job: Job) -> None:
         """Decide the job's next action, and take it."""
-        patience = self.settings.patience
         self.submitter.save(job)
-        action = decide(job, now, patience)
+        action = decide(job, now, self.settings)
         if action == Action(Do.CANCEL, Cause.STALLED):
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
-            action = decide(job, now, patience)
+            action = decide(job, now, self.settings)
         if action.do is Do.SUCCEED:
             self._succeed(job, now)
         elif action.do is Do.END:
@@ -480,7 +478,8 @@ class JobManager:
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
-        no_log = cause is Cause.CRASHED and job.row is not None and job.row.no_log and not self.submitter.any_log()
+        nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
+        no_log = nothing_ran and not self.submitter.any_log()
         if no_log and self._is_no_single_nodes_fault(job):
             cause = Cause.NO_LOG
         # The old job must not work beside its successor if somebody requeues it.
@@ -529,8 +528,7 @@ class JobManager:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        limits, progressed = job.order.terms.limits, job.blocks_done > 0
-        return next_record(job.record, cause, limits, job.node, progressed)
+        return next_record(job.record, cause, self.settings, job.node, progressed=job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from espo_luigi.jobs.lifecycle.policy import Cause, Patience, has_failed
+from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,18 @@ from pathlib import Path
 
 from espo_luigi.files import listed_names
 from espo_luigi.jobs.bundles.members import Bundles
-from espo_luigi.jobs.lifecycle.control import OwnJobs, orphans
+from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.lifecycle.control import OwnJobs
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.lifecycle.submit import JobSettings, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submitter
 from espo_luigi.jobs.order import between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class Watcher:
 
     def __init__(
         self,
-        settings: JobSettings,
+        settings: BatchSettings,
         commands: Commands,
         store: RecordStore,
         submitter: Submitter,
@@ -100,7 +102,7 @@ class Watcher:
         """After a gap, let all waiting start from zero: the observations before it are old."""
         now = self._commands.clock.now()
         away, self._last_cycle = now - self._last_cycle, now
-        if away <= pause + _AWAY_COMMANDS * self._commands.settings.timeout_seconds:
+        if away <= pause + _AWAY_COMMANDS * self._settings.command_seconds:
             return
         logger.warning(
             "this driver did not run for %.0f s (stopped, or its file system hung): it asks about all jobs anew", away

@@ -1,7 +1,6 @@
 """Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
 
-`decide` is the table of transitions; `CAUSES` is the table of causes and consequences. The driver's waits are in
-`Patience`.
+`decide` is the table of transitions; `CAUSES` is the table of causes and consequences.
 """
 
 from __future__ import annotations
@@ -16,48 +15,12 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.records import FINISHED, Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
-from espo_luigi.jobs.order import JobState, Limits, ResultWord
+from espo_luigi.jobs.order import JobState, ResultWord
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Phase, Scheduler
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
 GROWTH = 1.5
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long, in seconds, the driver waits for different things, and why so long."""
-
-    # A network file system shows a new file after a minute at most, which its caches last.
-    latency_wait: float = 60.0
-    # A job that the answers lack counts as gone after that: a restarted controller lists all in a few minutes.
-    absent_after: float = 300.0
-    # A submission that gave no id may still reach the scheduler; then its job is listed by its name.
-    settle: float = 15.0
-    # A refusal may pass whose words are unknown.
-    unclear_refusal: float = 300.0
-    # A job may pend for a reason that does not pass by itself; an administrator needs minutes to change a limit.
-    hopeless: float = 600.0
-    # Somebody may mend an error with a job's files that does not pass by itself: a permission, a missing folder.
-    lasting_trouble: float = 300.0
-    # More tasks that may go in the same bundle come within moments, as Luigi finds them.
-    gather: float = 2.0
-    # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
-    after_trouble: float = 60.0
-    # Jobs end at once on all nodes: submission waits before each single try. The six waits take an hour, in which an
-    # administrator may notice.
-    broken_nodes: float = 600.0
-    # A cancellation is lost when the controller goes down: it is repeated.
-    cancel_again: float = 60.0
-    # A job that ends without a result sooner is more likely the node's fault than the task's.
-    quick: float = 300.0
-    # A submission got no id: the next waits, each time twice as long, and at most that long.
-    longest_refusal: float = 300.0
-    # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
-    cycle: float = 2.0
-    # Records of cancelled jobs are written as soon as a file system that fails works again.
-    writing_down: float = 30.0
-    # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.
-    ending: float = 600.0
 
 
 class Cause(enum.StrEnum):
@@ -225,7 +188,7 @@ class Action:
 WAIT = Action(Do.WAIT)
 
 
-def decide(job: Job, now: float, patience: Patience) -> Action:
+def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     """Return the next action for a job that was submitted.
 
     The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
@@ -251,7 +214,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     it runs, without a sign of life [stall_timeout_seconds]      CANCEL (stalled)
     ============================================================ ====================================================
     """
-    files, record, row = job.files, job.record, job.row
+    files, record, row, patience = job.files, job.record, job.row, settings.patience
     if files.succeeded:
         return Action(Do.SUCCEED)
     if job.ended_since is not None:
@@ -275,7 +238,7 @@ def decide(job: Job, now: float, patience: Patience) -> Action:
     if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
         # A node that cannot launch jobs (its prolog fails, say) gives them back held.
         return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now)
+    return _while_running(job, now, settings)
 
 
 def _result_is_all(job: Job) -> bool:
@@ -297,8 +260,8 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
 
 
-def _while_running(job: Job, now: float) -> Action:
-    timeout = job.order.terms.limits.stall_timeout_seconds
+def _while_running(job: Job, now: float, settings: BatchSettings) -> Action:
+    timeout = settings.stall_timeout_seconds
     if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
         return WAIT
     return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
@@ -365,7 +328,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 
 
 def next_record(
-    record: Record, cause: Cause, limits: Limits, node: str = "", progressed: bool = False
+    record: Record, cause: Cause, settings: BatchSettings, node: str = "", progressed: bool = False
 ) -> Record | None:
     """The record of the next submission after `cause`; None if the job is not tried again.
 
@@ -378,10 +341,10 @@ def next_record(
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
     if retry is Retry.FREE:
         return record.next_submission(cause, **changes | ({"uncharged": 0} if progressed else {}))
-    if retry is Retry.UNCHARGED and record.uncharged < limits.max_uncharged:
+    if retry is Retry.UNCHARGED and record.uncharged < settings.max_uncharged:
         return record.next_submission(cause, uncharged=record.uncharged + 1, **changes)
-    if retry is Retry.CHARGED and record.attempt <= limits.retries:
-        more = _more_resources(record, follows.grows, limits)
+    if retry is Retry.CHARGED and record.attempt <= settings.retries:
+        more = _more_resources(record, follows.grows, settings)
         return None if more is None else record.next_submission(cause, attempt=record.attempt + 1, **changes, **more)
     return None
 
@@ -401,14 +364,14 @@ def last_record(record: Record, cause: Cause | None) -> Record:
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
 
 
-def _more_resources(record: Record, grows: str, limits: Limits) -> dict[str, int] | None:
+def _more_resources(record: Record, grows: str, settings: BatchSettings) -> dict[str, int] | None:
     """The larger amounts to ask for; None if they are at their caps, as the same amounts would fail again."""
     if grows == "memory":
-        memory = _grown(record.memory_bytes, limits.memory_cap_bytes)
+        memory = _grown(record.memory_bytes, settings.memory_cap_bytes)
         more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
         return None if memory <= record.memory_bytes else more
     if grows == "time":
-        minutes = _grown(record.time_minutes, limits.time_cap_minutes)
+        minutes = _grown(record.time_minutes, settings.time_cap_minutes)
         more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
         return None if minutes <= record.time_minutes else more
     return {}

@@ -25,8 +25,6 @@ from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_nam
 
 logger = logging.getLogger(__name__)
 
-# The folder of the records of any scheduler's jobs, in a run's work folder.
-STATE_FOLDER = "scheduler"
 PLANNED = "planned"
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
@@ -136,8 +134,11 @@ class RecordStore:
             ) from error
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is that of a submission of this run, be its record damaged."""
-        return self._record_path(name.rpartition(".")[0]).exists()
+        """Whether `name` is that of a submission of this run; its record may be damaged."""
+        try:
+            return self._record_path(name.rpartition(".")[0]).exists()
+        except OSError:
+            return False  # such as a name that is too long for a file's
 
     def save(self, record: Record, durable: bool = False) -> None:
         """Write the record atomically; `durable` also survives a crash of the machine."""

@@ -7,38 +7,24 @@ import json
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.model import BundleValues, total_minutes
+from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
-from espo_luigi.jobs.lifecycle.policy import Patience
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, ScriptValues
+from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class JobSettings:
-    """How the manager works. `workdir` is where jobs start, logs go to ``{log_dir}/{rule}/``; times in seconds."""
-
-    workdir: Path
-    log_dir: Path
-    max_jobs: int = 500
-    poll_seconds: float = 10.0
-    result_seconds: float = 10.0
-    beat_seconds: float = 30.0
-    first_backoff: float = 5.0
-    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(frozen=True)
@@ -62,8 +48,8 @@ class Submission:
 class Submitter:
     """Writes a job's record, then submits it; after a refusal that may pass it asks for a pause."""
 
-    def __init__(self, settings: JobSettings, commands: Commands, store: RecordStore) -> None:
-        self._settings = settings
+    def __init__(self, settings: BatchSettings, commands: Commands, store: RecordStore) -> None:
+        self.settings = settings
         self._commands = commands
         self._scheduler = commands.scheduler
         self._store = store
@@ -72,7 +58,6 @@ class Submitter:
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self._handed_on = False
-        self.patience = settings.patience
         self.nodes = NodeWatch(settings.patience)
 
     # The parts of a submission.
@@ -80,7 +65,7 @@ class Submitter:
     def check(self, task: str, order: JobOrder) -> None:
         """Raise SubmissionError for values that cannot be passed to the scheduler safely."""
         self.preview(task, order)
-        if order.terms.bundling.most > 1:
+        if bundling_of(order, self.settings).most > 1:
             self.preview(task, order, 1)
 
     def preview(self, task: str, order: JobOrder, members: int = 0) -> str:
@@ -97,14 +82,14 @@ class Submitter:
 
         It asks for no less than an earlier run has learnt to ask for, within the caps.
         """
-        asked, limits = order.resources, order.terms.limits
+        asked = order.resources
         learnt_bytes, learnt_minutes = (old.learnt_memory_bytes, old.learnt_time_minutes) if old else (0, 0)
         return Record(
             task=task,
             rule=order.family,
             wildcards=dict(order.wildcards),
-            memory_bytes=_learnt(asked.memory_bytes, learnt_bytes, limits.memory_cap_bytes),
-            time_minutes=_learnt(asked.time_minutes, learnt_minutes, limits.time_cap_minutes),
+            memory_bytes=_learnt(asked.memory_bytes, learnt_bytes, self.settings.memory_cap_bytes),
+            time_minutes=_learnt(asked.time_minutes, learnt_minutes, self.settings.time_cap_minutes),
             learnt_memory_bytes=learnt_bytes,
             learnt_time_minutes=learnt_minutes,
             log_pattern=self._log_pattern(order),
@@ -119,7 +104,7 @@ class Submitter:
         group: list[Job] = []
         size = self._size(first)
         for job in ready:
-            if job is first or (_is_free(job, now) and _is_like(first, job) and self._size(job) == size):
+            if job is first or (_is_free(job, now) and self._is_like(first, job) and self._size(job) == size):
                 group.append(job)
             if len(group) == most:
                 break
@@ -152,14 +137,14 @@ class Submitter:
 
     def _bundle_values(self, name: str, orders: Sequence[JobOrder], records: Sequence[Record]) -> BundleValues:
         first, plan = orders[0], str(self._store.script_path(name).with_suffix(".json"))
-        terms, bundling = first.terms, first.terms.bundling
+        bundling = bundling_of(first, self.settings)
         patterns = self._log_patterns(orders)
         members = [
             self._script_values(order, replace(record, log_pattern=pattern))
             for order, record, pattern in zip(orders, records, patterns, strict=True)
         ]
-        whole = self._scheduler.log_pattern(str(self._settings.log_dir), first.family, {"bundle": str(len(orders))})
-        minutes = total_minutes(bundling, len(orders), records[0].time_minutes, terms.limits.time_cap_minutes)
+        whole = self._scheduler.log_pattern(str(self.settings.log_dir), first.family, {"bundle": str(len(orders))})
+        minutes = total_minutes(bundling, len(orders), records[0].time_minutes, self.settings.time_cap_minutes)
         modules = filter(None, (*first.preload, first.module))
         return BundleValues(
             name=name,
@@ -169,25 +154,34 @@ class Submitter:
             log_pattern=patterns[0] if bundling.kind == ARRAY else whole,
             time_minutes=minutes,
             plan=plan,
-            pilot=(*terms.pilot, plan, *modules) if bundling.kind == PILOT else (),
+            pilot=(*self._command(first), "--pilot", plan, *modules) if bundling.kind == PILOT else (),
         )
 
     def _log_pattern(self, order: JobOrder, *bundle_and_task: Any) -> str:
-        log_dir = str(self._settings.log_dir)
+        log_dir = str(self.settings.log_dir)
         return self._scheduler.log_pattern(log_dir, order.family, order.wildcards, *bundle_and_task)
 
     def _log_patterns(self, orders: Sequence[JobOrder]) -> list[str]:
         """Where each logs: the tasks of a step where its first does, but for their number."""
-        bundling, patterns = orders[0].terms.bundling, []
+        bundling, patterns = bundling_of(orders[0], self.settings), []
         for place, order in enumerate(orders):
             task = place % bundling.per_step
             named = orders[place - task] if bundling.kind == STEPS else order
             patterns.append(self._log_pattern(named, bundling.kind, task))
         return patterns
 
+    def _is_like(self, one: Job, other: Job) -> bool:
+        alike = one.order.family == other.order.family
+        return alike and bundling_of(one.order, self.settings) == bundling_of(other.order, self.settings)
+
     def _size(self, job: Job) -> ScriptValues:
         values = self._script_values(job.order, job.record)
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
+
+    def _command(self, order: JobOrder) -> tuple[str, ...]:
+        """The command that an order's file, or ``--pilot`` and a bundle's plan, follows."""
+        driver_python, *work = self.settings.work
+        return order.options.python or driver_python, *work
 
     def _script_values(self, order: JobOrder, record: Record) -> ScriptValues:
         """The values in the script of the record's submission."""
@@ -195,21 +189,21 @@ class Submitter:
         return ScriptValues(
             name=record.name,
             attempt=record.attempt,
-            argv=order.terms.command,
+            argv=(*self._command(order), str(order.files.order)),
             cpus_per_task=order.resources.cpus_per_task,
             memory_bytes=record.memory_bytes,
             time_minutes=record.time_minutes,
             log_pattern=record.log_pattern,
             claim_file=str(self._store.claim_path(record.name)),
-            workdir=str(self._settings.workdir),
+            workdir=str(self.settings.start_dir),
             options=replace(order.options, exclude=tuple(exclude)),
-            warning_seconds=order.terms.warning_seconds(record.time_minutes),
+            warning_seconds=self.settings.site.warning_seconds(order.options, record.time_minutes),
             environment_file=str(self._store.environment_path),
         )
 
     def any_log(self) -> bool:
         """Whether a node has ever opened a log in the log folder."""
-        return any(True for _ in self._settings.log_dir.rglob("*.out"))
+        return any(True for _ in self.settings.log_dir.rglob("*.out"))
 
     def avoids_nodes(self, job: Job) -> bool:
         """Whether the job avoids nodes because jobs ended badly there."""
@@ -227,7 +221,7 @@ class Submitter:
 
     def pause(self) -> None:
         """Submit nothing for a moment."""
-        self._hold_until = self._commands.clock.now() + self._settings.first_backoff
+        self._hold_until = self._commands.clock.now() + self.settings.patience.first_refusal
 
     def prepare(self, submission: Submission, place: int) -> None:
         """Write down that the job in that place is about to be submitted, and write its files.
@@ -304,9 +298,8 @@ class Submitter:
 
     def _hold(self, jobs: Sequence[Job], words: str) -> None:
         self._refusals += 1
-        seconds = growing_pause(self._refusals, self._settings.first_backoff, self.patience.longest_refusal)
-        now = self._commands.clock.now()
-        self._hold_until = now + seconds
+        patience, now = self.settings.patience, self._commands.clock.now()
+        self._hold_until = now + growing_pause(self._refusals, patience.first_refusal, patience.longest_refusal)
         for job in jobs:
             since = now if job.intent.refused is None else job.intent.refused.since
             job.intent = replace(job.intent, refused=Refused(self._scheduler.refusal(words), words, since))
@@ -316,16 +309,22 @@ class Submitter:
                 "%s: %s; submission is tried again, at least every %.0f s",
                 jobs[0].record.job_name,
                 words,
-                self.patience.longest_refusal,
+                patience.longest_refusal,
             )
+
+
+def bundling_of(order: JobOrder, settings: BatchSettings) -> Bundling:
+    """Return with how many of its kind an order may go: no more at once than a node has room for, if that is known."""
+    options, asked = order.options, order.resources
+    if not isinstance(options, PackOptions) or order.cluster:
+        # Dask's workers on other nodes are one job's.
+        return Bundling()
+    node = settings.node_cpus, settings.node_memory_bytes
+    return Bundling.of(options).within_node(asked.cpus_per_task, asked.memory_bytes, *node)
 
 
 def _is_free(job: Job, now: float) -> bool:
     return not job.intent.alone and job.trouble_since is None and job.intent.not_before <= now
-
-
-def _is_like(one: Job, other: Job) -> bool:
-    return one.order.family == other.order.family and one.order.terms.bundling == other.order.terms.bundling
 
 
 def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.local.engine import Child, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, headroom, machine_memory, render_memory
+from espo_luigi.jobs.resources import MIB, headroom, render_memory
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
+from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ class AllocationSettings:
 
     work: Sequence[str]
     options: JobOptions = field(default_factory=JobOptions)
-    commands: CommandSettings = field(default_factory=CommandSettings)
 
     def launcher(self) -> Steps:
         """Return the launcher of steps. Raises SubmissionError outside of an allocation."""
@@ -76,7 +76,7 @@ class Steps:
         self._job_id = job_id
         self._work = settings.work
         self._options = settings.options
-        self._commands = Commands(slurm, settings.commands)
+        self._commands = Commands(slurm)
         self._steps: list[Step] = []
         self.place = f"allocation {job_id}"
         found = allocation_of(self._job_id, self._commands)

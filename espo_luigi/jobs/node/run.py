@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from espo_luigi.errors import (
     ClaimLostError,
@@ -35,12 +35,14 @@ from espo_luigi.errors import (
 from espo_luigi.files import lives, open_own, private_mode, process_start, ready_standard_streams, this_version
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.local import limit_thread_pools
+from espo_luigi.jobs.local.forkserver import end_process
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
-from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -159,29 +161,6 @@ def _done_before(path: Path, job_id: str | None) -> bool:
         return True
     persistently(lambda: path.unlink(missing_ok=True), JOBS_PATIENCE_SECONDS)
     return False
-
-
-def end_with(run: Callable[[], int]) -> NoReturn:
-    """Call `run` and end this process with its exit code.
-
-    Threads, exit handlers and processes that a task left behind cannot keep the job, and so its allocation, alive.
-    """
-    code = 1
-    try:
-        code = run()
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            sys.stderr.write(f"{end.code}\n")
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    try:
-        for handler in logging.getLogger().handlers:
-            handler.flush()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 class Stopped(SystemExit):
@@ -310,7 +289,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
-            end_with(hand_over)
+            end_process(SystemExit(hand_over()))
 
     threading.Thread(target=watch, daemon=True).start()
     try:

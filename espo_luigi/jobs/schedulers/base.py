@@ -5,7 +5,7 @@ parsers from a module beside it. `commands.Commands` alone runs the commands. A 
 
 | for                          | functions                                                                  |
 |------------------------------|----------------------------------------------------------------------------|
-| the options of a job         | `OPTIONS`, `directive`, `resource_spec`                                    |
+| the options of a job         | `OPTIONS`                                                                  |
 | the script and its log       | `render`, `header`, `log_pattern`, `log_path`                              |
 | submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
 | following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
@@ -13,8 +13,8 @@ parsers from a module beside it. `commands.Commands` alone runs the commands. A 
 | stopping                     | `cancellations`, `has_ended`                                               |
 | the job, on its node         | `job_id`, `given`, `node_folder`                                           |
 
-Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH`,
-`GPU_DIRECTIVES`, `DASK_JOB` and `FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
+Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH` and
+`FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
 
 A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's `OPTIONS` (`SlurmOptions`), which
 `asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
@@ -30,11 +30,11 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from espo_luigi.jobs.schedulers.script import LISTS, TABLES, PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import PackOptions, ScriptValues
 
 
 class Phase(enum.Enum):
@@ -126,26 +126,6 @@ class Usage:
     energy_joules: float = 0.0
 
 
-@dataclass(frozen=True)
-class Directive:
-    """The request of a line in a script's header: `options` by their names in `OPTIONS`, and amounts as text.
-
-    `memory` is for each slot, if `per_slot`.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    cpus: str | None = None
-    memory: str | None = None
-    time: str | None = None
-    per_slot: bool = False
-
-    @classmethod
-    def option(cls, options: Mapping[str, Any], name: str, value: str) -> Self:
-        """Return a request of the option called `name`, or of an entry in `extra` if there is no such option."""
-        has_a_name = name in options and name not in (*LISTS, *TABLES)
-        return cls({name: value} if has_a_name else {"extra": {**options["extra"], name: value}})
-
-
 Found = TypeVar("Found")
 
 
@@ -181,10 +161,6 @@ class Scheduler(Protocol):
     USER_VARIABLES: str
     # The fast folder that a job has on its node, as a shell variable.
     SCRATCH: str
-    # The directives that ask for GPUs and have no field in `OPTIONS`.
-    GPU_DIRECTIVES: frozenset[str]
-    # dask-jobqueue's class of such jobs, and its module.
-    DASK_JOB: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
 
@@ -199,12 +175,6 @@ class Scheduler(Protocol):
 
     def log_path(self, pattern: str, job_id: str, /) -> str:
         """Return the log's real path."""
-
-    def directive(self, line: str, options: Mapping[str, Any], /) -> Directive:
-        """Read a line of a script's header. Raises ValueError if it is no directive."""
-
-    def resource_spec(self, text: str, options: Mapping[str, Any], /) -> Directive:
-        """Read dask-jobqueue's keyword of that name. Raises ValueError if the scheduler has no such option."""
 
     def render(self, values: ScriptValues, /) -> str:
         """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""

@@ -15,20 +15,12 @@ from espo_luigi.files import replace_text
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
 # Pauses before the looks for the id of a job that was taken without one.
 ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
-
-
-@dataclass(frozen=True)
-class CommandSettings:
-    """Limits on the use of a scheduler's commands."""
-
-    timeout_seconds: float = 60.0
-    max_status_per_second: float = 1.0
-    max_submit_per_second: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,13 +72,13 @@ class Commands:
     def __init__(
         self,
         scheduler: Scheduler,
-        settings: CommandSettings | None = None,
+        settings: BatchSettings | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.clock = clock or Clock()
-        self.settings = settings or CommandSettings()
+        self.settings = settings or BatchSettings()
         self.counts: Counter[str] = Counter()
         # Why the last question got no answer.
         self.silence = ""
@@ -209,14 +201,14 @@ class Commands:
                 env=environ or self._environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self.settings.timeout_seconds,
+                timeout=self.settings.command_seconds,
                 encoding="utf-8",
                 errors="replace",
                 check=False,
                 start_new_session=True,  # Ctrl-C in the driver must not interrupt a submission half-way
             )
         except subprocess.TimeoutExpired:
-            return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.timeout_seconds:g} s")
+            return Answer(None, stderr=f"{argv[0]} did not answer in {self.settings.command_seconds:g} s")
         except OSError as error:
             # Any other error, such as too many processes, may pass.
             installed = not isinstance(error, FileNotFoundError | PermissionError)

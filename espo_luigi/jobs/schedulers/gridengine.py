@@ -13,11 +13,10 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, mib, render_memory
-from espo_luigi.jobs.schedulers.base import Accounting, Directive, Found, Query, Row, Usage, chunked
+from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
     has_ended,
@@ -49,8 +48,6 @@ SUBMIT = "qsub"
 VARIABLES = "SGE_TASK_"
 USER_VARIABLES = ""
 SCRATCH = "$TMP"
-GPU_DIRECTIVES: frozenset[str] = frozenset()
-DASK_JOB = "sge.SGEJob"
 FORGETS_CANCELLED = True
 
 # Each run of qacct reads the whole accounting file: for more jobs than this, a single run asks for all similar names.
@@ -71,8 +68,6 @@ _PREFIXES = (
     *("SGE_BINARY_", "SGE_BINDING", "SGE_ARCH", "SGE_HGR_"),
 )
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
-# Options that every job gets anyway.
-_ALWAYS = ("cwd", "V", "j")
 # Options that the engine itself sets, or that would make a submission more than a single job with a single command.
 _RESERVED = frozenset(
     {"@", "C", "N", "S", "V", "b", "ckpt", "clear", "cwd", "e", "h", "help", "i", "j", "now", "notify", "o", "r"}
@@ -97,7 +92,8 @@ class SgeOptions(PackOptions):
 
 
 OPTIONS = SgeOptions
-_NAMED = {"q": "queue", "pe": "parallel_environment", "P": "project"}
+# The options of qsub that have a field.
+FLAGS = {"q": "queue", "pe": "parallel_environment", "P": "project"}
 
 
 def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0) -> str:
@@ -183,8 +179,8 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
         raise SubmissionError(f"extra: {name!r} is not an option of qsub without its dash, such as 'l' or 'hold_jid'")
     if name in _RESERVED:
         raise SubmissionError(f"extra: -{name} is set by the engine, or would make one submission more than one job")
-    if name in _NAMED:
-        raise SubmissionError(f"extra: -{name} has an option of its own: give it as {_NAMED[name]!r}")
+    if name in FLAGS:
+        raise SubmissionError(f"extra: -{name} has an option of its own: give it as {FLAGS[name]!r}")
     if name == "l":
         _refuse_own_resources(value, options)
     return (f"-{name}", checked(name, value)) if value else (f"-{name}",)
@@ -196,44 +192,6 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
     for name in (part.partition("=")[0].strip() for part in value.split(",")):
         if name in own:
             raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
-
-
-def directive(line: str, options: Mapping[str, Any]) -> Directive:
-    """Read a line such as ``-pe threaded 10``."""
-    flag, *rest = shlex.split(line) or [""]
-    if not flag.startswith("-"):
-        raise ValueError("expected -NAME")
-    name, _, value = flag.lstrip("-").partition("=")
-    if name == "pe" and len(rest) == 2:
-        return Directive({"parallel_environment": rest[0]}, cpus=rest[1])
-    if name == "l":
-        return resource_spec(" ".join(rest), options)
-    own = _NAMED.get(name, name)
-    return Directive() if name in _ALWAYS else Directive.option(options, own, value or " ".join(rest))
-
-
-def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
-    """Read the resources of ``-l``, with memory and time apart, so that limits apply to them."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
-    memory, seconds = amounts.get(options["memory_resource"]), amounts.get("h_rt")
-    others = [part for part in parts if part.partition("=")[0] not in (options["memory_resource"], "h_rt")]
-    listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
-    return Directive(
-        {"extra": {**options["extra"], "l": listed}} if others else {},
-        memory=memory if memory is None else _whole_bytes(memory),
-        time=str(-(-int(seconds) // 60)) if seconds is not None and seconds.isdecimal() else seconds,
-        per_slot=options["memory_per"] == "slot",
-    )
-
-
-def _whole_bytes(text: str) -> str:
-    """Convert an amount of Grid Engine (a bare number is bytes, g is 10^9, G is 2^30) to this package's text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
-    if found is None:
-        raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
-    unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
-    return render_memory(int(float(found[1]) * unit))
 
 
 def render(values: ScriptValues) -> str:

@@ -33,8 +33,6 @@ FIRST_START = "0"
 LATE_VARIABLE = "ESPO_LATE"
 # A scheduler may send its warning so much earlier than asked.
 _SIGNAL_SECONDS = 60
-# The suffix of the names of a job's worker jobs.
-_WORKERS = ".workers"
 _CLAIM = Path(__file__).with_name("claim.sh")
 
 
@@ -154,16 +152,6 @@ def array_of(name: str) -> str:
     return name.partition("[")[0]
 
 
-def workers_name(owner: str) -> str:
-    """Name the worker jobs of the job called `owner`."""
-    return owner + _WORKERS
-
-
-def owner_name(name: str) -> str | None:
-    """Return the name of the job whose worker job is called `name`; None if it is no worker job."""
-    return name.removesuffix(_WORKERS) if name.endswith(_WORKERS) else None
-
-
 def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
     """Return the beginning of a log's name, which the job's id follows."""
     values = between.join(f"{key}={value}" for key, value in sorted(wildcards.items()))
@@ -190,10 +178,10 @@ def render_script(
     return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
 
 
-def render_plain_script(values: ScriptValues, header: Iterable[str]) -> str:
+def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
     """Return the script of a job that claims no work. Raises SubmissionError for an unsafe value."""
     exports = "\n".join(option_exports(values.options))
-    return _joined(values, header, [exports] if exports else [], f"exec {render_command(values.argv)}")
+    return _joined(values, header, [exports] if exports else [], run(render_command(values.argv)))
 
 
 def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:

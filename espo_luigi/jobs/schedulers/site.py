@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
 from espo_luigi.jobs.schedulers.script import JobOptions
@@ -73,16 +72,6 @@ class Site:
         ]
         seconds = min(min(graces, default=_WARNING_SECONDS), 60 * time_minutes // 20)
         return seconds if graces or seconds >= _WARNING_SECONDS else 0
-
-    def refused_for_workers(self, options: Mapping[str, Any]) -> list[str]:
-        """Return a sentence about each option, `extra` included, that this site forbids for jobs of Dask's workers."""
-        values = {name: str(value) for name, value in {**options, **(options.get("extra") or {})}.items() if value}
-        return [
-            f"{name} = {values[name]} is not for Dask workers, {self.where} says (not_for_workers: {pattern})"
-            for name, patterns in self.not_for_workers.items()
-            for pattern in patterns
-            if name in values and any(fnmatch.fnmatchcase(value.strip(), pattern) for value in values[name].split(","))
-        ]
 
     def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
         """Return a sentence about each rule that a job, or so many jobs at once, would break."""

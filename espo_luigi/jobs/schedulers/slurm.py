@@ -7,15 +7,13 @@ The directives stand in the script, so that it can be read and submitted by hand
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import MIB, Resources, mib
-from espo_luigi.jobs.schedulers.base import Accounting, Directive, Query, Row, Usage, chunked
+from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import (
     ARRAY,
     PACKING,
@@ -29,7 +27,6 @@ from espo_luigi.jobs.schedulers.script import (
     log_stem,
     own_names,
     positive,
-    render_plain_script,
     render_script,
     safe,
 )
@@ -56,8 +53,6 @@ SUBMIT = "sbatch"
 VARIABLES = "SLURM_"
 USER_VARIABLES = "SBATCH_"
 SCRATCH = "$SLURM_TMPDIR"
-GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-DASK_JOB = "slurm.SLURMJob"
 FORGETS_CANCELLED = False
 
 # The form of a directive's long name.
@@ -176,28 +171,9 @@ def _places(nodes: str, ntasks: int) -> list[str]:
     return sizes(nodes=nodes, ntasks=nodes, ntasks_per_node=1)
 
 
-def directive(line: str, options: Mapping[str, Any]) -> Directive:
-    """Read a line such as ``--gres=gpu:1``."""
-    flag, *rest = shlex.split(line) or [""]
-    if not flag.startswith("--"):
-        raise ValueError("expected --NAME=VALUE")
-    name, _, value = flag.lstrip("-").partition("=")
-    return Directive.option(options, name, value or " ".join(rest))
-
-
-def resource_spec(text: str, options: Mapping[str, Any]) -> Directive:
-    """Raise ValueError, as Slurm has no such option."""
-    raise ValueError("it is Grid Engine's; expected job_extra, or gres")
-
-
 def render(values: ScriptValues) -> str:
     """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$SLURM_JOB_ID")
-
-
-def render_plain(values: ScriptValues) -> str:
-    """Return the sbatch script of a job that claims no work, such as a driver. Raises SubmissionError."""
-    return render_plain_script(values, header(values))
 
 
 def header(values: ScriptValues) -> list[str]:

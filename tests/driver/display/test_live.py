@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from throwaway_daemons import eventually
 from espo_luigi.driver.display.live import Screen, as_table, status_lines
 from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter, in_terminal, notify
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -45,7 +47,7 @@ def large_board() -> Board:
         board.expect("All", "slurm", [(f"{number}-{task}", f"Rule{number}") for task in range(20)])
     for number in range(10):
         for task in range(20):
-            board.end(f"{number}-{task}", True, 60.0, "")
+            board.end(f"{number}-{task}", None, 60.0)
     standings = [
         Standing("RUNNING, 20 %", state=JobState.RUNNING),
         Standing("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority"),
@@ -59,7 +61,7 @@ def large_board() -> Board:
                 BegunTask(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere")
             )
             board.tell(name, standing)
-        board.end(f"{number}-19", False, 60.0, f"Rule{number} n=19: ValueError: a reason")
+        board.end(f"{number}-19", Failure(f"Rule{number} n=19", "ValueError: a reason"), 60.0)
     return board
 
 
@@ -73,7 +75,7 @@ def test_the_table_fits_the_terminal_and_shows_what_is_at_work_before_what_is_no
     assert lines[0].startswith("200 of 560 done, ")
     if height >= 24:
         assert {f"Rule{number}" for number in range(10, 15)} <= {line.split()[0] for line in lines if line.strip()}
-        assert any("Rule14 n=19: ValueError" in line for line in lines)
+        assert any("Rule14 n=19 failed: ValueError" in line for line in lines)
         assert any("other people's jobs go first" in line for line in lines)
         folded = any(line.startswith("done: 200 task(s) of Rule0, Rule1") for line in lines)
         assert folded == (height == 24)
@@ -84,25 +86,25 @@ def test_status_is_cut_to_the_lines_that_there_are_and_whole_without_a_limit() -
     assert len(status_lines(state, lines=20)) <= 20
     whole = status_lines(state)
     assert sum(line.startswith("Rule") for line in whole) == 28
-    assert [line for line in whole if "ValueError" in line] == ["  5 alike: Rule14 n=19: ValueError: a reason"]
+    assert [line for line in whole if "ValueError" in line] == ["  5 alike: Rule14 n=19 failed: ValueError: a reason"]
 
 
 def test_tasks_that_failed_for_one_cause_share_a_line_whatever_their_jobs_and_logs() -> None:
-    said = [
-        f"Train pool=ONE piece={piece}: job {100 + number} (n1), attempt 1: out of memory: OUT_OF_MEMORY on n{number}; "
-        f"log: slurm_logs/Train/Train-{piece}-{100 + number}.out"
-        for number, piece in enumerate(["south", "middle", "north"])
+    no_memory = Failure("", "out of memory: OUT_OF_MEMORY", "memory", "raise it", 1, "100", "n0", Path("/logs/100"))
+    jobs = [
+        replace(no_memory, task=f"Train piece={piece}", job_id=one, node=f"n{one}", log_path=Path("/logs", one))
+        for one, piece in (("100", "south"), ("101", "middle"), ("102", "north"))
     ]
-    local = [f"Regrid piece={piece} failed: OSError: [Errno 28] No space left log: logs/{piece}" for piece in "ab"]
+    full = "OSError: [Errno 28] No space left"
+    local = [Failure(f"Regrid piece={piece}", full, log_path=Path("/logs", piece)) for piece in "ab"]
     board = Board()
     board.expect("All", "slurm", [(str(number), "Rule") for number in range(9)])
-    for number, reason in enumerate(["All: refused", *said[:2], *local, said[2]]):
-        board.end(str(number), False, 1.0, reason)
-    lines = status_of(board.snapshot(), time.time()).failed
-    assert [line.partition("; ")[0].partition(" log: ")[0] for line in lines] == [
-        "3 alike: Train pool=ONE piece=north: job 102 (n1), attempt 1: out of memory: OUT_OF_MEMORY on n2",
-        "2 alike: Regrid piece=b failed: OSError: [Errno 28] No space left",
-        "All: refused",
+    for number, failure in enumerate([Failure("", "refused"), *jobs[:2], *local, jobs[2]]):
+        board.end(str(number), failure)
+    assert list(status_of(board.snapshot(), time.time()).failed) == [
+        "3 alike: Train piece=north: job 102 on n102, attempt 1: out of memory: OUT_OF_MEMORY; raise it log: /logs/102",
+        f"2 alike: Regrid piece=b failed: {full} log: /logs/b",
+        "refused",
     ]
     assert list(status_of(board.snapshot(), time.time(), most_failures=1).failed)[1:] == ["and 3 before"]
 
@@ -231,7 +233,7 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
     notify(f'"{script}" "$(touch {tmp_path}/shell);"', ended("failed"))
     told = (tmp_path / "told").read_text()
     assert told.startswith(f"1 $(touch {tmp_path}/shell);|failed 200/560 5\nfailed: 200 of 560 done, ")
-    assert "\n  5 alike: Rule14 n=19: ValueError: a reason\n" in told
+    assert "\n  5 alike: Rule14 n=19 failed: ValueError: a reason\n" in told
     assert not (tmp_path / "shell").exists()
     assert log.text == ""
 

@@ -24,6 +24,7 @@ from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, cpu_time, seconds_left
 from espo_luigi.driver.luigi_glue import worker
 from espo_luigi.driver.run.board import BegunTask, Board, Reporter
+from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm_parse import in_words
@@ -215,7 +216,7 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     board.expect("All", "local", [(str(number), "Train") for number in range(10)])
     for number in range(4):
         board.begin(BegunTask(str(number), "", "Train", 0.0, 2, 1, ""))
-        board.end(str(number), number > 0, 100.0, "no luck")
+        board.end(str(number), None if number else Failure("Train", "no luck"), 100.0)
     state = board.snapshot()
     # 400 job-seconds in 100 s: four at once. Six are left, of 400 / 3 s each.
     assert seconds_left(state, state["started"] + 100) == pytest.approx(6 * 400 / 3 / 4)
@@ -236,7 +237,7 @@ def test_the_summary_and_the_table_of_rules_have_the_same_cpu_time() -> None:
     board = Board()
     board.expect("All", "local", [("0", "Train")])
     board.begin(BegunTask("0", "", "Train", 0.0, 1, 1, ""))
-    board.end("0", True, 0.37, "")
+    board.end("0", None, 0.37)
     lines = status_lines(board.snapshot())
     assert lines[0] == "1 of 1 done, 0.4 s of CPU time: All"
     assert lines[2].endswith("CPU time") and lines[3].endswith(" 0.4 s")

@@ -1,6 +1,8 @@
 """What `espo status` and `espo why` say of jobs whose driver is gone, from files alone."""
 
 import os
+import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -76,6 +78,22 @@ def test_status_and_why_agree_on_whether_a_job_is_at_work(
     os.utime(heartbeat, (time.time() - seconds_ago,) * 2)
     assert standing.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
     assert (" is at work: process 1 on n1" in why.about(task)) is is_at_work
+
+
+@pytest.mark.parametrize(("pid", "is_at_work"), [("1", True), ("of a process that has ended", False)])
+def test_a_job_of_the_local_engine_whose_process_has_ended_is_not_at_work_however_young_its_heartbeat(
+    task: toy_tasks.Echo, own_workdir: Path, pid: str, is_at_work: bool
+) -> None:
+    if pid != "1":
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        pid = str(ended.pid)
+    task.order().write(parent=1)
+    run_of(own_workdir, outcome="failed")
+    write_json(task.order().files.heartbeat, {"time": 1.0, "pid": int(pid), "node": socket.gethostname()})
+    assert standing.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
+    said = f" is at work: process {pid} on " if is_at_work else "failed: its job ended without a result: killed"
+    assert said in why.about(task)
 
 
 @pytest.mark.parametrize(

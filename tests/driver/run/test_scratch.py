@@ -196,7 +196,7 @@ def test_what_a_failed_pool_has_left_counts_and_without_room_the_run_ends_with_a
     assert (ran, stores) == (["a0"], {"a0": 3 * GB})
     (said,) = [record.getMessage() for record in caplog.records if "no room" in record.getMessage()]
     assert "scratch_limit = 8GB, of which temporary stores take 3 GB (3 GB of a). b, c cannot start; b has 6 GB" in said
-    assert board().state.failures["scratch"].startswith("no room")
+    assert board().state.failures["scratch"].message.startswith("no room")
     assert board().state.outcome == "failed"
 
 

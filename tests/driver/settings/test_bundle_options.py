@@ -15,6 +15,7 @@ from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.engine import fitted
+from espo_luigi.jobs.lifecycle.submit import bundling_of
 from espo_luigi.jobs.schedulers.script import ARRAY, PILOT
 
 
@@ -28,7 +29,8 @@ def say(section: str, **values: str) -> None:
 
 
 def bundling(task: Packed, engine: str = "slurm") -> Bundling:
-    return fitted(task.order(engine), SECTIONS[engine]().batch_settings()).terms.bundling
+    chosen = SECTIONS[engine]().batch_settings()
+    return bundling_of(fitted(task.order(engine), chosen), chosen)
 
 
 def test_a_task_goes_alone_unless_its_section_the_cluster_or_a_profile_says_otherwise(tmp_path: Path) -> None:

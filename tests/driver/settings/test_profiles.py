@@ -19,11 +19,12 @@ from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.engine import BatchEngine, BatchSettings, terms_of
+from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local.engine import LocalEngine
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
+from espo_luigi.jobs.settings import BatchSettings
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -78,8 +79,8 @@ def test_narval_submits_as_the_snakemake_profile_of_espo_g_does() -> None:
     assert "#SBATCH --time=5\n" in text
     assert "refused" not in text
     how = SECTIONS["slurm"]().batch_settings()
-    assert (how.retries, how.manager.max_jobs, how.manager.patience.latency_wait) == (3, 500, 60.0)
-    assert (how.commands.max_submit_per_second, how.commands.max_status_per_second) == (10.0, 10.0)
+    assert (how.retries, how.max_jobs, how.patience.latency_wait) == (3, 500, 60.0)
+    assert (how.max_submit_per_second, how.max_status_per_second) == (10.0, 10.0)
 
 
 def test_the_node_with_gpus_is_asked_for_by_its_name() -> None:
@@ -113,11 +114,11 @@ def test_settings_of_a_profile_stand_between_the_defaults_and_luigi_cfg(chosen: 
     assert chosen(text).retries == 7
     # Said in luigi.cfg, a value counts even if it is the default.
     how = chosen(text, retries="2")
-    assert (how.retries, how.manager.max_jobs, how.manager.poll_seconds) == (2, 20, 3.0)
+    assert (how.retries, how.max_jobs, how.poll_seconds) == (2, 20, 3.0)
     with CmdlineParser.global_instance(
         ["--module", "toy_tasks", "Count", "--slurm-max-jobs", "9"], allow_override=True
     ):
-        assert SECTIONS["slurm"]().batch_settings().manager.max_jobs == 9
+        assert SECTIONS["slurm"]().batch_settings().max_jobs == 9
 
 
 def test_the_fast_folder_of_a_profile_is_used(chosen: Callable[..., BatchSettings]) -> None:
@@ -232,7 +233,7 @@ def test_the_memory_of_this_machine_that_is_no_amount_is_an_error_that_names_the
 def test_what_exceeds_a_limit_is_refused_with_both_numbers(chosen: Callable[..., BatchSettings]) -> None:
     how = chosen("limits: {memory: 32G, cpus: 32, time: 08:00:00, jobs: 300, steps: 10}\n", max_jobs="301")
     order = Sized().order("slurm")
-    refusals = how.site.refusals(order.resources, order.options, how.manager.max_jobs)
+    refusals = how.site.refusals(order.resources, order.options, how.max_jobs)
     asked = [one.partition(f" that {how.site.where} allows")[0] for one in refusals]
     assert asked == [
         "memory = 50GB is more than the 32G",
@@ -249,7 +250,7 @@ def test_who_asks_for_no_number_of_jobs_gets_as_many_as_the_site_allows(
     chosen: Callable[..., BatchSettings], limit: str, jobs: int
 ) -> None:
     how = chosen(f"limits: {{jobs: {limit}}}\n")
-    assert how.manager.max_jobs == SECTIONS["slurm"]().max_jobs == jobs
+    assert how.max_jobs == SECTIONS["slurm"]().max_jobs == jobs
     assert "refused" not in preview(Silent())
 
 
@@ -287,9 +288,8 @@ def test_retries_grow_no_further_than_the_limits(chosen: Callable[..., BatchSett
 
 
 def test_submissions_that_count_as_no_attempt_have_a_limit_of_their_own(chosen: Callable[..., BatchSettings]) -> None:
-    order = Sized().order("slurm")
-    assert terms_of(order, chosen("max_uncharged: 7\n")).limits.max_uncharged == 7
-    assert terms_of(order, chosen("max_uncharged: 7\n", max_uncharged="0")).limits.max_uncharged == 0
+    assert chosen("max_uncharged: 7\n").max_uncharged == 7
+    assert chosen("max_uncharged: 7\n", max_uncharged="0").max_uncharged == 0
 
 
 def test_a_missing_account_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

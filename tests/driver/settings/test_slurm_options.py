@@ -114,7 +114,7 @@ def test_signs_of_life_come_several_times_in_the_time_for_which_they_are_waited_
     options: dict[str, str], seconds: float
 ) -> None:
     get_config().read_dict({"slurm": options})
-    assert SECTIONS["slurm"]().batch_settings().manager.beat_seconds == seconds
+    assert SECTIONS["slurm"]().batch_settings().beat_seconds == seconds
 
 
 def profile_of(folder: Path, text: str) -> Mapping[str, object]:

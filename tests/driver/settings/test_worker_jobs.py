@@ -48,6 +48,12 @@ def table(**values: Any) -> Many:
     return Many(cluster="jobqueue", worker_jobs=values)
 
 
+def workers_of(order: JobOrder) -> WorkerJobs:
+    workers = WorkerJobs.of(order)
+    assert workers is not None
+    return workers
+
+
 def directives(script: str) -> list[str]:
     return re.findall(r"^#(?:SBATCH|\$) (.*)$", script, re.MULTILINE)
 
@@ -70,10 +76,10 @@ def check(task: Many) -> JobOrder:
 def test_each_worker_of_the_rule_becomes_a_job_with_its_share_and_the_task_keeps_the_scheduler() -> None:
     get_config().set("slurm", "partition", "long")
     order = Many(cluster="jobqueue").order("slurm")
-    assert order.workers is not None
-    assert (order.workers.jobs, order.workers.cores, order.workers.walltime) == (3, 4, "8:00:00")
-    assert order.workers.memory_bytes == 32 * 2**30
-    assert order.workers.options["partition"] == "long"
+    workers = workers_of(order)
+    assert (workers.jobs, workers.cores, workers.walltime) == (3, 4, "8:00:00")
+    assert workers.memory_bytes == 32 * 2**30
+    assert workers.options["partition"] == "long"
     assert (order.resources.cpus_per_task, order.resources.memory, order.resources.time) == (1, "4GB", "8:00:00")
 
 
@@ -81,8 +87,7 @@ def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     order = table(jobs=7, exclude=["n1", "n2"], environment={"A": "b"}).order("slurm")
     order.write()
     parsed = JobOrder.parsed(json.loads(order.files.order.read_text()))
-    assert parsed.workers is not None and order.workers is not None
-    assert parsed.workers.values("x") == order.workers.values("x")
+    assert workers_of(parsed).values("x") == workers_of(order).values("x")
     assert parsed.cluster == "jobqueue"
 
 
@@ -101,8 +106,7 @@ def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
 def test_as_many_jobs_as_dask_would_scale_to_and_as_many_workers_waited_for(
     said: Mapping[str, Any], jobs: int, waited_for: int
 ) -> None:
-    workers = table(**said).order("slurm").workers
-    assert workers is not None
+    workers = workers_of(table(**said).order("slurm"))
     assert (workers.most_jobs, workers.workers_to_wait_for) == (jobs, waited_for)
 
 
@@ -137,8 +141,7 @@ def test_what_is_written_for_a_rule_overrides_the_section_and_that_the_profile(t
     profile = tmp_path / "mine.yml"
     profile.write_text("worker_jobs:\n  walltime: 1:00:00\n  jobs: 2\n  processes: 2\n")
     get_config().read_dict({"slurm": {"profile": profile, "worker_jobs": '{"jobs": 3, "processes": 4}'}})
-    workers = table(processes=1).order("slurm").workers
-    assert workers is not None
+    workers = workers_of(table(processes=1).order("slurm"))
     assert (workers.walltime, workers.jobs, workers.processes) == ("1:00:00", 3, 1)
 
 
@@ -255,8 +258,7 @@ def test_nodes_are_of_use_with_an_allocation_only_and_have_to_be_said() -> None:
 
 def test_workers_are_no_larger_than_a_node_and_grow_with_their_job_up_to_the_cap() -> None:
     get_config().set("slurm", "memory_cap", "40GB")
-    workers = table(cores=8, processes=4).order("slurm").workers
-    assert workers is not None
+    workers = workers_of(table(cores=8, processes=4).order("slurm"))
     small = workers.fitted(6, 8 * 2**30)
     assert (small.cores, small.processes, small.memory_bytes) == (6, 3, 8 * 2**30)
     assert [workers.grown(factor).memory_bytes // 2**30 for factor in (0.5, 1.0, 1.125, 1.5)] == [32, 32, 36, 40]
@@ -264,7 +266,7 @@ def test_workers_are_no_larger_than_a_node_and_grow_with_their_job_up_to_the_cap
 
 def test_here_a_rule_computes_by_itself() -> None:
     order = Many(cluster="jobqueue").order("local")
-    assert (order.cluster, order.workers, order.resources.cpus_per_task) == ("", None, 12)
+    assert (order.cluster, order.workers, order.resources.cpus_per_task) == ("", {}, 12)
 
 
 def test_the_script_of_a_worker_is_what_bash_reads(tmp_path: Path) -> None:

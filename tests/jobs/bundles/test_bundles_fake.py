@@ -12,19 +12,18 @@ from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import PLANNED, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS
+from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, PackOptions
 
 NAMES = "abcd"
 
 
 def asked(work: Work, name: str, kind: str = STEPS, **more: Any) -> JobOrder:
-    return work.order(name, bundling=Bundling(kind, len(NAMES)), **more)
+    return work.order(name, options=PackOptions(pack=str(len(NAMES)), bundle=kind), **more)
 
 
 def submitted(fake: FakeCluster, manager: JobManager, kind: str = STEPS, **more: Any) -> list[Handle]:
@@ -34,13 +33,13 @@ def submitted(fake: FakeCluster, manager: JobManager, kind: str = STEPS, **more:
 
 
 def record_of(fake: FakeCluster, handle: Handle) -> Record:
-    record = RecordStore(fake.work.folder / "state").load(handle.task)
+    record = RecordStore(fake.work.state_dir).load(handle.task)
     assert record is not None
     return record
 
 
 def claims(fake: FakeCluster) -> Path:
-    return fake.work.folder / "state" / "claims"
+    return fake.work.state_dir / "claims"
 
 
 def begin(fake: FakeCluster, *handles: Handle, job_id: str = "1") -> None:
@@ -118,7 +117,7 @@ def test_only_tasks_that_ask_for_the_same_go_together(fake: FakeCluster) -> None
 
 
 def test_a_member_that_ends_without_a_result_is_tried_again_while_the_others_go_on(fake: FakeCluster) -> None:
-    handles = submitted(fake, fake.manager(), retries=1)
+    handles = submitted(fake, fake.manager(retries=1))
     begin(fake, *handles)
     end(fake, handles[0], 137)
     fake.eventually(lambda: handles[0].standing.attempt == 2 and handles[0].standing.job_id == "2")
@@ -141,8 +140,8 @@ def test_what_an_earlier_start_of_a_requeued_bundle_said_counts_for_nothing(fake
 def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_once_nobody_needs_it(
     fake: FakeCluster,
 ) -> None:
-    manager = fake.manager()
-    handles = [manager.submit(asked(fake.work, n, stall_timeout_seconds=1.0, retries=0)) for n in "ab"]
+    manager = fake.manager(stall_timeout_seconds=1.0)
+    handles = [manager.submit(asked(fake.work, n)) for n in "ab"]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     begin(fake, handles[0])
     claim = claims(fake) / record_of(fake, handles[0]).name
@@ -158,7 +157,7 @@ def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_on
 
 
 def test_members_that_had_not_begun_when_time_ran_out_are_not_charged(fake: FakeCluster) -> None:
-    handles = submitted(fake, fake.manager(), retries=1, time_cap_minutes=100)
+    handles = submitted(fake, fake.manager(retries=1, time_cap_minutes=100))
     begin(fake, *handles[:2])
     fake.clock.go_on(1.0)
     fake.set_state("TIMEOUT")
@@ -204,7 +203,7 @@ def test_the_next_driver_takes_all_members_over_and_one_that_was_not_recorded_is
     handles = submitted(fake, first, kind)
     first.detach()
     # As if that driver had been killed after sbatch, and before it wrote the id of one down.
-    store = RecordStore(fake.work.folder / "state")
+    store = RecordStore(fake.work.state_dir)
     store.save(replace(record_of(fake, handles[1]), state="submitting", job_id=None))
     second = fake.manager()
     fake.set_state("RUNNING")
@@ -221,7 +220,7 @@ def test_a_driver_killed_before_sbatch_has_its_members_submitted_once(fake: Fake
     handles = submitted(fake, first)
     first.detach()
     (fake.folder / "jobs").write_text("")
-    store = RecordStore(fake.work.folder / "state")
+    store = RecordStore(fake.work.state_dir)
     for handle in handles[:2]:
         store.save(replace(record_of(fake, handle), state="submitting", job_id=None))
     for handle in handles[2:]:
@@ -244,8 +243,8 @@ def test_one_members_files_that_cannot_be_written_keep_it_alone_waiting(fake: Fa
 
 
 def test_elements_of_an_array_end_and_are_cancelled_each_by_its_own_id(fake: FakeCluster) -> None:
-    manager = fake.manager()
-    handles = submitted(fake, manager, ARRAY, stall_timeout_seconds=1.0, retries=0)
+    manager = fake.manager(stall_timeout_seconds=1.0)
+    handles = submitted(fake, manager, ARRAY)
     fake.set_state("RUNNING")
     fake.finish("a", "1_0")
     fake.finish("b", "1_2")  # another's id
@@ -261,5 +260,5 @@ def test_a_cancelled_run_cancels_a_bundle_once_and_writes_down_all_members(fake:
     manager.stopping = "cancel"
     fake.eventually(lambda: all(handle.outcome is not None for handle in handles))
     assert [call.split()[-1] for call in fake.calls("scancel")] == ["1"]
-    records = [json.loads(path.read_text()) for path in (fake.work.folder / "state" / "records").iterdir()]
+    records = [json.loads(path.read_text()) for path in (fake.work.state_dir / "records").iterdir()]
     assert {record["outcome"] for record in records} == {Cause.DRIVER_CANCELLED.value}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_work import PILOT_JOB, Work
+from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
+from job_work import Work
 from real_clusters import MIB, running, start_driver
 from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -26,7 +26,6 @@ from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2)
-PILOT_COMMAND = (sys.executable, str(PILOT_JOB))
 
 
 def submit(
@@ -40,10 +39,13 @@ def submit(
                 f"{label}-{name}",
                 do,
                 seconds=seconds,
-                retries=1,
                 memory_bytes=60 * MIB,
-                bundling=bundling,
-                pilot=PILOT_COMMAND,
+                options=SlurmOptions(
+                    pack=str(bundling.most),
+                    bundle=bundling.kind,
+                    pack_at_once=str(bundling.at_once),
+                    pack_per_step=str(bundling.per_step),
+                ),
             )
         )
         for name, (do, seconds) in members.items()

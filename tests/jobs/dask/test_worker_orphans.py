@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from espo_luigi.jobs.lifecycle.control import orphans
+from espo_luigi.jobs.dask.jobs import orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
 
@@ -38,3 +38,13 @@ def test_workers_of_a_job_that_runs_or_is_requeued_are_left_alone(tmp_path: Path
 def test_workers_of_another_run_and_of_a_session_are_left_alone(tmp_path: Path) -> None:
     for name in ("other.rule.0123456789ab.2", "espo-session.01234567"):
         assert orphans(workers(name), store(tmp_path).knows) == []
+
+
+def test_workers_of_a_job_whose_record_is_damaged_are_cancelled_and_stop_nobody(tmp_path: Path) -> None:
+    made = store(tmp_path)
+    (tmp_path / "records" / f"{OWNER.rpartition('.')[0]}.json").write_text("{")
+    assert orphans(workers(OWNER), made.knows) == ["0", "1"]
+
+
+def test_a_name_that_is_no_name_of_a_record_stops_nobody(tmp_path: Path) -> None:
+    assert orphans(workers("x" * 300 + ".1"), store(tmp_path).knows) == []

@@ -9,11 +9,10 @@ import pytest
 from fake_clock import FakeClock
 
 from espo_luigi.jobs.dask.jobqueue import Session, _Keeper
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask.jobs import WorkerJobs, workers_name
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.script import workers_name
 
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 

@@ -17,15 +17,15 @@ from job_work import Work
 from throwaway_daemons import eventually
 
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import task_name
+from espo_luigi.jobs.settings import BatchSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
@@ -43,9 +43,7 @@ def test_an_order_that_cannot_be_written_for_a_moment_fails_no_task(
 
     monkeypatch.setattr(JobOrder, "write", failing)
     monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
-    settings = BatchSettings(
-        tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path, result_seconds=0.1)
-    )
+    settings = BatchSettings(tmp_path, log_dir=tmp_path, work=("true",), result_seconds=0.1)
     engine = BatchEngine(slurm, settings)
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {}))
     with ThreadPoolExecutor(1) as pool:
@@ -94,7 +92,7 @@ def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_s
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
-    engine = BatchEngine(slurm, BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path)))
+    engine = BatchEngine(slurm, BatchSettings(tmp_path, log_dir=tmp_path, work=("true",)))
     files, elsewhere = JobFiles.of(tmp_path, "Rule", {}), tmp_path / "jobs" / "Rule" / "old.heartbeat.json"
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files)
     replace(order, files=replace(files, heartbeat=elsewhere)).write()

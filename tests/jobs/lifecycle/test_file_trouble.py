@@ -64,7 +64,7 @@ def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
 ) -> None:
     manager = fake.manager()
     faults.begin(number)
-    handles = [manager.submit(work.order(f"a{i}", retries=0)) for i in range(20)]
+    handles = [manager.submit(work.order(f"a{i}")) for i in range(20)]
     fake.clock.go_on(5)
     assert [handle.outcome for handle in handles] == [None] * 20
     faults.end()
@@ -129,8 +129,8 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
 
 
 def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, work: Work, faults: Faults) -> None:
-    manager = fake.manager()
-    handle = fake.submitted(work.order("a", retries=1), manager)
+    manager = fake.manager(retries=1)
+    handle = fake.submitted(work.order("a"), manager)
     faults.begin(errno.EIO, "save", "close")
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
@@ -192,7 +192,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
     def no_listing(folder: Path) -> set[str]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
 
-    handle = fake.submitted(work.order("a", retries=3))
+    handle = fake.submitted(work.order("a"), retries=3)
     with monkeypatch.context() as patch:
         patch.setattr(watcher, "listed_names", no_listing)
         fake.finish("a", "1", outcome="error", exception="ValueError: no")
@@ -207,7 +207,7 @@ def test_results_that_cannot_be_looked_for_are_not_missing(
 def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause_and_not_for_ever(
     fake: FakeCluster, work: Work
 ) -> None:
-    handle = fake.submitted(work.order("a", retries=1))
+    handle = fake.submitted(work.order("a"), retries=1)
     fake.set_state("RUNNING")
     fake.eventually(lambda: handle.standing.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
@@ -225,8 +225,8 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 
 
 def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(max_jobs=1)
-    fake.submitted(work.order("a", retries=1), manager)
+    manager = fake.manager(max_jobs=1, retries=1)
+    fake.submitted(work.order("a"), manager)
     second = manager.submit(work.order("b"))
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 5] Input/output error")
     fake.set_state("FAILED")
@@ -237,8 +237,8 @@ def test_while_one_task_pauses_the_others_are_submitted(fake: FakeCluster, work:
 def test_a_job_that_ended_badly_over_a_complete_product_has_succeeded(
     fake: FakeCluster, work: Work, state: str
 ) -> None:
-    manager = fake.manager()
-    handle = fake.submitted(work.order("a", retries=3, is_complete=lambda: True), manager)
+    manager = fake.manager(retries=3)
+    handle = fake.submitted(work.order("a", is_complete=lambda: True), manager)
     fake.set_state(state)
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
     assert isinstance(outcome, Success) and outcome.job_id == "1"

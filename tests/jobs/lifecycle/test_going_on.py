@@ -12,14 +12,14 @@ from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions, directives
+from espo_luigi.jobs.settings import BatchSettings
 
 RECORD = Record("run.Rule.0", "Rule", {}, memory_bytes=2**30, time_minutes=180, log_pattern="log")
-STRICT = Limits(retries=0, memory_cap_bytes=None, time_cap_minutes=None, max_uncharged=0)
+STRICT = BatchSettings(retries=0, max_uncharged=0)
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIMEOUT, Cause.NODE])
@@ -77,7 +77,7 @@ def asked_minutes(fake: FakeCluster) -> list[int]:
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_rule_of_thirty_hours_is_done_in_slots_of_three(fake: FakeCluster, work: Work, killed: bool) -> None:
-    handle = fake.manager().submit(work.order("a", retries=0, time_minutes=180))
+    handle = fake.manager().submit(work.order("a", time_minutes=180))
     for job_id in range(1, 11):
         ran_out_of_time(fake, work, handle, job_id, blocks=1, killed=killed)
     fake.eventually(lambda: handle.standing.job_id == "11")
@@ -88,7 +88,7 @@ def test_a_rule_of_thirty_hours_is_done_in_slots_of_three(fake: FakeCluster, wor
 
 
 def test_without_progress_a_job_gets_more_time_until_there_are_no_more_tries(fake: FakeCluster, work: Work) -> None:
-    handle = fake.manager().submit(work.order("a", retries=1, time_minutes=180))
+    handle = fake.manager(retries=1).submit(work.order("a", time_minutes=180))
     ran_out_of_time(fake, work, handle, 1, blocks=3, killed=True)
     ran_out_of_time(fake, work, handle, 2, blocks=0, killed=True)
     ran_out_of_time(fake, work, handle, 3, blocks=0, killed=False)

@@ -13,7 +13,8 @@ from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 
 def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_and_results_count(
@@ -33,7 +34,7 @@ def test_while_slurm_does_not_answer_nothing_is_lost_it_is_said_once_a_minute_an
 
 
 def test_a_job_is_lost_only_after_it_was_absent_from_answers_for_the_stated_time(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.forget_jobs()
     began = fake.clock.now()
     outcome = fake.outcome(handle, 20)
@@ -49,8 +50,8 @@ def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_a
     first.detach()
     fake.finish("a", "1", outcome="stopped", exception="SystemExit: stopped by signal 15")
     fake.forget_jobs()
-    second = fake.manager()
-    handle = second.submit(work.order("a", retries=1))
+    second = fake.manager(retries=1)
+    handle = second.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     fake.eventually(lambda: handle.standing.attempt == 2)
     record = second.store.load(handle.task)
@@ -75,7 +76,7 @@ def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work
 
 
 def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.forget_jobs()
     fake.clock.go_on(0.3)
     name = f"{handle.task}.1"
@@ -89,7 +90,7 @@ def test_an_accounting_that_lags_behind_is_waited_for(fake: FakeCluster, work: W
 
 
 def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.misbehave("sacct", "fail sacct: error: slurm_persist_conn_open_without_init: failed to open connection")
     fake.forget_jobs()
     assert fake.outcome(handle, PATIENCE.absent_after + 2) is None
@@ -97,7 +98,7 @@ def test_a_database_that_does_not_answer_is_no_absence(fake: FakeCluster, work: 
 
 def test_without_accounting_scontrol_is_asked_and_sacct_no_more(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sacct", "fail Slurm accounting storage is disabled")
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.forget_jobs()
     assert fake.outcome(handle, 20) is not None
     assert len(fake.calls("sacct")) == 1 and fake.calls("scontrol")
@@ -108,14 +109,14 @@ def test_where_sacct_cannot_be_started_scontrol_is_asked(fake: FakeCluster, how:
     sacct = fake.folder / "bin" / "sacct"
     sacct.unlink() if how == "missing" else sacct.chmod(0o644)
     # Only this folder: a real sacct would be found in another.
-    commands = Commands(slurm, CommandSettings(max_status_per_second=0), {"PATH": str(fake.folder / "bin")})
+    commands = Commands(slurm, BatchSettings(max_status_per_second=0), {"PATH": str(fake.folder / "bin")})
     assert commands.remembered(["1"], []) == []
     assert commands.lacking == {"sacct"} and fake.calls("scontrol")
 
 
 def test_a_job_cancelled_by_us_that_the_scheduler_then_forgets_is_not_lost(fake: FakeCluster, work: Work) -> None:
     """Grid Engine lists no ended jobs, and tells nothing of one that was deleted while it pended."""
-    handle = fake.submitted(work.order("a", retries=1), fake.manager(poll_seconds=5.0, result_seconds=5.0))
+    handle = fake.submitted(work.order("a"), fake.manager(poll_seconds=5.0, result_seconds=5.0, retries=1))
     fake.set_state("PENDING", "PartitionTimeLimit")
     fake.eventually(lambda: bool(fake.calls("scancel")))
     fake.forget_jobs()

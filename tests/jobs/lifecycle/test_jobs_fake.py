@@ -19,7 +19,7 @@ from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings, RateLimit
+from espo_luigi.jobs.schedulers.commands import Commands, RateLimit
 
 
 @pytest.mark.parametrize("how", ["take-then-hang", "take-then-fail"])
@@ -93,7 +93,7 @@ def test_tasks_of_a_manager_that_cannot_go_on_have_failed_and_were_not_left(
 def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake.submitted(work.order("a", retries=1))
+    fake.submitted(work.order("a"), retries=1)
     log = work.folder / "slurm_logs" / "rule" / "rule-name=a-1.out"
     log.write_text("module: command not found\nCannot claim the work by claims/a (No locks available)\n")
     fake.set_state("FAILED")
@@ -105,12 +105,12 @@ def test_what_a_jobs_log_says_of_its_end_is_told_before_the_next_attempt(
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     fake: FakeCluster, work: Work, is_only_there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = fake.manager(patience=PATIENCE if is_only_there else replace(PATIENCE, latency_wait=100.0))
+    manager = fake.manager(patience=PATIENCE if is_only_there else replace(PATIENCE, latency_wait=100.0), retries=3)
     if is_only_there:
         fake.outcome(manager.submit(work.order("fine")), 0)
         (work.folder / "slurm_logs" / "rule").mkdir(parents=True, exist_ok=True)
         (work.folder / "slurm_logs" / "rule" / "rule-name=fine-7.out").touch()
-    handle = fake.submitted(work.order("a", retries=3), manager)
+    handle = fake.submitted(work.order("a"), manager)
     fake.set_state("FAILED", "JobLaunchFailure")
     if is_only_there:
         fake.eventually(lambda: handle.standing.attempt == 2)
@@ -214,7 +214,7 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
 
 def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
-    outcome = fake.manager().submit(work.order("a", retries=5)).wait(5)
+    outcome = fake.manager(retries=5).submit(work.order("a")).wait(5)
     assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
     assert len(fake.calls("sbatch")) == 1
 
@@ -224,7 +224,7 @@ def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environ
 ) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.setenv(name, "somebody-else")
-    commands = Commands(slurm, CommandSettings(), {"PATH": f"{fake.folder / 'bin'}:{os.environ['PATH']}"})
+    commands = Commands(slurm, None, {"PATH": f"{fake.folder / 'bin'}:{os.environ['PATH']}"})
     commands.jobs()
     commands.remembered(["1"], [])
     commands.cancel(["1"])
@@ -233,7 +233,7 @@ def test_the_jobs_are_those_of_the_user_who_runs_the_driver_whatever_the_environ
 
 
 def test_a_result_that_becomes_visible_after_the_end_is_waited_for(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.set_state("COMPLETED")
     fake.clock.go_on(PATIENCE.latency_wait / 2)
     assert handle.outcome is None
@@ -264,7 +264,7 @@ def test_a_result_of_another_job_is_not_taken(fake: FakeCluster, work: Work) -> 
 
 
 def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.set_state("RUNNING")
     fake.finish("a", "1", outcome="error", exception="SystemExit: stopped by signal 15")
     fake.clock.go_on(0.5)
@@ -276,7 +276,7 @@ def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work
 
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=3))
+    handle = fake.submitted(work.order("a"), retries=3)
     fake.misbehave("squeue", "hang")
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
@@ -284,7 +284,7 @@ def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Wor
 
 
 def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.set_state("DREAMING_AGAIN")
     assert fake.outcome(handle, PATIENCE.latency_wait + 1) is None
     row = fake.managers[0]._jobs[handle.task].row
@@ -292,7 +292,7 @@ def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work)
 
 
 def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=0))
+    handle = fake.submitted(work.order("a"))
     fake.set_state("PENDING", "launch failed requeued held")
     fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
     assert handle.standing.attempt == 1
@@ -423,8 +423,8 @@ def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(
 
 def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(fake: FakeCluster, work: Work) -> None:
     """Its node is dead: Slurm calls it COMPLETING, Grid Engine ``dr``, for ever."""
-    manager = fake.manager(poll_seconds=5.0, result_seconds=5.0)
-    handle = fake.submitted(work.order("a", retries=1, stall_timeout_seconds=2.0), manager)
+    manager = fake.manager(poll_seconds=5.0, result_seconds=5.0, retries=1, stall_timeout_seconds=2.0)
+    handle = fake.submitted(work.order("a"), manager)
     fake.set_state("RUNNING")
     fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
     fake.eventually(lambda: fake.calls("scancel"))

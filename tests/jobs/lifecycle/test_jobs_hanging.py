@@ -16,8 +16,8 @@ ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
 
 
 def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list[Any]:
-    manager = fake.manager(**settings)
-    handles = [manager.submit(work.order(name, stall_timeout_seconds=3.0)) for name in names]
+    manager = fake.manager(**settings, stall_timeout_seconds=3.0)
+    handles = [manager.submit(work.order(name)) for name in names]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     fake.set_state("RUNNING")
     fake.eventually(lambda: all(handle.standing.state == "running" for handle in handles))
@@ -66,9 +66,9 @@ def test_a_file_system_that_hangs_for_one_job_makes_no_other_one_wait_in_vain(fa
         return bool(hung)
 
     hung: list[bool] = []
-    manager = fake.manager()
+    manager = fake.manager(retries=3)
     first = manager.submit(work.order("a", is_complete=complete))
-    second = manager.submit(work.order("b", retries=3))
+    second = manager.submit(work.order("b"))
     fake.eventually(lambda: has_id(first)() and has_id(second)())
     fake.finish("a", "1")
     fake.set_state("COMPLETED")

@@ -11,9 +11,9 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.order import Limits
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.script import JobOptions, task_name
+from espo_luigi.jobs.settings import BatchSettings
 
 
 def excluded_by(call: str) -> list[str]:
@@ -50,8 +50,8 @@ class Nodes:
 
 
 def run_tasks(fake: FakeCluster, work: Work, nodes: Nodes, n_tasks: int, seconds: float, **settings: float) -> None:
-    manager = fake.manager(**settings)
-    nodes.handles = [manager.submit(work.order(f"t{i}", retries=2)) for i in range(n_tasks)]
+    manager = fake.manager(retries=2, **settings)
+    nodes.handles = [manager.submit(work.order(f"t{i}")) for i in range(n_tasks)]
     go_on(fake, nodes, seconds, settings.get("poll_seconds", 0.3))
 
 
@@ -99,8 +99,8 @@ def test_where_all_jobs_end_at_once_submission_is_held_and_one_job_is_tried_at_a
 
 
 def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager()
-    handle = fake.submitted(work.order("a", retries=2), manager)
+    manager = fake.manager(retries=2)
+    handle = fake.submitted(work.order("a"), manager)
     fake.set_state("FAILED")
     fake.misbehave(
         "sbatch", "fail sbatch: error: Batch job submission failed: Requested node configuration is not available"
@@ -122,9 +122,9 @@ def test_a_node_where_a_job_did_well_is_not_suspected_for_what_came_before() -> 
 
 
 def test_a_job_under_which_a_file_system_failed_clears_no_node_of_suspicion(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager()
+    manager = fake.manager(retries=1)
     watch = manager._nodes
-    handle = fake.submitted(work.order("a", retries=1), manager)
+    handle = fake.submitted(work.order("a"), manager)
     now = fake.clock.now()
     for task in "bc":
         watch.crashed(task, "n1", now - 1)
@@ -203,13 +203,13 @@ def test_a_job_from_before_the_trouble_does_not_end_it() -> None:
 @pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.LOST, Cause.STALLED, Cause.NODE])
 def test_after_an_end_without_a_traceback_the_task_goes_to_another_node(cause: Cause) -> None:
     record = Record("run.rule.x", "rule", {}, GIB, 60, "log", exclude=("n7",))
-    following = next_record(record, cause, Limits(1, None, None), "n2")
+    following = next_record(record, cause, BatchSettings(retries=1), "n2")
     assert following is not None and following.exclude == ("n2", "n7")
 
 
 def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: FakeCluster, work: Work) -> None:
-    request = work.order("a", memory_bytes=100 * GIB, time_minutes=100, memory_cap_bytes=140 * GIB, retries=3)
-    first = fake.manager()
+    request = work.order("a", memory_bytes=100 * GIB, time_minutes=100)
+    first = fake.manager(memory_cap_bytes=140 * GIB, retries=3)
     handle = fake.submitted(request, first)
     fake.set_state("OUT_OF_MEMORY")
     fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
@@ -217,15 +217,15 @@ def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: 
     assert isinstance(fake.outcome(handle, 5), Success)
     first.detach()
     (work.folder / "results" / "a").unlink()
-    again = fake.manager().submit(request)
+    again = fake.manager(memory_cap_bytes=140 * GIB).submit(request)
     fake.eventually(lambda: again.standing.job_id == "3")
     asked = [word for word in fake.calls("sbatch")[-1].split() if word.startswith(("--mem", "--time"))]
     assert asked == [f"--mem={140 * 1024}M", "--time=100"]
 
 
 def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, work: Work) -> None:
-    request = work.order("a", memory_bytes=100 * GIB, retries=3)
-    first = fake.manager()
+    request = work.order("a", memory_bytes=100 * GIB)
+    first = fake.manager(retries=3)
     handle = fake.submitted(request, first)
     refusal = "sbatch: error: Memory specification can not be satisfied"
     fake.misbehave("sbatch", f"fail {refusal}")
@@ -246,7 +246,7 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
     name = task_name("run", "rule", {"name": "a"})
     asked_much = plan(name, work.order("a", memory_bytes=50 * GIB), None)
     assert plan(name, request, asked_much).memory_bytes == 10 * GIB
-    grown = next_record(plan(name, request, None), Cause.MEMORY, Limits(1, None, None))
+    grown = next_record(plan(name, request, None), Cause.MEMORY, BatchSettings(retries=1))
     assert plan(name, request, grown).memory_bytes == 15 * GIB
     assert plan(name, work.order("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
 

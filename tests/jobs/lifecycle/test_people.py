@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,19 +21,19 @@ from throwaway_daemons import eventually
 
 from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.engine import BatchEngine, BatchSettings
+from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
-from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.order import JobFiles, JobOrder, Limits
+from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["in squeue", "forgotten by Slurm"])
@@ -48,7 +49,7 @@ def test_a_job_whose_cancellation_was_cut_short_is_submitted_again_without_charg
     if forgotten:
         fake.forget_jobs()
     second = fake.manager()
-    handle = second.submit(work.order("a", retries=0))
+    handle = second.submit(work.order("a"))
     seconds = PATIENCE.absent_after + PATIENCE.latency_wait + 5
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome is not None, seconds)
     assert handle.outcome is None
@@ -92,7 +93,7 @@ def test_a_renamed_job_is_followed_and_cancelled_by_its_id(
 
 
 def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=1))
+    handle = fake.submitted(work.order("a"), retries=1)
     fake.rename("another.rule.0123456789ab.1")
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     fake.eventually(lambda: handle.standing.job_id == "2")
@@ -122,8 +123,8 @@ def test_a_later_driver_follows_a_renamed_job_only_if_it_has_claimed_its_work(
         (record,) = first.store.all()
         first.store.claim_path(record.name).write_text(f"{record.job_id}\n")
     fake.rename("thesis")
-    second = fake.manager()
-    handle = second.submit(work.order("a", retries=1))
+    second = fake.manager(retries=1)
+    handle = second.submit(work.order("a"))
     fake.clock.go_on(PATIENCE.absent_after + PATIENCE.settle + 1)
     fake.eventually(lambda: len(fake.calls("sbatch")) == (1 if claimed else 2))
     second.cancel_all()
@@ -187,7 +188,7 @@ def test_what_ended_a_job_that_a_driver_was_cancelling(phase: Phase | None, outc
 def test_somebody_elses_cancellation_is_still_final() -> None:
     assert cause_of(Phase.CANCELLED, None, "", False) is Cause.CANCELLED
     record = Record("t", "rule", {}, memory_bytes=1, time_minutes=1, log_pattern="")
-    assert next_record(record, Cause.CANCELLED, Limits(3, None, None)) is None
+    assert next_record(record, Cause.CANCELLED, BatchSettings(retries=3)) is None
 
 
 def taken_over(folder: Path, name: str = "driver.lock") -> None:
@@ -202,7 +203,7 @@ def sleep_through(fake: FakeCluster, seconds: float) -> None:
 
 
 def test_a_driver_that_was_stopped_submits_nothing_after_another_took_over(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager(first_backoff=50)
+    manager = fake.manager(patience=replace(PATIENCE, first_refusal=50))
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
     handles = [manager.submit(work.order(name)) for name in "abc"]
     fake.eventually(lambda: manager.submitter.held(fake.clock.now()))
@@ -289,7 +290,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
         waited.append(time.monotonic() - began)
     assert waited[0] > 1 and max(waited[1:]) < 1
     (disk / "full").unlink()
-    with pytest.raises(JobError, match="ended without a result"):
+    with pytest.raises(JobError, match=r"not started: the process that starts the local .* has ended \(exit code 1\)"):
         engine.run(orders[0])
 
 
@@ -302,7 +303,7 @@ def finished_under(fake: FakeCluster, work: Work, outcome: str, **more: Any) -> 
     fake.set_state("COMPLETED" if outcome == "success" else "FAILED")
     orders: list[str] = []
     second = fake.manager()
-    handle = second.submit(work.order("a", retries=0, rewritten=lambda: orders.append("B"), **more))
+    handle = second.submit(work.order("a", rewritten=lambda: orders.append("B"), **more))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2 or handle.outcome is not None)
     assert handle.outcome is None, handle.outcome
     record = second.store.load(handle.task)
@@ -321,7 +322,7 @@ def test_a_success_for_other_outputs_is_not_believed_and_the_work_is_ordered_ane
 
 
 def test_a_job_of_this_driver_that_finds_another_configuration_is_not_retried(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a", retries=3))
+    handle = fake.submitted(work.order("a"), retries=3)
     fake.finish("a", "1", outcome="configuration", exception="ConfigurationChangedError: was A, is B")
     fake.set_state("FAILED")
     outcome = fake.outcome(handle, 20)
@@ -441,9 +442,9 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
         # As the driver does, in the thread that finds out that a folder is another's.
         engine.detach()
 
-    settings = BatchSettings(tmp_path, tmp_path / "state", ("true",), JobSettings(tmp_path, tmp_path))
+    settings = BatchSettings(tmp_path, log_dir=tmp_path, work=("true",))
     engine = BatchEngine(slurm, settings, HeldLocks(on_lost, clock := FakeClock()))
-    taken_over(tmp_path / "state")
+    taken_over(settings.state_dir)
     clock.sleep(31)
     stopping = threading.Thread(target=engine.stop, args=("id",), daemon=True)
     stopping.start()

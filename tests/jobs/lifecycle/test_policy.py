@@ -14,24 +14,25 @@ from espo_luigi.jobs.lifecycle.policy import (
     Action,
     Cause,
     Do,
-    Patience,
     decide,
     next_record,
     words_of,
 )
 from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
-from espo_luigi.jobs.order import JobState, Limits
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
+STALL = 1800.0
 PATIENCE = Patience()
+SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
 RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=SUBMITTED, job_id="7")
 WITHOUT_ID = replace(RECORD, state=SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
-STALL = 1800.0
 EPOCH = 10_000.0  # when what a row knows began
 
 
@@ -106,23 +107,23 @@ ROWS = {
 
 
 def job_of(work: Work, known: Known) -> Job:
-    order = work.order("a", stall_timeout_seconds=STALL)
+    order = work.order("a")
     return Job(order, known.record, SLURM, seen=known.seen, files=known.files, intent=known.intent)
 
 
 @pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
 def test_what_is_done_about_a_job_and_not_a_moment_before(work: Work, known: Known) -> None:
     job, due = job_of(work, known), EPOCH + known.after
-    assert decide(job, due, PATIENCE) == known.action
+    assert decide(job, due, SETTINGS) == known.action
     if known.after:
-        assert decide(job, due - 1, PATIENCE) == WAIT
+        assert decide(job, due - 1, SETTINGS) == WAIT
 
 
 @pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action != WAIT])
 def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, name: str) -> None:
     job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
     job.watched_since = due
-    assert decide(job, due, PATIENCE) == WAIT
+    assert decide(job, due, SETTINGS) == WAIT
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ FOLLOWS: dict[Cause, tuple[int, int, tuple[str, ...]] | None] = {
 
 @pytest.mark.parametrize("cause", Cause)
 def test_what_follows_from_each_cause(cause: Cause) -> None:
-    following = next_record(replace(RECORD, uncharged=5), cause, Limits(retries=1), "n1")
+    following = next_record(replace(RECORD, uncharged=5), cause, BatchSettings(retries=1), "n1")
     found = following and (following.attempt, following.uncharged, following.exclude)
     assert found == FOLLOWS[cause]
     assert following is None or following.history[-1]["ended"] == cause.value

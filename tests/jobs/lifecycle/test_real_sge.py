@@ -117,8 +117,8 @@ def test_a_job_that_exceeds_its_memory_is_retried_with_half_as_much_again(
     work: Work, cluster: ThrowawayGridEngine, how: str
 ) -> None:
     """One process is refused what is above the limit; several together are killed."""
-    with running(work, cluster) as manager:
-        request = work.order("a", [how, "succeed"], seconds=3, retries=2, memory_bytes=150 * MIB)
+    with running(work, cluster, retries=2) as manager:
+        request = work.order("a", [how, "succeed"], seconds=3, memory_bytes=150 * MIB)
         handle = manager.submit(request)
         eventually(lambda: handle.standing.attempt == 2 and at_work(handle)(), 30)
         told = asked(cluster, job_id_of(handle))
@@ -134,8 +134,8 @@ def test_a_job_that_ends_without_a_result_is_retried_as_often_as_allowed(
 
 
 def test_a_job_deleted_by_somebody_is_not_retried(work: Work, cluster: ThrowawayGridEngine) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=100, retries=3))
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a", seconds=100))
         eventually(at_work(handle))
         cluster.run("qdel", job_id_of(handle))
         assert failure_of(handle).cause is Cause.CANCELLED
@@ -145,8 +145,8 @@ def test_a_job_deleted_by_somebody_is_not_retried(work: Work, cluster: Throwaway
 def test_a_job_deleted_before_it_starts_is_not_retried(work: Work, cluster: ThrowawayGridEngine) -> None:
     cluster.run("qmod", "-d", "other.q")
     try:
-        with running(work, cluster) as manager:
-            handle = manager.submit(work.order("a", options=SgeOptions(queue="other.q"), retries=3))
+        with running(work, cluster, retries=3) as manager:
+            handle = manager.submit(work.order("a", options=SgeOptions(queue="other.q")))
             eventually(lambda: handle.standing.message.startswith("qw"))
             cluster.run("qdel", job_id_of(handle))
             assert failure_of(handle).cause is Cause.CANCELLED
@@ -170,7 +170,7 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
             eventually(lambda start=start: len(work.starts()) == start and at_work(handle)())
             cluster.run("qmod", "-rj", job_id_of(handle))
         eventually(lambda: len(work.starts()) == 3)
-        said = [path.read_text() for path in (work.folder / "state" / "claims").glob("*.start")]
+        said = [path.read_text() for path in (work.state_dir / "claims").glob("*.start")]
         end_work(work, "a")
         outcome = success_of(handle, 40)
     assert outcome.attempts == 1
@@ -179,8 +179,8 @@ def test_a_job_rescheduled_twice_runs_again_under_its_id_and_is_charged_no_attem
 
 
 def test_a_job_that_is_suspended_and_goes_on_is_not_stalled(work: Work, cluster: ThrowawayGridEngine) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=300, stall_timeout_seconds=2.0, retries=0))
+    with running(work, cluster, stall_timeout_seconds=2.0) as manager:
+        handle = manager.submit(work.order("a", seconds=300))
         eventually(at_work(handle))
         cluster.run("qmod", "-sj", job_id_of(handle))
         eventually(lambda: handle.standing.message.startswith("s"))
@@ -205,8 +205,8 @@ def broken(work: Work, cluster: ThrowawayGridEngine) -> Iterator[SgeOptions]:
 def test_a_job_that_cannot_start_is_cancelled_and_fails_with_the_accountings_words(
     work: Work, cluster: ThrowawayGridEngine, broken: SgeOptions
 ) -> None:
-    with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.order("a", options=broken, retries=1)))
+    with running(work, cluster, retries=1) as manager:
+        failure = failure_of(manager.submit(work.order("a", options=broken)))
     assert failure.cause is Cause.HOPELESS
     assert "Eqw (application error returned, " in failure.message
     assert work.starts() == []

@@ -30,7 +30,7 @@ from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.schedulers import gridengine as sge
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]
@@ -57,8 +57,8 @@ def cluster(grid_engine: ThrowawayGridEngine) -> ThrowawayGridEngine:
 def test_what_grid_engine_will_never_take_fails_at_once_with_its_words(
     work: Work, cluster: ThrowawayGridEngine, options: SgeOptions, more: dict[str, Any], words: str
 ) -> None:
-    with running(work, cluster) as manager:
-        failure = failure_of(manager.submit(work.order("a", options=options, retries=3, **more)), 5)
+    with running(work, cluster, retries=3) as manager:
+        failure = failure_of(manager.submit(work.order("a", options=options, **more)), 5)
         assert failure.cause is Cause.REFUSED
         assert re.search(words, failure.message)
         assert manager.commands.counts["qsub"] == 1
@@ -121,8 +121,8 @@ def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, clus
 
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster: ThrowawayGridEngine) -> None:
     job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=100)))
-    store = RecordStore(work.folder / "state")
-    assert cancel_records(store, Commands(sge, CommandSettings(), cluster.environ), store.all()) == 1
+    store = RecordStore(work.state_dir)
+    assert cancel_records(store, Commands(sge, None, cluster.environ), store.all()) == 1
     eventually(lambda: not _is_known(cluster, job_id))
 
 

@@ -50,8 +50,8 @@ def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
 
 
 def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, retries=2, memory_bytes=50 * MIB))
+    with running(work, cluster, retries=2) as manager:
+        handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, memory_bytes=50 * MIB))
         eventually(lambda: handle.standing.attempt == 2, 30)
         asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
         success_of(handle)
@@ -61,8 +61,8 @@ def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, 
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", retries=3, options=SlurmOptions(extra={"hold": ""})))
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a", options=SlurmOptions(extra={"hold": ""})))
         eventually(lambda: handle.standing.job_id is not None)
         shutil.rmtree(work.folder / "slurm_logs")
         cluster.run("scontrol", "release", job_id_of(handle))
@@ -75,8 +75,8 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
 
 
 def test_a_job_cancelled_by_somebody_is_not_retried(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=100, retries=3))
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a", seconds=100))
         eventually(at_work(handle))
         cluster.run("scancel", job_id_of(handle))
         assert failure_of(handle).cause is Cause.CANCELLED
@@ -143,8 +143,8 @@ def test_a_database_that_is_away_costs_nothing(work: Work, with_accounting: Thro
 def test_what_slurm_will_never_take_fails_at_once_with_its_words(
     work: Work, with_accounting: ThrowawayCluster, options: SlurmOptions, words: str
 ) -> None:
-    with running(work, with_accounting) as manager:
-        failure = failure_of(manager.submit(work.order("a", options=options, retries=3)), 5)
+    with running(work, with_accounting, retries=3) as manager:
+        failure = failure_of(manager.submit(work.order("a", options=options)), 5)
         assert failure.cause is Cause.REFUSED
         assert words in failure.message
         assert manager.commands.counts["sbatch"] == 1

@@ -31,7 +31,7 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.commands import Commands, CommandSettings
+from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm
@@ -45,9 +45,8 @@ def timed_out(without_accounting: ThrowawayCluster, tmp_path_factory: pytest.Tem
 
 
 def test_memory_at_its_cap_is_not_tried_again(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        limits = {"retries": 5, "memory_bytes": 50 * MIB, "memory_cap_bytes": 50 * MIB}
-        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, **limits)))
+    with running(work, without_accounting, retries=5, memory_cap_bytes=50 * MIB) as manager:
+        failure = failure_of(manager.submit(work.order("a", "memory", seconds=20, memory_bytes=50 * MIB)))
     assert (failure.cause, failure.attempts) == (Cause.MEMORY, 1)
 
 
@@ -137,7 +136,7 @@ def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(
     assert (driver.wait(30), json.loads(driver.communicate()[0])) == (130, {"cancelled": 6})
     left = cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i %j")
     assert other in left
-    assert not [record for record in RecordStore(work.folder / "state").all() if record.name in left]
+    assert not [record for record in RecordStore(work.state_dir).all() if record.name in left]
     cluster.run("scancel", other)
 
 
@@ -145,7 +144,7 @@ def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accoun
     with running(work, without_accounting) as manager:
         handle = manager.submit(work.order("a", seconds=100))
         eventually(at_work(handle))
-        assert request_stop(work.folder / "state", "cancel")
+        assert request_stop(work.state_dir, "cancel")
         assert failure_of(handle).cause is Cause.DRIVER_CANCELLED
         manager.cancel_all()
         assert manager.cancelled == 1
@@ -154,9 +153,9 @@ def test_a_run_can_be_cancelled_from_another_terminal(work: Work, without_accoun
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_accounting: ThrowawayCluster) -> None:
     handle = left_behind(work, without_accounting, work.order("a", seconds=100))
     assert failure_of(handle).cause is Cause.DETACHED
-    assert not request_stop(work.folder / "state", "cancel"), "there is no driver to ask"
-    store = RecordStore(work.folder / "state")
-    commands = Commands(slurm, CommandSettings(), without_accounting.environ)
+    assert not request_stop(work.state_dir, "cancel"), "there is no driver to ask"
+    store = RecordStore(work.state_dir)
+    commands = Commands(slurm, None, without_accounting.environ)
     assert cancel_records(store, commands, store.all()) == 1
 
 

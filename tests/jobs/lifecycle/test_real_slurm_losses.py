@@ -96,13 +96,13 @@ def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting:
 
 def test_the_past_is_known_to_sacct_when_the_controller_has_forgotten(work: Work) -> None:
     with ThrowawayCluster.start(ClusterSpec(nodes=1, accounting=True, min_job_age=2)) as cluster:
-        job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=60, retries=3)))
+        job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=60)))
         eventually(lambda: len(work.starts()) == 1)
         cluster.run("scancel", job_id)
         ask = ("squeue", "--noheader", "--states=all", "--format=%i")
         eventually(lambda: job_id not in cluster.run(*ask), 90)
-        with running(work, cluster) as second:
-            assert failure_of(second.submit(work.order("a", retries=3))).cause is Cause.CANCELLED
+        with running(work, cluster, retries=3) as second:
+            assert failure_of(second.submit(work.order("a"))).cause is Cause.CANCELLED
             assert second.commands.counts["sacct"] >= 1
     assert len(work.starts()) == 1
 

@@ -23,14 +23,15 @@ from espo_luigi.jobs.lifecycle.control import request_stop, take_control
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record, pause_before
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.order import LAYOUT, Limits
+from espo_luigi.jobs.order import LAYOUT
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase
+from espo_luigi.jobs.settings import BatchSettings
 
 RECORD = Record(
     "run.Train.0123", "Train", {"var": "pr"}, memory_bytes=4 * GIB, time_minutes=60, log_pattern="/l/%j.out"
 )
-LIMITS = Limits(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
+LIMITS = BatchSettings(retries=3, memory_cap_bytes=8 * GIB, time_cap_minutes=100)
 
 
 def test_a_record_comes_back_as_it_was_written(store: RecordStore) -> None:
@@ -175,18 +176,18 @@ def test_what_another_try_would_not_change_is_not_tried_again(cause: Cause) -> N
 
 @pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.FILES, Cause.LOST, Cause.STALLED, Cause.MEMORY, Cause.TIMEOUT])
 def test_retries_are_counted(cause: Cause) -> None:
-    second = next_record(RECORD, cause, Limits(1, None, None))
+    second = next_record(RECORD, cause, BatchSettings(retries=1))
     assert second is not None and second.attempt == 2
-    assert next_record(second, cause, Limits(1, None, None)) is None
+    assert next_record(second, cause, BatchSettings(retries=1)) is None
 
 
 def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> None:
     record: Record | None = RECORD
     for number in range(1, 4):
         assert record is not None
-        record = next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), f"n{number}")
+        record = next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), f"n{number}")
     assert record is not None and (record.attempt, record.exclude) == (1, ("n1", "n2", "n3"))
-    assert next_record(record, Cause.NODE, Limits(0, None, None, max_uncharged=3), "n4") is None
+    assert next_record(record, Cause.NODE, BatchSettings(retries=0, max_uncharged=3), "n4") is None
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_a_definite_cancellation_goes_before_the_logs_words_of_memory(
 
 
 def test_where_a_file_system_failed_is_avoided_and_each_time_the_pause_is_longer() -> None:
-    limits, record, pauses = Limits(9, None, None), RECORD, [pause_before(RECORD, 60)]
+    limits, record, pauses = BatchSettings(retries=9), RECORD, [pause_before(RECORD, 60)]
     for number in range(1, 5):
         following = next_record(record, Cause.FILES, limits, f"n{number}")
         assert following is not None

@@ -10,10 +10,10 @@ from job_work import Work
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Job, Seen
-from espo_luigi.jobs.lifecycle.submit import JobSettings
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ from espo_luigi.jobs.schedulers.commands import Commands
 def test_a_job_without_a_trace(
     work: Work, tmp_path: Path, last_seen: Phase | None, claimed: bool, accounting: bool, cause: Cause
 ) -> None:
-    commands = Commands(sge)
-    manager = JobManager(JobSettings(tmp_path, tmp_path), commands, tmp_path / "state")
+    settings, commands = BatchSettings(tmp_path), Commands(sge)
+    manager = JobManager(settings, commands)
     store, order = manager.store, work.order("a")
     store.create_folders()
     record = manager.submitter.plan("run.rule.0", order, None)

@@ -105,8 +105,8 @@ def test_an_epilog_that_goes_on_is_not_waited_for_once_the_result_is_there(
 def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
     work: Work, cluster: ThrowawayCluster, long_epilog: None
 ) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", ["die", "succeed"], retries=1))
+    with running(work, cluster, retries=1) as manager:
+        handle = manager.submit(work.order("a", ["die", "succeed"]))
         eventually(lambda: handle.standing.job_id is not None)
         first = job_id_of(handle)
         assert success_of(handle, 30).attempts == 2
@@ -120,11 +120,11 @@ def test_a_squeue_whose_answers_are_old_ends_no_job(work: Work, cluster: Throwaw
         'mv "$here/new" "$here/answer"; }\ncat "$here/answer"'
     )
     environ = with_wrapper(cluster, tmp_path / "bin", "squeue", old)
-    manager = work.manager(environ)
+    manager = work.manager(environ, retries=1)
     manager.start()
     try:
         fine = [manager.submit(work.order(f"a{i}", seconds=i)) for i in range(4)]
-        retried = manager.submit(work.order("b", ["die", "succeed"], retries=1))
+        retried = manager.submit(work.order("b", ["die", "succeed"]))
         again = manager.submit(work.order("c", seconds=3))
         eventually(at_work(again))
         cluster.run("scontrol", "requeue", job_id_of(again))
@@ -146,7 +146,7 @@ def test_a_scancel_that_cancels_half_and_hangs_leaves_no_job(
         'ids=("${@:2}"); "$real" "${ids[@]:0:${#ids[@]}/2}"; sleep 30'
     )
     environ = with_wrapper(cluster, tmp_path / "bin", "scancel", half)
-    manager = work.manager(environ, {"timeout_seconds": 3.0})
+    manager = work.manager(environ, command_seconds=3.0)
     manager.start()
     handles = [manager.submit(work.order(f"a{i}", seconds=100)) for i in range(4)]
     eventually(lambda: all(at_work(handle)() for handle in handles))
@@ -174,8 +174,8 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
 def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
     work: Work, cluster: ThrowawayCluster
 ) -> None:
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", seconds=3, stall_timeout_seconds=3.0))
+    with running(work, cluster, stall_timeout_seconds=3.0) as manager:
+        handle = manager.submit(work.order("a", seconds=3))
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "suspend", job_id)
@@ -189,9 +189,9 @@ def test_a_job_that_is_suspended_does_not_hang_and_goes_on_when_it_is_resumed(
 def test_a_node_where_every_job_ends_at_once_costs_no_task_its_attempts(
     work: Work, cluster: ThrowawayCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=2) as manager:
         # Two fit on a node at once: on the broken one, which is always free, job after job.
-        requests = [work.order(f"t{i}", "die on n1", seconds=1, cpus_per_task=32, retries=2) for i in range(12)]
+        requests = [work.order(f"t{i}", "die on n1", seconds=1, cpus_per_task=32) for i in range(12)]
         outcomes = [success_of(handle, 90) for handle in [manager.submit(request) for request in requests]]
     assert max(outcome.attempts for outcome in outcomes) <= 2
     assert len(work.starts()) <= 24
@@ -222,10 +222,10 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
     conf = ("SlurmctldHost=backup(127.0.0.2)", "CommunicationParameters=NoCtldInAddrAny", "SlurmctldTimeout=3")
     with ThrowawayCluster.start(ClusterSpec(nodes=2, conf=conf)) as cluster, backup_of(cluster):
         assert "(primary) at" in cluster.run("scontrol", "ping") and "DOWN" not in cluster.run("scontrol", "ping")
-        with running(work, cluster) as manager:
+        with running(work, cluster, retries=1) as manager:
             early = manager.submit(work.order("early", seconds=8))
             # It ends once the second controller has taken over: one that is in standby loses the message of an end.
-            failing = manager.submit(work.order("failing", ["die late", "succeed"], seconds=15, retries=1))
+            failing = manager.submit(work.order("failing", ["die late", "succeed"], seconds=15))
             eventually(at_work(early))
             eventually(at_work(failing))
             cluster.stop_daemon("slurmctld")
@@ -238,7 +238,7 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
 
 
 def test_the_only_node_of_a_partition_is_not_avoided_for_ever(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=1) as manager:
         options = SlurmOptions(partition="single")
-        handle = manager.submit(work.order("a", ["die", "succeed"], retries=1, options=options))
+        handle = manager.submit(work.order("a", ["die", "succeed"], options=options))
         assert success_of(handle, 40).attempts == 2

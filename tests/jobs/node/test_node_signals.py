@@ -200,8 +200,8 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
 
 LEAVES = """
 import atexit, sys, threading, time
-from functools import partial
 from pathlib import Path
+from espo_luigi.jobs.local.forkserver import end_process
 from espo_luigi.jobs.node import run as node
 
 def work(order, monitor):
@@ -213,7 +213,7 @@ def work(order, monitor):
     if sys.argv[3] == "1":
         raise ValueError("no such model")
 
-node.end_with(partial(node.run_order, Path(sys.argv[1]), work))
+end_process(SystemExit(node.run_order(Path(sys.argv[1]), work)))
 """
 
 

@@ -120,7 +120,7 @@ def test_sacct_tells_the_report_of_a_job_that_ended_well_and_of_one_that_was_kil
     found: dict[str, Usage] = {}
     with running(work, with_accounting) as manager:
         big = manager.submit(work.order("big", "memory", seconds=4, memory_bytes=500 * MIB, cpus_per_task=2))
-        dead = manager.submit(work.order("dead", "die", retries=0))
+        dead = manager.submit(work.order("dead", "die"))
         success_of(big)
         failure_of(dead)
         known = submissions(manager.store.all())

@@ -2,10 +2,9 @@
 
 import json
 import os
-import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,25 @@ from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
-from espo_luigi.jobs.schedulers.driver_job import DriverJob, Note, new_note, note_path, submit_driver, withdraw
+from espo_luigi.jobs.schedulers.driver_job import Note, note_path, render_driver, submit_driver, withdraw
 from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm_parse import row
 
-PYTHON = sys.executable
 # The job's SIGTERM, which it hands on, arrives while the driver is at its end.
-_TOLD = "import os, signal, sys; signal.signal(15, signal.SIG_IGN); os.kill(os.getppid(), 15); "
-TERMINATED = (PYTHON, "-c", _TOLD + "sys.exit(143)")
-DONE = (PYTHON, "-c", _TOLD)
+_TOLD = "trap '' TERM; kill -TERM $PPID; sleep 0.1; "
+TERMINATED = ("bash", "-c", _TOLD + "exit 143")
+DONE = ("bash", "-c", _TOLD)
+# Answers that job 7 is in the state of the file beside it, and records what it is asked for.
+SCONTROL = """#!/bin/bash
+echo "$*" >> "${0%/*}/asked"
+[ "$1" = requeue ] || { echo "JobId=7 JobName=a JobState=$(cat "${0%/*}/state") Reason=None"; exit; }
+echo PENDING > "${0%/*}/state"
+exit "$(cat "${0%/*}/code")"
+"""
 
 
 class Slurm(Commands):
-    """Records Slurm's commands, and answers that the job is in a certain state."""
+    """Records Slurm's commands, and lists the driver's job in a certain state."""
 
     def __init__(self, state: str = "RUNNING", submitted: Answer | None = None) -> None:
         super().__init__(slurm)
@@ -38,131 +43,148 @@ class Slurm(Commands):
 
     def run(self, argv: tuple[str, ...], environ: object = None) -> Answer:
         self.asked.append(argv)
-        return Answer(0, f"JobId=7 JobState={self.state} Reason=None") if "show" in argv else Answer(0)
+        return Answer(0)
+
+    def jobs(self) -> list[Row] | None:
+        return [row("7", "run.driver", self.state)]
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        self.asked.append(argv)
         return self.submitted
 
+
+class Job:
+    """A driver's job with a driver, a state in Slurm, and the exit code of `scontrol requeue`."""
+
+    def __init__(self, folder: Path, command: tuple[str, ...], state: str = "RUNNING", code: int = 0) -> None:
+        self.folder = folder / "job"
+        self.folder.mkdir(exist_ok=True)
+        self.note = note_path(folder)
+        for name, text in {"scontrol": SCONTROL, "state": state, "code": str(code)}.items():
+            (self.folder / name).write_text(text)
+        (self.folder / "scontrol").chmod(0o700)
+        (self.folder / "asked").write_text("")
+        self.script = render_driver(values(folder, command), self.note, "mine", pause_seconds=0)
+
+    def start(self, restarts: int = 0) -> subprocess.Popen[str]:
+        path = f"{self.folder}:{os.environ['PATH']}"
+        environ = {**os.environ, "PATH": path, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restarts)}
+        return subprocess.Popen(
+            ["bash", "-c", self.script], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def ended(self, short: int = 0, token: str = "mine") -> tuple[int, str]:
+        """The job's exit code and log, after so many slots that were too short."""
+        Note(token, "7").write(self.note)
+        self.short.write_text(str(short))
+        job = self.start()
+        log, _ = job.communicate(timeout=30)
+        return job.returncode, log
+
     @property
-    def requeued(self) -> bool:
-        return ("scontrol", "requeue", "7") in self.asked
+    def short(self) -> Path:
+        return self.note.with_name("driver-job.json.short")
 
-
-@pytest.fixture(autouse=True)
-def in_a_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-def ended(folder: Path, commands: Slurm, command: tuple[str, ...], short: int = 0, token: str = "mine") -> int:
-    Note("mine", command, "7", short).write(note_path(folder))
-    return DriverJob(note_path(folder), token, commands, pause=lambda _: None).run({})
+    @property
+    def requeued(self) -> int:
+        return (self.folder / "asked").read_text().splitlines().count("requeue 7")
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
 def test_of_a_job_that_does_not_run_any_more_nothing_is_queued_again(tmp_path: Path, state: str) -> None:
-    commands = Slurm(state)
-    assert ended(tmp_path, commands, TERMINATED) == 143
-    assert not commands.requeued
+    job = Job(tmp_path, TERMINATED, state)
+    code, log = job.ended()
+    assert (code, job.requeued) == (143, 0)
+    assert f"job 7 is {state}: it is left to Slurm" in log
 
 
 def test_a_terminated_driver_is_queued_again_and_one_that_did_its_work_meanwhile_is_not(tmp_path: Path) -> None:
-    commands = Slurm()
-    assert ended(tmp_path, commands, TERMINATED) == 143
-    assert commands.requeued
-    assert (Note.read(note_path(tmp_path)) or Note("", ())).short == 1
-    commands = Slurm()
-    assert ended(tmp_path, commands, DONE) == 0
-    assert not commands.requeued
-    assert not note_path(tmp_path).exists()
+    job = Job(tmp_path, TERMINATED)
+    code, log = job.ended()
+    assert (code, job.requeued, "job 7 is queued again" in log) == (143, 1, True)
+    assert (job.short.read_text(), job.note.exists()) == ("1\n", True)
+    job = Job(tmp_path, DONE)
+    assert (job.ended()[0], job.requeued, job.note.exists()) == (0, 0, False)
 
 
-def test_that_a_job_is_queued_again_may_end_scontrol_before_it_has_its_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    commands = Slurm()
-
-    def run(argv: tuple[str, ...], environ: object = None) -> Answer:
-        answer = Slurm.run(commands, argv)
-        if "requeue" not in argv:
-            return answer
-        commands.state = "PENDING"
-        return Answer(-signal.SIGTERM)
-
-    monkeypatch.setattr(commands, "run", run)
-    caplog.set_level("INFO")
-    assert ended(tmp_path, commands, TERMINATED) == 143
-    assert "job 7 is queued again" in caplog.text
-    assert "failed" not in caplog.text
-    assert commands.asked.count(("scontrol", "requeue", "7")) == 1
+def test_the_drivers_exit_code_is_the_jobs_and_its_words_keep_their_blanks_and_signs(tmp_path: Path) -> None:
+    job = Job(tmp_path, ("bash", "-c", 'echo "got $1"; exit 30', "-", "a b; $(touch owned) 'c'"))
+    code, log = job.ended()
+    assert (code, job.requeued, job.note.exists()) == (30, 0, False)
+    assert "got a b; $(touch owned) 'c'\n" in log
 
 
-def test_a_driver_that_gets_nowhere_five_times_is_not_queued_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    commands = Slurm()
-    assert ended(tmp_path, commands, TERMINATED, short=4) == 143
-    assert not commands.requeued
-    assert "gets nowhere" in caplog.text
-    assert not note_path(tmp_path).exists()
+def test_a_signal_reaches_the_driver_and_the_job_waits_for_its_end(tmp_path: Path) -> None:
+    wait = "trap 'sleep 0.3; echo left the jobs; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    job = Job(tmp_path, ("bash", "-c", f"{wait}"))
+    Note("mine", "7").write(job.note)
+    process = job.start()
+    assert process.stdout is not None
+    while "ready" not in (line := process.stdout.readline()) or "starts" in line:
+        assert line
+    process.terminate()
+    assert "left the jobs\n" in process.communicate(timeout=30)[0]
+    assert (process.returncode, job.requeued) == (143, 1)
+
+
+def test_that_a_job_is_queued_again_may_end_scontrol_before_it_has_its_answer(tmp_path: Path) -> None:
+    job = Job(tmp_path, TERMINATED, code=143)
+    code, log = job.ended()
+    assert (code, job.requeued, "job 7 is queued again" in log) == (143, 1, True)
+
+
+def test_a_slurm_that_gives_no_answer_is_asked_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, TERMINATED, state="")
+    code, log = job.ended()
+    assert (code, "did not take job 7 back: give the same `espo submit` again" in log) == (143, True)
+    assert len((job.folder / "asked").read_text().splitlines()) == 6
+
+
+def test_a_driver_that_gets_nowhere_five_times_is_not_queued_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, TERMINATED)
+    code, log = job.ended(short=4)
+    assert (code, job.requeued, "gets nowhere" in log) == (143, 0, True)
+    assert not job.note.exists()
 
 
 def test_a_job_that_is_not_in_the_note_does_nothing(tmp_path: Path) -> None:
-    assert ended(tmp_path, Slurm(), (PYTHON, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"), token="another") == 0
+    job = Job(tmp_path, ("touch", str(tmp_path / "ran")))
+    assert job.ended(token="another")[0] == 0
     assert not (tmp_path / "ran").exists()
-    assert note_path(tmp_path).exists()
+    assert job.note.exists()
 
 
 def test_a_run_that_is_cancelled_while_its_driver_is_terminated_does_not_come_back(tmp_path: Path) -> None:
-    commands = Slurm()
-    remove = f"{_TOLD} os.remove({str(note_path(tmp_path))!r}); sys.exit(143)"
-    assert ended(tmp_path, commands, (PYTHON, "-c", remove)) == 143
-    assert not commands.requeued
+    remove = f"{_TOLD} rm '{note_path(tmp_path)}'; exit 143"
+    job = Job(tmp_path, ("bash", "-c", remove))
+    assert (job.ended()[0], job.requeued) == (143, 0)
 
 
-def test_after_a_restart_the_lock_of_a_driver_on_a_dead_node_is_waited_for(tmp_path: Path) -> None:
-    lock = tmp_path / "driver.lock"
-    lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            os.utime(lock, (time.time() - 1000, time.time() - 1000))
-
-    Note("mine", (PYTHON, "-c", "")).write(note_path(tmp_path))
-    assert DriverJob(note_path(tmp_path), "mine", Slurm(), pause).run({"SLURM_RESTART_COUNT": "1"}) == 0
-    assert pauses == [10.0, 10.0, 10.0, 5.0]
-
-
-NOTE = new_note(("luigi",), alone=False)
-
-
-def values(folder: Path) -> ScriptValues:
-    return ScriptValues("run.driver", 1, ("python",), 1, 4096, 60, str(folder / "driver-%j.out"), "", str(folder))
-
-
-def test_a_run_that_is_cancelled_while_its_driver_waits_for_a_lock_does_not_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_after_a_restart_the_lock_of_a_driver_on_a_dead_node_is_waited_for(tmp_path: Path, cancelled: bool) -> None:
     lock, done = tmp_path / "driver.lock", tmp_path / "done"
     lock.write_text(json.dumps({"host": "another", "pid": 1, "started": "1"}))
-
-    def pause(_seconds: float) -> None:
+    job = Job(tmp_path, (sys.executable, "-c", f"open({str(done)!r}, 'w')"))
+    Note("mine", "7").write(job.note)
+    process = job.start(restarts=1)
+    assert process.stdout is not None
+    assert "waiting until the driver" in process.stdout.readline()
+    if cancelled:
         withdraw(tmp_path, Slurm())
-        os.utime(lock, (time.time() - 1000, time.time() - 1000))
-
-    Note("mine", ("touch", str(done)), "7").write(note_path(tmp_path))
-    assert DriverJob(note_path(tmp_path), "mine", Slurm(), pause).run({"SLURM_RESTART_COUNT": "1"}) == 0
     assert not done.exists()
+    os.utime(lock, (time.time() - 1000, time.time() - 1000))
+    process.communicate(timeout=30)
+    assert (process.returncode, done.exists()) == (0, not cancelled)
+
+
+def values(folder: Path, command: tuple[str, ...] = ("luigi",)) -> ScriptValues:
+    return ScriptValues("run.driver", 1, command, 1, 4096, 60, str(folder / "driver-%j.out"), "", str(folder))
 
 
 def test_a_second_driver_is_refused_while_the_first_ones_job_is_there(tmp_path: Path) -> None:
-    assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm()) == "7"
+    assert submit_driver(values(tmp_path), tmp_path, Slurm(), alone=False) == "7"
     with pytest.raises(SubmissionError, match=r"job 7 \(PENDING\) is the driver"):
-        submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("PENDING"))
-    assert submit_driver(values(tmp_path), NOTE, tmp_path, Slurm("FAILED")) == "7"
+        submit_driver(values(tmp_path), tmp_path, Slurm("PENDING"), alone=False)
+    assert submit_driver(values(tmp_path), tmp_path, Slurm("FAILED"), alone=False) == "7"
 
 
 def test_a_drivers_job_whose_id_sbatch_does_not_tell_is_found_by_its_name(
@@ -171,7 +193,7 @@ def test_a_drivers_job_whose_id_sbatch_does_not_tell_is_found_by_its_name(
     commands = Slurm(submitted=Answer(0, "-- Welcome, in 2026 --", "sbatch: error: invalid value, ignoring..."))
     listed = [row("8", "other", "PENDING"), row("9", values(tmp_path).name, "PENDING")]
     monkeypatch.setattr(commands, "jobs", lambda: listed)
-    assert submit_driver(values(tmp_path), NOTE, tmp_path, commands) == "9"
+    assert submit_driver(values(tmp_path), tmp_path, commands, alone=False) == "9"
 
 
 def test_a_drivers_job_that_was_accepted_is_not_refused_although_it_is_listed_late_or_never(
@@ -181,18 +203,19 @@ def test_a_drivers_job_that_was_accepted_is_not_refused_although_it_is_listed_la
     commands.clock = FakeClock()
     listed: list[list[Row]] = [[], [row("9", values(tmp_path).name, "PENDING")]]
     monkeypatch.setattr(commands, "jobs", lambda: listed.pop(0) if listed else [])
-    assert submit_driver(values(tmp_path), NOTE, tmp_path, commands) == "9"
+    assert submit_driver(values(tmp_path), tmp_path, commands, alone=False) == "9"
     note_path(tmp_path).unlink()
     with pytest.raises(SubmissionError, match="was accepted, its id is not known yet"):
-        submit_driver(values(tmp_path), NOTE, tmp_path, commands)
-    assert Note.read(note_path(tmp_path)) == NOTE, "the job finds its command"
+        submit_driver(values(tmp_path), tmp_path, commands, alone=False)
+    note = Note.read(note_path(tmp_path))
+    assert note is not None and note.token in note_path(tmp_path).with_suffix(".sh").read_text(), "the job finds itself"
 
 
 def test_of_a_job_that_slurm_may_have_taken_unnoticed_the_driver_does_nothing(tmp_path: Path) -> None:
     refused = Slurm(submitted=Answer(1, stderr="Socket timed out"))
     with pytest.raises(SubmissionError, match="Socket timed out"):
-        submit_driver(values(tmp_path), NOTE, tmp_path, refused)
-    assert DriverJob(note_path(tmp_path), "any", Slurm()).run({}) == 0
+        submit_driver(values(tmp_path), tmp_path, refused, alone=False)
+    assert not note_path(tmp_path).exists()
 
 
 def test_a_withdrawn_driver_is_cancelled_unless_it_works_and_can_be_told_what_becomes_of_its_jobs(
@@ -202,7 +225,7 @@ def test_a_withdrawn_driver_is_cancelled_unless_it_works_and_can_be_told_what_be
     for works, alone, words in ((True, False, ["--state=PENDING"]), (True, True, []), (False, False, [])):
         lock.acquire() if works else lock.release()
         commands = Slurm()
-        note = Note("mine", DONE, "7", alone=alone)
+        note = Note("mine", "7", alone=alone)
         note.write(note_path(tmp_path))
         assert withdraw(tmp_path, commands) == note
         assert commands.asked == [("scancel", *words, f"--user={os.getuid()}", "7")]

@@ -6,10 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import parse_time
 from espo_luigi.jobs.schedulers import gridengine as sge
-from espo_luigi.jobs.schedulers.base import Directive, Phase
+from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.gridengine import (
     SgeOptions,
@@ -405,45 +403,3 @@ def test_the_folder_of_a_job_that_is_not_there_is_not_used(monkeypatch: pytest.M
     assert schedulers.node_folder() is None
     folder.mkdir()
     assert schedulers.node_folder() == str(folder)
-
-
-def asked_by_l(options: Mapping[str, Any] | None = None, **amounts: str) -> Directive:
-    return Directive(options or {}, **amounts, per_slot=True)
-
-
-@pytest.mark.parametrize(
-    ("line", "asked"),
-    [
-        ("-pe threaded 10", Directive({"parallel_environment": "threaded"}, cpus="10")),
-        ("-l h_rt=3600", asked_by_l(time="60")),
-        ("-l h_rt=3601", asked_by_l(time="61")),
-        ("-l h_rt=1:30:00", asked_by_l(time="1:30:00")),
-        ("-l h_rt=", asked_by_l(time="")),
-        ("-l h_vmem=4G", asked_by_l(memory="4096M")),
-        ("-l h_vmem=1.5G", asked_by_l(memory="1536M")),
-        ("-l h_vmem=4g", asked_by_l(memory="3814M")),
-        ("-l h_vmem=1073741824", asked_by_l(memory="1024M")),
-        ("-l 'h_vmem=4G,gpu=1, h_rt=60,ssd'", asked_by_l({"extra": {"l": "gpu=1,ssd"}}, memory="4096M", time="1")),
-        ("-cwd", Directive()),
-        ("-V", Directive()),
-        ("-j y", Directive()),
-        ("-q long.q", Directive({"queue": "long.q"})),
-        ("-P climate", Directive({"project": "climate"})),
-        ("-M me@example.org", Directive({"extra": {"M": "me@example.org"}})),
-    ],
-)
-def test_a_line_of_a_header_is_read_as_grid_engine_reads_it(line: str, asked: Directive) -> None:
-    assert sge.directive(line, asdict(SgeOptions())) == asked
-
-
-def test_what_is_asked_for_by_l_joins_what_the_options_ask_for() -> None:
-    options = asdict(SgeOptions(extra={"l": "gpu=1", "M": "me"}, memory_resource="mem_free", memory_per="job"))
-    assert sge.resource_spec("h_vmem=4G,mem_free=2G", options) == Directive(
-        {"extra": {"l": "gpu=1,h_vmem=4G", "M": "me"}}, memory="2048M"
-    )
-
-
-@pytest.mark.parametrize("line", ["pe threaded 10", "", "-l h_vmem=64GB", "-l h_vmem=", "-N 'x"])
-def test_a_line_that_grid_engine_would_not_take_is_refused(line: str) -> None:
-    with pytest.raises(ValueError):
-        sge.directive(line, asdict(SgeOptions()))

@@ -15,6 +15,7 @@ import espo_luigi
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.schedulers.driver_job import render_driver
 from espo_luigi.jobs.schedulers.script import shell_text
 
 PACKAGE = Path(espo_luigi.__file__).parent
@@ -23,6 +24,7 @@ BUNDLES = [bundled(slurm, values) for values in (ONE_GPU_EACH, TWO_TASKS_A_GPU, 
 RENDERED = [
     *(slurm.render(values) for values in (test_slurm_text.PLAIN, test_slurm_text.FULL)),
     *(sge.render(values) for values in (test_sge_text.PLAIN, test_sge_text.FULL)),
+    render_driver(test_slurm_text.PLAIN, Path("/state/driver-job.json"), "0123456789abcdef"),
     *(script for bundle in BUNDLES for script in (bundle.script, bundle.members[0])),
 ]
 # Expected in rendered scripts: a sourced file that is not here, a quoted value that holds a literal `$`, and

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.schedulers.base import Directive, Phase, Refusal, Row, chunked
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.schedulers.slurm import (
     SlurmOptions,
-    directive,
     directives,
     environment,
     log_path,
@@ -403,23 +402,3 @@ def test_lists_of_jobs_are_cut_to_the_length_of_an_argument() -> None:
     assert [word for group in groups for word in group] == ids
     assert max(len(",".join(group)) for group in groups) <= 1000
     assert chunked([]) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "options"),
-    [
-        ("--partition=long", {"partition": "long"}),
-        ("--gres gpu:1", {"gres": "gpu:1"}),
-        ("--exclusive", {"extra": {"mail-user": "me", "exclusive": ""}}),
-        ("--comment='two words'", {"extra": {"mail-user": "me", "comment": "two words"}}),
-        ("--exclude=n1", {"extra": {"mail-user": "me", "exclude": "n1"}}),
-    ],
-)
-def test_a_line_of_a_header_is_read_as_sbatch_reads_it(line: str, options: dict[str, object]) -> None:
-    assert directive(line, asdict(SlurmOptions(extra={"mail-user": "me"}))) == Directive(options)
-
-
-@pytest.mark.parametrize("line", ["-p long", "", "partition=long", "--comment='two"])
-def test_a_line_that_is_no_long_option_of_sbatch_is_refused(line: str) -> None:
-    with pytest.raises(ValueError):
-        directive(line, asdict(SlurmOptions()))

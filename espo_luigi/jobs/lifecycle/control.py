@@ -1,4 +1,4 @@
-"""Ending jobs and runs: single jobs and whole runs.
+"""Ending jobs and runs: single jobs, and whole runs.
 
 A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
 no task needs it any more.
@@ -19,14 +19,15 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import owner_of
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
-from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import Patience
 
@@ -114,11 +115,6 @@ class OwnJobs:
         return job_id in self._proven
 
 
-def _is_gone(row: Row) -> bool:
-    # A job that leaves has no processes any more; its epilog is the site's business.
-    return row.phase.ended or row.phase is Phase.LEAVING
-
-
 def cancel_records(
     store: RecordStore,
     commands: Commands,
@@ -130,7 +126,7 @@ def cancel_records(
 
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
+    out = [record for record in records if record.is_out]
     by_job: dict[str, list[Record]] = {}
     for record in out:
         by_job.setdefault(record.job_name, []).append(record)
@@ -159,7 +155,7 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
 
 def _finish(store: RecordStore, record: Record) -> None:
     store.close(record.name)
-    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
+    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(

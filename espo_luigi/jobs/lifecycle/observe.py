@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.files import listed_names
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.lifecycle.records import FINISHED, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
 from espo_luigi.jobs.order import JobState, ResultWord
 from espo_luigi.jobs.retry import growing_pause
@@ -359,7 +359,7 @@ def pause_before(record: Record, first: float) -> float:
 
 def last_record(record: Record, cause: Cause | None) -> Record:
     """The last record of a task in this run, after success (None) or for a cause."""
-    record = replace(record, state=FINISHED, outcome=cause or JobState.SUCCEEDED)
+    record = replace(record, state=JobState.FAILED if cause else JobState.SUCCEEDED, cause=cause or "")
     forgets = cause is not None and CAUSES[cause].forgets
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
 

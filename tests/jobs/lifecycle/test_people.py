@@ -24,11 +24,11 @@ from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -162,7 +162,7 @@ class HalfDeaf:
 def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path) -> None:
     store = RecordStore(tmp_path)
     store.create_folders()
-    records = [Record(name, "rule", {}, 1, 1, "log", state=SUBMITTED, job_id=str(ord(name))) for name in "ab"]
+    records = [Record(name, "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id=str(ord(name))) for name in "ab"]
     commands = HalfDeaf(store)
     assert cancel_records(store, cast("Commands", commands), records) == 2
     assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
@@ -280,7 +280,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
         for n in "123"
     ]
     engine, waited = LocalEngine(LocalSettings(("false",), 2, 2**34)), []
-    monkeypatch.setattr("espo_luigi.jobs.local.engine.DRIVERS_PATIENCE_SECONDS", 1.2)
+    monkeypatch.setattr("espo_luigi.jobs.local.DRIVERS_PATIENCE_SECONDS", 1.2)
     for order in orders:
         began = time.monotonic()
         with pytest.raises(

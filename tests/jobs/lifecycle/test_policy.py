@@ -18,7 +18,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     next_record,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -29,8 +29,8 @@ STALL = 1800.0
 PATIENCE = Patience()
 SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
-RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=SUBMITTED, job_id="7")
-WITHOUT_ID = replace(RECORD, state=SUBMITTING, job_id=None)
+RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
+WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
 EPOCH = 10_000.0  # when what a row knows began
@@ -129,7 +129,7 @@ def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, nam
 @pytest.mark.parametrize(
     ("known", "state"),
     [
-        (Known(WAIT, record=replace(RECORD, state=PLANNED, job_id=None), seen=Seen()), JobState.READY),
+        (Known(WAIT, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()), JobState.READY),
         (Known(WAIT, record=WITHOUT_ID, seen=Seen()), JobState.SUBMITTING),
         (Known(WAIT, seen=Seen()), JobState.QUEUED),
         (Known(WAIT, seen=PENDING), JobState.QUEUED),

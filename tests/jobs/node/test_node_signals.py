@@ -24,6 +24,7 @@ from espo_luigi.jobs.schedulers.script import ScriptValues
 JOB = """
 import subprocess, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def at_its_work(order, monitor):
@@ -104,6 +105,7 @@ def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
 FORKS = """
 import os, signal, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def end_of_a_fork():
@@ -141,6 +143,7 @@ def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_s
 IN_A_HOOK = """
 import os, signal, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 to_send = [signal.SIGTERM]
@@ -171,6 +174,7 @@ def test_a_signal_stops_a_job_even_if_it_comes_where_python_drops_exceptions(
 HANGS = """
 import ctypes, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def hang():
@@ -200,8 +204,9 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
 
 LEAVES = """
 import atexit, sys, threading, time
+from functools import partial
 from pathlib import Path
-from espo_luigi.jobs.local.forkserver import end_process
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def work(order, monitor):
@@ -213,7 +218,7 @@ def work(order, monitor):
     if sys.argv[3] == "1":
         raise ValueError("no such model")
 
-end_process(SystemExit(node.run_order(Path(sys.argv[1]), work)))
+machine.end_with(partial(node.run_order, Path(sys.argv[1]), work))
 """
 
 

@@ -1,13 +1,8 @@
-"""Ending jobs and runs: single jobs, and whole runs.
-
-A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
-no task needs it any more.
-"""
+"""Stopping a run, from its own driver or from outside, and cancelling exactly its jobs."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -20,10 +15,8 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.dask.jobs import owner_of
-from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
@@ -41,37 +34,6 @@ _CONTROL = "control"
 _CANCEL_TRIES = 3
 # The end of the name of any run's submission, or of its bundle.
 _SUBMISSION = re.compile(r"\.[0-9a-f]{12}\.\d+$|\.bundle-[0-9a-f]{12}")
-
-
-class Signals:
-    """Collects cancellations, which are sent together at the end of a cycle.
-
-    A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
-    """
-
-    def __init__(self, commands: Commands, bundles: Bundles) -> None:
-        self._commands = commands
-        self._bundles = bundles
-        self._to_cancel: list[tuple[Job, str]] = []
-
-    def cancel(self, job: Job) -> None:
-        """Have the job end."""
-        self._to_cancel.append((job, str(job.record.job_id)))
-
-    def send(self, unwanted: Iterable[str]) -> None:
-        """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
-        # It may have waited until the driver was sure of its lock: by now, a task may have another job.
-        cancelled = [job for job, job_id in self._to_cancel if job.record.job_id == job_id]
-        self._to_cancel = []
-        ids = dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in cancelled if self._goes(job))])
-        if ids:
-            self._commands.cancel(ids)
-        now = self._commands.clock.now()
-        for job in cancelled:
-            job.intent = replace(job.intent, cancelled=now)
-
-    def _goes(self, job: Job) -> bool:
-        return not job.record.shares_job or not self._bundles.is_needed(job.record)
 
 
 class OwnJobs:
@@ -138,10 +100,14 @@ def cancel_records(
 
 
 def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float) -> None:
+    def finish(record: Record) -> None:
+        store.close(record.name)
+        store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
+
     until, warn, left = time.monotonic() + seconds, Minutely().warn, []
     for record in cancelled:
         try:
-            persistently(partial(_finish, store, record), until - time.monotonic(), warn=warn)
+            persistently(partial(finish, record), until - time.monotonic(), warn=warn)
         except OSError as error:
             left.append(f"{record.name} ({error})")
     if left:
@@ -151,11 +117,6 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
             len(left),
             left[0],
         )
-
-
-def _finish(store: RecordStore, record: Record) -> None:
-    store.close(record.name)
-    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(
@@ -178,18 +139,14 @@ def _cancel_by_name(
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
         for record in (record for name in set(alive.values()) for record in records[name]):
-            _save(store, replace(record, ending=Cause.DRIVER_CANCELLED))
+            try:
+                store.save(replace(record, ending=Cause.DRIVER_CANCELLED))
+            except OSError as error:
+                logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
         cancelled.update(alive)
         if not alive or commands.cancel(alive):
             return len(cancelled)
     return None
-
-
-def _save(store: RecordStore, record: Record) -> None:
-    try:
-        store.save(record)
-    except OSError as error:
-        logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
 
 
 def cancel_run(
@@ -227,7 +184,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
         return False
     write_atomically(control, how)
     until = time.monotonic() + timeout
-    while _is_there(control):
+    while _is_asked(state_dir):
         if time.monotonic() >= until:
             holder = lock.holder()
             if holder is None:
@@ -245,8 +202,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
 
 def take_control(state_dir: Path) -> str | None:
     """Take the request to the driver of `state_dir`, if there is any: `CANCEL`, `DETACH` or None."""
-    # A listing makes a network file system look again, where asking for one file may get a remembered "no".
-    if _CONTROL not in os.listdir(state_dir):
+    if not _is_asked(state_dir):
         return None
     asked = (state_dir / _CONTROL).read_text(encoding="utf-8").strip()
     with contextlib.suppress(OSError):
@@ -254,10 +210,6 @@ def take_control(state_dir: Path) -> str | None:
     return asked if asked in (CANCEL, DETACH) else None
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        # Opened, as a network file system may remember for a minute that a file exists.
-        path.open("rb").close()
-    except OSError as error:
-        return error.errno not in (errno.ENOENT, errno.ESTALE)
-    return True
+def _is_asked(state_dir: Path) -> bool:
+    # A listing makes a network file system look again, where asking for one file may get a remembered answer.
+    return _CONTROL in os.listdir(state_dir)

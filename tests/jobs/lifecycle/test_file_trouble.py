@@ -17,12 +17,10 @@ from job_work import Work
 from espo_luigi import files
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle import observe as watcher
-from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Intent, Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.order import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
@@ -183,7 +181,7 @@ def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go
     outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
     assert isinstance(outcome, Failure) and "File exists" in outcome.message
     assert len(fake.calls("sbatch")) == 1
-    assert manager.status() == {JobState.READY: 0, JobState.QUEUED: 1, JobState.FAILED: 1}
+    assert [job.state for job in manager._jobs.values()] == [JobState.QUEUED] and not manager._ready
 
 
 def test_results_that_cannot_be_looked_for_are_not_missing(
@@ -322,22 +320,6 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
     assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
-
-
-def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
-    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager = fake.manager()
-    work_commands = manager.commands
-    signals: Any = Signals(work_commands, Bundles(manager.store, manager._jobs))
-    handle = fake.submitted(work.order("a"), fake.managers[0])
-    ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
-    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
-    signals.cancel(ours)
-    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
-    ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
-    signals.send([])
-    assert (sent, ours.intent.cancelled) == ([], None)
 
 
 DAMAGED = "run.rule.0123456789ab"

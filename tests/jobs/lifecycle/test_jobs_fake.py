@@ -17,7 +17,6 @@ from espo_luigi.jobs.lifecycle.control import request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, RateLimit
 
@@ -347,7 +346,7 @@ def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle
     assert id(manager.submit(work.order("a0"))) in handles
     assert threading.active_count() == before
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
-    fake.eventually(lambda: manager.status()[JobState.READY] == 99)
+    fake.eventually(lambda: len(manager._ready) == 99)
 
 
 def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fake: FakeCluster, work: Work) -> None:

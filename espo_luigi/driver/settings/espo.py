@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 from luigi.interface import core
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
+from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.settings import STATE_FOLDER
 
 Section = tuple[tuple[str, str], ...]
@@ -48,6 +51,33 @@ def expected_of(parameter: luigi.Parameter[Any]) -> str:
         luigi.BoolParameter: "true or false",
     }
     return next((words for kind, words in kinds.items() if isinstance(parameter, kind)), "")
+
+
+# Settings that stay text, since messages quote them.
+AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
+    **dict.fromkeys(("time", "time_cap"), parse_time),
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The values of a profile and of the profiles that it extends.
+
+    `options` are options of jobs, `settings` are parameters of the section of luigi.cfg.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    site: Site = field(default_factory=Site)
+
+
+def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return the value of a text; raises a `ConfigurationError` that begins with `where`."""
+    try:
+        return parse(text)
+    except (ValueError, SizingError) as error:
+        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
 
 
 class KnownParameters:

@@ -37,8 +37,7 @@ from espo_luigi.driver.task_classes import (
 )
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
-from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.resources import JobOptions, Resources
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
@@ -266,8 +265,8 @@ class SlurmTask(KnownParameters, luigi.Task):
             raise
 
     def on_kill(self) -> None:
-        """Stop this task's job; called when the run is stopped."""
-        engine(settings().engine).stop(self.task_id)
+        """End this task's job, which takes longer than Luigi lets it; the run goes on."""
+        engine(settings().engine).cancel(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
         """Return this task's job, for the current engine or the named one."""

@@ -28,11 +28,13 @@ from espo_luigi.driver.run import engines
 from espo_luigi.driver.run.engines import close_engines, engine
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
+from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import Resources, machine_cpus
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.machine import machine_cpus
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -305,7 +307,7 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     eventually((tmp_path / "pid").exists)
-    local.stop(task.task_id)
+    local.stop()
     thread.join(30)
     assert not thread.is_alive()
     assert "stopped with the run" in str(failures[0])
@@ -329,7 +331,7 @@ def test_a_job_that_finds_the_configuration_edited_refuses_with_both(
 
 
 def test_the_local_engine_says_that_its_driver_lives(own_workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines._held, "_every", 0.05)
+    monkeypatch.setattr("espo_luigi.jobs.lock.REFRESH_EVERY_SECONDS", 0.05)
     engine("local")
     lock = own_workdir / "scheduler" / "driver.lock"
     before = lock.stat().st_mtime_ns
@@ -370,8 +372,7 @@ def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
         return call
 
     monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
-    read, result = Path.read_bytes, failing("read", lambda path: read(path))
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (result if path.name.endswith(".result.json") else read)(path))
+    monkeypatch.setattr("espo_luigi.jobs.local.engine.read_object", failing("read", read_object))
     monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert left == {"write": 0, "read": 0}

@@ -16,11 +16,10 @@ from luigi.configuration import get_config
 from luigi.interface import core
 
 from espo_luigi.errors import ConfigurationError, SizingError
-from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
+from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.settings import STATE_FOLDER
+from espo_luigi.jobs.settings import STATE_FOLDER, Site
 
 Section = tuple[tuple[str, str], ...]
 

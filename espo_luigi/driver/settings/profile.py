@@ -22,9 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, cr
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
 from espo_luigi.jobs.dask.jobs import GPU_DIRECTIVES
-from espo_luigi.jobs.resources import parse_memory, parse_time
-from espo_luigi.jobs.schedulers.script import LISTS, TABLES, JobOptions
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.resources import LISTS, TABLES, JobOptions, parse_memory, parse_time
+from espo_luigi.jobs.settings import Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
 # The words for null in YAML.

@@ -21,9 +21,8 @@ from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask.jobs import Directive, WorkerJobs, read_directive, read_resources
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, Resources
+from espo_luigi.jobs.resources import MIB, JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.script import JobOptions
 
 # What of a rule's options holds for any job of the user, on whatever partition.
 _FOR_ANY_PARTITION = ("account", "project", "setup", "environment", "python", "scratch", "exclude")

@@ -13,17 +13,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.local.forkserver import forked
-from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
+from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, Minutely, persistently
 from espo_luigi.jobs.schedulers.script import end_path
 
 logger = logging.getLogger("espo_luigi.job")
@@ -48,6 +51,8 @@ class Pilot:
         self._run = run
         self._running: dict[int, Member] = {}
         self._stopping = False
+        self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
+        self._trouble = Minutely()
 
     def work(self) -> None:
         """Run all members to their ends, or until this process gets a signal to stop."""
@@ -64,7 +69,17 @@ class Pilot:
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:
             member = self._waiting.popleft()
-            pid = forked(member.log, os.O_APPEND, lambda member=member: _member(member, self._run))  # type: ignore[misc]
+            try:
+                pid = forked(member.log, os.O_APPEND, partial(_member, member, self._run))
+            except ProcessLimitError as error:
+                # The end of another member, or of another program, makes room.
+                if self._running:
+                    self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
+                elif time.monotonic() > self._give_up_at:
+                    raise
+                self._trouble.warn("%s; trying again", error)
+                self._waiting.appendleft(member)
+                return
             self._running[pid] = member
 
     def _reap(self) -> None:

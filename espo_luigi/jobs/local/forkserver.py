@@ -1,8 +1,8 @@
 """Starts jobs as forks of a server process that has imported everything once.
 
-A job's imports take seconds; a fork starts in milliseconds. The server imports the modules that its command names and
-calls `serve`. It reads a JSON line for each job (``{"order": …, "log": …}``), answers with the job's pid, and later
-with its exit code. If the machine lets no further process start, it answers with the reason (``{"refused": …}``).
+A job's imports take seconds; a fork starts in milliseconds. The server's standard input is a socket. The server reads a
+JSON line for each job (``{"order": …, "log": …}``), answers with the job's pid (``{"started": …}``) or the reason why
+the machine lets no further process start (``{"refused": …}``), and tells the job's end (``{"ended": …}``, its pid).
 
 The forkserver of `multiprocessing` is as fast (18 ms a job), but runs the driver's main script again in each child. A
 script that calls `build` outside of ``if __name__ == "__main__"`` would start itself.
@@ -14,18 +14,24 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.errors import JobError
-from espo_luigi.files import open_own
+from espo_luigi.errors import ProcessLimitError
+from espo_luigi.files import lives, open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
+from espo_luigi.machine import end_with
+
+# How often it is looked whether a job lives that lost its server.
+_LOOK_SECONDS = 0.2
 
 
 class Child:
@@ -33,6 +39,7 @@ class Child:
 
     def __init__(self) -> None:
         self.pid = 0
+        self.began: str | None = None
         self.refused = ""  # why it was not started
         self._stopped = False
         self.ended = threading.Event()
@@ -46,9 +53,14 @@ class Child:
 
     def started(self, pid: int) -> None:
         """Record that the job runs, and stop it if that was asked before."""
-        self.pid = pid
+        self.pid, self.began = pid, process_start(pid)
         if self._stopped:
             self.stop()
+
+    def refuse(self, why: str) -> None:
+        """Record that the job does not start."""
+        self.refused = why
+        self.ended.set()
 
 
 class ForkServer:
@@ -57,124 +69,146 @@ class ForkServer:
     def __init__(self, command: Sequence[str]) -> None:
         environment = dict(os.environ)
         limit_thread_pools(environment)  # a process with a thread pool cannot be forked safely
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            # What modules print as they are imported goes to standard error.
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=2, env=environment, start_new_session=True
+            )
         self._lock = threading.Lock()
         self._starting: list[Child] = []
         self._running: dict[int, Child] = {}
+        self._closed = False
+        self._over = ""
         start(threading.Thread(target=self._listen, daemon=True))
 
     def start(self, order: Path, log: Path) -> Child:
         """Start the job of `order`; its output goes to `log`."""
         child = Child()
-        assert self._process.stdin is not None
         with self._lock:
+            if self._over:
+                child.refuse(self._over)
+                return child
             self._starting.append(child)
-            try:
-                self._process.stdin.write(json.dumps({"order": str(order), "log": str(log)}) + "\n")
-                self._process.stdin.flush()
-            except OSError as error:
-                raise JobError(
-                    "the process that starts the local engine's jobs is gone; give the command again"
-                ) from error
+            # Of a server that has ended, `_listen` tells the children.
+            with suppress(OSError):
+                _send(self._channel, {"order": str(order), "log": str(log)})
         return child
 
     def close(self) -> None:
         """End the server, without waiting for jobs that still run."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._closed = True
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_WR)
         self._process.wait()
 
     def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            answer = json.loads(line)
-            with self._lock:
-                if "refused" in answer:
-                    child = self._starting.pop(0)
-                    child.refused = answer["refused"]
-                    child.ended.set()
-                elif "exit_code" not in answer:
-                    child = self._starting.pop(0)
-                    child.started(answer["pid"])
-                    self._running[child.pid] = child
-                else:
-                    self._running.pop(answer["pid"]).ended.set()
+        with suppress(ConnectionResetError), self._channel.makefile() as answers:
+            for line in answers:
+                with self._lock:
+                    self._take(json.loads(line))
+        code = self._process.wait()
         with self._lock:
-            for child in (*self._starting, *self._running.values()):
-                child.ended.set()
+            self._over = (
+                f"the process that starts the local engine's jobs has ended (exit code {code}), and the lines above "
+                "may tell why; give the command again"
+            )
+            starting, running = self._starting, list(self._running.values())
+        for child in starting:
+            child.refuse(self._over)
+        for child in running:
+            child.stop()
+        for child in running:
+            # A job that is told dead may be started again.
+            while not self._closed and lives(child.pid, child.began):
+                time.sleep(_LOOK_SECONDS)
+            child.ended.set()
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "ended" in answer:
+            self._running.pop(answer["ended"]).ended.set()
+            return
+        child = self._starting.pop(0)
+        if "refused" in answer:
+            child.refuse(answer["refused"])
+        else:
+            child.started(answer["started"])
+            self._running[child.pid] = child
 
 
-def serve(run: Callable[[Path], int]) -> None:
-    """Fork a child for each line of standard input until that closes."""
+def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: None) -> None:
+    """Call `imports`, and then fork a child for each line from the driver until the driver ends."""
+    channel = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:  # for modules that read, and for jobs
+        os.dup2(nothing.fileno(), 0)
+    imports()
     wake_up, awake = os.pipe()
     os.set_blocking(awake, False)
-
     signal.set_wakeup_fd(awake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     buffer = b""
-    while True:
-        ready, _, _ = select.select([0, wake_up], [], [])
-        if wake_up in ready:
-            os.read(wake_up, 4096)
-            _reap()
-        if 0 in ready:
-            data = os.read(0, 65536)
-            if not data:
-                return
-            *lines, buffer = (buffer + data).split(b"\n")
-            for line in lines:
-                _answer(_fork(json.loads(line), run))
+    with suppress(BrokenPipeError, ConnectionResetError):  # the driver is dead, and needs no answer
+        while True:
+            ready, _, _ = select.select([channel.fileno(), wake_up], [], [])
+            if wake_up in ready:
+                os.read(wake_up, 4096)
+                _reap(channel)
+            if channel.fileno() in ready:
+                data = channel.recv(65536)
+                if not data:
+                    return
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in lines:
+                    _send(channel, _fork(json.loads(line), run, channel))
 
 
-def _fork(job: dict[str, str], run: Callable[[Path], int]) -> dict[str, Any]:
+def _fork(job: dict[str, str], run: Callable[[Path], int], channel: socket.socket) -> dict[str, Any]:
+    def work() -> int:
+        channel.close()
+        return run(Path(job["order"]))
+
     try:
-        return {"pid": forked(Path(job["log"]), os.O_TRUNC, lambda: run(Path(job["order"])))}
-    except BlockingIOError as error:
-        return {"refused": process_limit(error)}
+        return {"started": forked(Path(job["log"]), os.O_TRUNC, work)}
+    except ProcessLimitError as error:
+        return {"refused": str(error)}
 
 
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
-    """Fork a child in a new session that calls `run` and logs to a file opened with `mode`; return its pid."""
-    pid = os.fork()
+    """Fork a child in a new session that calls `run` and logs to a file opened with `mode`; return its pid.
+
+    Raises
+    ------
+    ProcessLimitError
+        If the machine lets no further process start.
+    """
+    # A child would write what waits to be written, too.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise ProcessLimitError(process_limit(error)) from error
     if pid:
         return pid
 
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    os.setsid()
-    code = 1
-    try:
+    def child() -> int:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
         stream_to = open_own(log, mode, 0o644)
         for stream in (1, 2):
             os.dup2(stream_to, stream)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        code = run()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        return run()
+
+    end_with(child)
 
 
-def _reap() -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _answer({"pid": pid, "exit_code": os.waitstatus_to_exitcode(status)})
+def _reap(channel: socket.socket) -> None:
+    with suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            _send(channel, {"ended": pid})
 
 
-def _answer(value: dict[str, Any]) -> None:
-    os.write(1, (json.dumps(value) + "\n").encode())
+def _send(channel: socket.socket, value: dict[str, Any]) -> None:
+    channel.sendall(f"{json.dumps(value)}\n".encode())

@@ -19,10 +19,10 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 from espo_luigi.jobs.schedulers.slurm_parse import parse_sacct, parse_scontrol, parse_squeue
 
@@ -275,3 +275,36 @@ def test_a_member_of_a_pilot_whose_claim_is_closed_ends_alone(tmp_path: Path) ->
     assert pilot.poll() is None and not Path(f"{claims[1]}.end").exists()
     (tmp_path / "go").touch()
     assert pilot.wait(10) == 0 and Path(f"{claims[1]}.end").read_text().strip() == "7 0"
+
+
+CROWDED_PROGRAM = """
+import errno, os, sys
+from pathlib import Path
+from espo_luigi.jobs.bundles.pilot import run_plan
+
+fork, tries = os.fork, []
+
+def limited():
+    tries.append(None)
+    if len(tries) in (2, 3):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+    return fork()
+
+os.fork = limited
+sys.exit(run_plan(Path("plan.json"), lambda order: 0))
+"""
+
+
+def test_a_pilot_that_may_start_no_process_for_a_moment_loses_no_member(tmp_path: Path) -> None:
+    (tmp_path / "claimed.sh").write_text(r"printf 'A=1\0'")
+    members = [
+        {"script": "claimed.sh", "order": name, "log": f"{name}.log", "claim": str(tmp_path / name)} for name in "abc"
+    ]
+    (tmp_path / "plan.json").write_text(json.dumps({"at_once": 2, "members": members}))
+    for name in "abc":
+        (tmp_path / name).touch()
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "PYTHONPATH": str(Path(__file__).parents[3])}
+    program = [sys.executable, "-c", CROWDED_PROGRAM]
+    done = subprocess.run(program, env=environ, cwd=tmp_path, timeout=30, check=False, capture_output=True, text=True)
+    assert done.returncode == 0 and "Cannot allocate memory" in done.stderr and "trying again" in done.stderr
+    assert [(tmp_path / f"{name}.end").read_text().strip() for name in "abc"] == ["7 0"] * 3

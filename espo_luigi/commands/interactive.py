@@ -175,8 +175,7 @@ def request_of(given: Mapping[str, str]) -> Request:
     asked_for = {
         "nodes": given.get("nodes", "1"),
         "cpus_per_task": given.get("cpus_per_task", "1"),
-        "memory": asked.memory,
-        "time": asked.time,
+        **{name: text for name, text in asked.as_text().items() if name in ("memory", "time")},
     }
     _numbers(asked_for)
     return Request(asked_for, section.options_of({}, {}), section.site()).checked()

@@ -98,14 +98,14 @@ def test_a_partition_with_grace_is_known_by_its_name() -> None:
 
 
 def test_memory_and_time_of_a_profile_are_for_rules_that_say_none(chosen: Callable[..., BatchSettings]) -> None:
-    assert Silent().order("slurm").resources == Resources(1, 2, "4GB", "1:00:00")
+    assert Silent().order("slurm").resources == Resources(1, 2, "4GB", "1:00:00").completed()
     chosen("memory: 60GB\ntime: 5\n")
-    assert Silent().order("slurm").resources == Resources(1, 2, "60GB", "5")
-    assert Silent().order("local").resources == Resources(1, 2, "4GB", "1:00:00")
-    assert Sized().order("slurm").resources == Sized.resources_default
-    assert Silent(memory="7GB").order("slurm").resources == Resources(1, 2, "7GB", "5")
+    assert Silent().order("slurm").resources == Resources(1, 2, "60GB", "5").completed()
+    assert Silent().order("local").resources == Resources(1, 2, "4GB", "1:00:00").completed()
+    assert Sized().order("slurm").resources == Sized.resources_default.completed()
+    assert Silent(memory="7GB").order("slurm").resources == Resources(1, 2, "7GB", "5").completed()
     get_config().set("slurm", "time", "9")
-    assert Silent().order("slurm").resources == Resources(1, 2, "60GB", "9")
+    assert Silent().order("slurm").resources == Resources(1, 2, "60GB", "9").completed()
 
 
 def test_settings_of_a_profile_stand_between_the_defaults_and_luigi_cfg(chosen: Callable[..., BatchSettings]) -> None:

@@ -80,7 +80,11 @@ def test_each_worker_of_the_rule_becomes_a_job_with_its_share_and_the_task_keeps
     assert (workers.jobs, workers.cores, workers.walltime_minutes) == (3, 4, 480)
     assert workers.memory_bytes == 32 * 2**30
     assert workers.options["partition"] == "long"
-    assert (order.resources.cpus_per_task, order.resources.memory, order.resources.time) == (1, "4GB", "8:00:00")
+    assert (order.resources.cpus_per_task, order.resources.memory_bytes, order.resources.time_minutes) == (
+        1,
+        4 * 2**30,
+        480,
+    )
 
 
 def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.driver.display.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
-from espo_luigi.driver.run.signals import Detach
 from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.signals import Detach
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured

@@ -132,9 +132,10 @@ class Resources:
         if self.cpus_per_task % self.n_workers:
             raise SizingError(self._uneven(rule))
         if self.worker_memory_bytes < LEAST_WORKER_BYTES:
+            left = f"leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of {self.n_workers} Dask workers"
             raise SizingError(
-                f"{rule}: memory = {said_memory(self.memory_bytes)} leaves {self.worker_memory_bytes / MIB:.0f} MiB for "
-                f"each of {self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
+                f"{rule}: memory = {said_memory(self.memory_bytes)} {left}; a worker needs 256 MiB at least: raise memory "
+                "or lower n_workers"
             )
 
     def _uneven(self, rule: str) -> str:

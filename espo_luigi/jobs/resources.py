@@ -134,8 +134,8 @@ class Resources:
         if self.worker_memory_bytes < LEAST_WORKER_BYTES:
             left = f"leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of {self.n_workers} Dask workers"
             raise SizingError(
-                f"{rule}: memory = {said_memory(self.memory_bytes)} {left}; a worker needs 256 MiB at least: raise memory "
-                "or lower n_workers"
+                f"{rule}: memory = {said_memory(self.memory_bytes)} {left}; a worker needs 256 MiB at least: raise "
+                "memory or lower n_workers"
             )
 
     def _uneven(self, rule: str) -> str:

@@ -34,8 +34,6 @@ class BatchSection(Settings):
     """What any scheduler's section holds, beside the scheduler's own options."""
 
     options: ClassVar[type[JobOptions]]
-    # The prefix of the environment variables in which the scheduler finds options.
-    variables: ClassVar[str] = ""
 
     profile = luigi.Parameter(
         default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
@@ -141,11 +139,9 @@ class BatchSection(Settings):
 
     def site(self) -> Site:
         """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
-        site = self.profile_called(self.profile).site
-        in_environment = {
-            name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())
-        }
-        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - in_environment})
+        site, prefix = self.profile_called(self.profile).site, SCHEDULERS[type(self).__name__].USER_VARIABLES
+        said = {name for name in site.needs if prefix and os.environ.get(prefix + name.upper())}
+        return replace(site, needs={name: example for name, example in site.needs.items() if name not in said})
 
     def _beat_seconds(self) -> float:
         """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""
@@ -186,7 +182,6 @@ class slurm(BatchSection):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     options = SCHEDULERS["slurm"].OPTIONS
-    variables = SCHEDULERS["slurm"].USER_VARIABLES
     scratch = luigi.Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
 
 
@@ -194,7 +189,6 @@ class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
-    variables = SCHEDULERS["sge"].USER_VARIABLES
     scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
     log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
 

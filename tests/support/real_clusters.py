@@ -24,7 +24,7 @@ from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.resources import JobOptions
 
 DRIVER = Path(__file__).with_name("jobs_driver.py")
 MIB = 2**20

@@ -15,13 +15,14 @@ from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
-from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.order import JobOrder, JobState
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Submitter:
         self._refusal = ""
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
-        self._handed_on = False
+        self._wrote_environment = False
         self.nodes = NodeWatch(settings.patience)
 
     # The parts of a submission.
@@ -115,7 +116,7 @@ class Submitter:
         return self._alone(jobs[0]) if len(jobs) == 1 else self._bundle(tuple(jobs))
 
     def _alone(self, job: Job) -> Submission:
-        record = replace(job.record, state=SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
+        record = replace(job.record, state=JobState.SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
         values, path = self._script_values(job.order, record), self._store.script_path(record.name)
         script = self._scheduler.render(values)
         return Submission((job,), (record,), ({path: script},), self._scheduler.submit_command(values, path))
@@ -129,9 +130,10 @@ class Submitter:
         common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
         common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
+        names = [bundle.member_name(place) for place in range(len(jobs))]
         records = tuple(
-            replace(job.record, state=SUBMITTING, bundle=bundle.member_name(place), log_pattern=values.log_pattern)
-            for place, (job, values) in enumerate(zip(jobs, bundle.members, strict=True))
+            replace(job.record, state=JobState.SUBMITTING, bundle=name, log_pattern=member.log_pattern)
+            for job, name, member in zip(jobs, names, bundle.members, strict=True)
         )
         return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
@@ -240,9 +242,9 @@ class Submitter:
         if job.adopted:
             job.order.write()
             job.adopted = False
-        if not self._handed_on:
-            self._commands.hand_on(self._store.environment_path)
-            self._handed_on = True
+        if not self._wrote_environment:
+            self._commands.write_environment(self._store.environment_path)
+            self._wrote_environment = True
         log = Path(self._scheduler.log_path(log_pattern, "0"))
         for folder in (log.parent, files.result.parent, files.heartbeat.parent):
             if folder not in self._made_folders:
@@ -262,7 +264,7 @@ class Submitter:
         now = self._commands.clock.now()
         for job in submission.jobs:
             job.seen = replace(job.seen, off_node=now)
-        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
+        job_id = self._commands.id_of(answer)
         if answer.ok:
             self.nodes.submitted(now)
             if self._refusals:
@@ -283,7 +285,7 @@ class Submitter:
 
     def confirm(self, job: Job, job_id: str) -> None:
         """Take in the id of the job, and write it down now or, where the file system fails, later."""
-        job.record = replace(job.record, state=SUBMITTED, job_id=job_id)
+        job.record = replace(job.record, state=JobState.QUEUED, job_id=job_id)
         job.unsaved = True
         with contextlib.suppress(OSError):
             self.save(job)

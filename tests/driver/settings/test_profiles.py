@@ -22,9 +22,8 @@ from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local.engine import LocalEngine
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.settings import BatchSettings, Site
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -11,8 +11,8 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.script import JobOptions, task_name
+from espo_luigi.jobs.resources import GIB, JobOptions
+from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 

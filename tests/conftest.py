@@ -110,7 +110,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
 @pytest.fixture()
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """What the package logs from INFO up, which a run would else send to standard error by a handler of its own."""
-    monkeypatch.setattr("espo_luigi.driver.luigi_glue.install.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog

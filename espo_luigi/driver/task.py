@@ -22,8 +22,8 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.run.board import BegunTask, board
-from espo_luigi.driver.run.engines import engine
+from espo_luigi.driver.board import BegunTask, board
+from espo_luigi.driver.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings.worker_jobs import with_cluster

@@ -9,12 +9,12 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
-from espo_luigi.driver.run.scratch import Scratch, scratch_limit
-from espo_luigi.driver.run.stale import stale_in
+from espo_luigi.driver.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
+from espo_luigi.driver.scratch import Scratch, scratch_limit
 from espo_luigi.driver.settings.espo import unchanging_settings
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
+from espo_luigi.driver.stale import stale_in
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import refusals_of, tasks_at_once

@@ -16,12 +16,12 @@ from typing import Any
 from luigi.configuration import get_config
 from luigi.task import Task
 
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import duration, failures_in, is_alive
-from espo_luigi.driver.run.board import read_state
-from espo_luigi.driver.run.run import scheduler_name
-from espo_luigi.driver.run.stale import stale_lines
+from espo_luigi.driver.board import read_state
+from espo_luigi.driver.run import scheduler_name
+from espo_luigi.driver.screen import status_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
+from espo_luigi.driver.stale import stale_lines
+from espo_luigi.driver.status import duration, failures_in, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json

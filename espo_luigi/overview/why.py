@@ -13,10 +13,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
-from espo_luigi.driver.display.status import duration, is_alive, seconds_at_work
-from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
+from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause

@@ -22,12 +22,12 @@ from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
 from espo_luigi.commands import cli
-from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run import engines
-from espo_luigi.driver.run.engines import close_engines, engine
+from espo_luigi.driver import engines
+from espo_luigi.driver.engines import close_engines, engine
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
+from espo_luigi.driver.threads import ThreadTaskProcess
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
@@ -139,7 +139,7 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     folder = tmp_path / "shared"
     monkeypatch.setattr(toy_tasks.Count, "exclusive_folders", classmethod(lambda cls: (folder,)))
     program = (
-        f"import time; from pathlib import Path; from espo_luigi.driver.run.engines import hold_folders\n"
+        f"import time; from pathlib import Path; from espo_luigi.driver.engines import hold_folders\n"
         f"hold_folders([Path({str(folder)!r})]); print('held', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -22,9 +22,9 @@ import pytest
 from rich.console import Console
 from throwaway_daemons import eventually
 
-from espo_luigi.driver.display.live import Screen, as_table, status_lines
-from espo_luigi.driver.display.status import status_of
-from espo_luigi.driver.run.board import BegunTask, Board, notify, reported
+from espo_luigi.driver.board import BegunTask, Board, notify, reported
+from espo_luigi.driver.screen import Screen, as_table, status_lines
+from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing
 
@@ -32,7 +32,7 @@ SUPPORT = Path(__file__).parents[2] / "support"
 RUN = """
 import sys
 import luigi, toy_tasks
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 
 tasks = [toy_tasks.Gated(n=n, folder=sys.argv[1], seconds=0.0) for n in range(2)]
 done = luigi.build(tasks, local_scheduler=True, worker_scheduler_factory=WorkerSchedulerFactory(), log_level="ERROR")
@@ -238,6 +238,6 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 def test_a_message_that_cannot_be_given_is_a_warning(
     command: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.run.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("espo_luigi.driver.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
     notify(command, ended("done"))
     assert f"[espo] notify = {command}: " in log.text

@@ -20,10 +20,10 @@ from toy_tasks import run
 
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import cpu_time, seconds_left
-from espo_luigi.driver.luigi_glue import worker
-from espo_luigi.driver.run.board import BegunTask, Board, reported
+from espo_luigi.driver import worker
+from espo_luigi.driver.board import BegunTask, Board, reported
+from espo_luigi.driver.screen import status_lines
+from espo_luigi.driver.status import cpu_time, seconds_left
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
@@ -86,7 +86,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
 def test_a_run_that_goes_on_is_told_with_its_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.run.board.reported", functools.partial(reported, every_seconds=0.1))
+    monkeypatch.setattr("espo_luigi.driver.board.reported", functools.partial(reported, every_seconds=0.1))
     task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
     going = threading.Thread(target=run, args=[task])
     going.start()

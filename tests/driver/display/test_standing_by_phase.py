@@ -7,9 +7,9 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import COLUMNS, status_of
-from espo_luigi.driver.run.board import BegunTask, Board
+from espo_luigi.driver.board import BegunTask, Board
+from espo_luigi.driver.screen import status_lines
+from espo_luigi.driver.status import COLUMNS, status_of
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted

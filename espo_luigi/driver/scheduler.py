@@ -29,7 +29,7 @@ from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
 from luigi.scheduler import Task as Entry
 
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.errors import SubmissionError
 
 

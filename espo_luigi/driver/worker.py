@@ -21,19 +21,19 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
-from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
-from espo_luigi.driver.run.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
-from espo_luigi.driver.run.scratch import scratch_limit
-from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
-from espo_luigi.driver.run.stale import stale_lines, told_of
+from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
+from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
+from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.scheduler import LinearScheduler
+from espo_luigi.driver.scratch import scratch_limit
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
+from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
+from espo_luigi.driver.stale import stale_lines, told_of
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.task_classes import has_job
+from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from luigi.task import Task, flatten
 
-from espo_luigi.driver.display.status import by_their_cause
-from espo_luigi.driver.run.board import board
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.board import board
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.status import by_their_cause
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, Failure, SubmissionError
 from espo_luigi.jobs import engine as batch

@@ -28,7 +28,7 @@ from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import JobFiles, JobState, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Scheduler

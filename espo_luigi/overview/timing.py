@@ -14,10 +14,10 @@ from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.local.engine import Launcher, Room
-from espo_luigi.jobs.local.srun import AllocationSettings
+from espo_luigi.jobs.local import Launcher, Room
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.srun import AllocationSettings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
+from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -217,14 +216,14 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_
 
 def test_slots_never_hand_out_more_than_there_is() -> None:
     slots = Slots({"": Room(3, 10 * 2**30)})
-    busy, most, lock = [0], [0], threading.Lock()
+    busy, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=60)
 
     def take() -> None:
         with slots.taken(Resources(1, 1, "3GB")):
             with lock:
                 busy[0] += 1
                 most[0] = max(most[0], busy[0])
-            time.sleep(0.02)
+            three.wait()  # until three are busy
             with lock:
                 busy[0] -= 1
 
@@ -372,7 +371,7 @@ def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
         return call
 
     monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
-    monkeypatch.setattr("espo_luigi.jobs.local.engine.read_object", failing("read", read_object))
+    monkeypatch.setattr("espo_luigi.jobs.local.read_object", failing("read", read_object))
     monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert left == {"write": 0, "read": 0}

@@ -20,7 +20,7 @@ from espo_luigi.driver.settings.profile import describe, login_host_of, packaged
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.local.engine import LocalEngine
+from espo_luigi.jobs.local import LocalEngine
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 from espo_luigi.jobs.settings import BatchSettings, Site

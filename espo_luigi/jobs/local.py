@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
-from espo_luigi.jobs.local.forkserver import ForkServer
+from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import (
     JobOrder,

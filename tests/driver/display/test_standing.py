@@ -28,8 +28,8 @@ from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm_parse import in_words
-from espo_luigi.overview import standing as report
-from espo_luigi.overview.standing import trace_of, traces_like
+from espo_luigi.overview import states as report
+from espo_luigi.overview.states import trace_of, traces_like
 from espo_luigi.overview.why import about
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")

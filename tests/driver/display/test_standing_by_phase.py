@@ -21,7 +21,7 @@ from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.overview import why
-from espo_luigi.overview.standing import trace_of
+from espo_luigi.overview.states import trace_of
 
 QSTAT = """<job_list state="pending"><JB_job_number>{}</JB_job_number><JB_name>espo.a</JB_name><state>{}</state>
 <queue_name></queue_name></job_list>"""

@@ -32,7 +32,7 @@ def leftovers() -> list[Leftover]:
     """
     root, run = All(), Run()
     graph = each_after_its_needs([root])  # unchecked: a file in an output's way is no reason to keep what is left over
-    run.planned(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
+    run.add(root, graph, dict.fromkeys(pending_in([root], graph)[0], True))
     unneeded = [task for task in run.left_over() if isinstance(task, EspoTask)]
     paths = {path for task in unneeded for path in task.temporary_paths() if store.is_complete(path)}
     for folder in set(EspoTask.exclusive_folders()):

@@ -206,6 +206,10 @@ class WorkerJobs:
         memory = int(self.memory_bytes * factor)
         return replace(self, memory=render_memory(min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes))))
 
+    def session_folder(self, owner: str) -> str:
+        """Return the private folder of the session of the job called `owner`."""
+        return f"{self.folder}/{owner}"
+
     def values(self, owner: str, name: str) -> ScriptValues:
         """Return the values of the script of the job called `name` in the session called `owner`."""
         return ScriptValues(
@@ -219,7 +223,7 @@ class WorkerJobs:
             claim_file="",
             workdir=self.workdir,
             options=self.job_options,
-            environment_file=environment_file(self, owner),
+            environment_file=f"{self.session_folder(owner)}/environment.sh",
         )
 
 
@@ -326,7 +330,7 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
         *option_exports(options),
         *pools,
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
-        f"export DASK_CONFIG={shlex.quote(settings_file(workers, owner))}",
+        f"export DASK_CONFIG={shlex.quote(f'{workers.session_folder(owner)}/{SETTINGS_NAME}')}",
         *rendered_setup(options),
         render_cd(workers.workdir),
         f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
@@ -337,13 +341,3 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
         f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
         f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
     ]
-
-
-def settings_file(workers: WorkerJobs, owner: str) -> str:
-    """Return the path of the Dask settings for the workers of `owner`."""
-    return f"{workers.folder}/{owner}/{SETTINGS_NAME}"
-
-
-def environment_file(workers: WorkerJobs, owner: str) -> str:
-    """Return the path of the environment for the jobs of `owner`, for schedulers that do not hand it on."""
-    return f"{workers.folder}/{owner}/environment.sh"

@@ -188,7 +188,8 @@ def dask_session(
             LocalCluster(**keywords) as cluster,
             Client(cluster) as session,
         ):
-            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
+            sizes = resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *sizes)
             yield session
 
 
@@ -320,7 +321,3 @@ def _without_dashboard(several: bool) -> type:
             super().__init__(*args, **{**keywords, "dashboard": False})
 
     return Plain
-
-
-def _layout(resources: Resources) -> tuple[int, int, float]:
-    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB

@@ -59,7 +59,7 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
     order = folder / f"{owner}.json"
     write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
     try:
-        job_id = _submit(session, _values(workers, owner, order, resources, options), order.with_suffix(".sh"))
+        job_id = _submit(session, order, resources, options)
         address = _address(session, job_id, folder / owner / "scheduler.json")
         with Client(address, security=read_security(folder / owner)) as client:
             yield client
@@ -69,9 +69,11 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
             path.unlink(missing_ok=True)
 
 
-def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, options: JobOptions) -> ScriptValues:
-    return ScriptValues(
-        name=owner,
+def _submit(session: Session, order: Path, resources: Resources, options: JobOptions) -> str:
+    """Submit the scheduler's job; return its id, empty if that is not known yet."""
+    workers, scheduler = session.workers, session.commands.scheduler
+    values = ScriptValues(
+        name=session.owner,
         attempt=1,
         argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.dask.remote", str(order)),
         cpus_per_task=resources.cpus_per_task,
@@ -83,10 +85,7 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
         options=options,
         environment_file=str(order.with_suffix(".environment")),
     )
-
-
-def _submit(session: Session, values: ScriptValues, script: Path) -> str:
-    scheduler = session.commands.scheduler
+    script = order.with_suffix(".sh")
     write_atomically(script, scheduler.render(values))
     session.commands.write_environment(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)

@@ -203,8 +203,8 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
     asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
     if "time" not in given:
         profile = given.get("profile") or SlurmSection().profile
-        limit = SlurmSection.profile_called(profile).site.limits.get("time", _DRIVERS_TIME)
-        asked["time"] = min(_DRIVERS_TIME, limit, key=parse_time)
+        own = parse_time(_DRIVERS_TIME)
+        asked["time"] = str(min(own, SlurmSection.profile_called(profile).site.limits.get("time", own)))
     request = request_of(asked)
     if request.resources.time_minutes < _DRIVERS_LEAST_MINUTES:
         raise SubmissionError(

@@ -26,7 +26,6 @@ from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.settings.worker_jobs import with_cluster
 from espo_luigi.driver.task_classes import (
     check_names,
     check_options,
@@ -296,6 +295,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         )
         cluster = {name: getattr(self, name) for name in _CLUSTER_NAMES if _is_option(type(self), name)}
         kind = cluster.get("cluster", "") if self.uses_dask else ""
+        # pydantic, which reads what people write, would cost each job a tenth of a second.
+        from espo_luigi.driver.settings.worker_jobs import with_cluster
+
         return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
     def _show(self, standing: Standing) -> None:

@@ -21,7 +21,7 @@ from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, done, seconds_of
-from espo_luigi.jobs.resources import ARRAY, GIB, STEPS, Resources, mib
+from espo_luigi.jobs.resources import ARRAY, GIB, MIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -162,7 +162,7 @@ def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
         return []
     steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
     more = settings.site.exceeded(
-        memory=f"{bundling.width * mib(asked.memory_bytes)}M", cpus=bundling.width * asked.cpus_per_task, **steps
+        memory=bundling.width * mib(asked.memory_bytes) * MIB, cpus=bundling.width * asked.cpus_per_task, **steps
     )
     return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
 

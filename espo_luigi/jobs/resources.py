@@ -52,6 +52,17 @@ def render_memory(n_bytes: int) -> str:
     return f"{n_bytes // MIB}M"
 
 
+def said_memory(n_bytes: int) -> str:
+    """Return `n_bytes` for people, as they would write it: ``60GB`` or, if these are no whole GiB, ``3500MB``."""
+    return f"{n_bytes // GIB}GB" if n_bytes % GIB == 0 else f"{n_bytes // MIB}MB"
+
+
+def said_time(minutes: int) -> str:
+    """Return minutes for people: ``8:00:00``, ``7-00:00:00``."""
+    days, hours = divmod(minutes // 60, 24)
+    return f"{days}-{hours:02d}:{minutes % 60:02d}:00" if days else f"{hours}:{minutes % 60:02d}:00"
+
+
 def render_size(count: float) -> str:
     """Return bytes for people, in decimal units: ``1.5 GB``."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -12,8 +12,7 @@ from luigi.task import Task
 from espo_luigi.driver.run.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
 from espo_luigi.driver.run.scratch import Scratch, scratch_limit
 from espo_luigi.driver.run.stale import stale_in
-from espo_luigi.driver.settings.espo import unchanging_settings
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.settings.espo import check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError

@@ -28,8 +28,7 @@ from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, Thread
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.run.scratch import scratch_limit
 from espo_luigi.driver.run.stale import stale_lines, told_of
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.settings.espo import check_names, settings, state_dir
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask

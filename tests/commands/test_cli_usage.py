@@ -98,7 +98,9 @@ def test_a_wrong_value_in_luigi_cfg_is_named_with_what_was_expected(
 ) -> None:
     own_settings.set("espo", option, value)
     assert cli.main(["tasks"]) == 1
-    assert re.fullmatch(rf"espo: luigi\.cfg, `\[espo\] {option}`( \(luigi\.cfg:\d+\))?: {said}\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        rf"espo: luigi\.cfg, `\[espo\] {option}`( \(luigi\.cfg:\d+\))?: {said}\n", capsys.readouterr().err
+    )
 
 
 def test_a_second_section_of_a_name_is_told_with_its_place(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.jobs.dask.jobs import (
+from espo_luigi.jobs.dask import (
     WORKER_FOLDER,
     WorkerJobs,
     new_name,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import write_atomically
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, jobqueue_session
-from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import JobOptions, Resources

@@ -320,10 +320,7 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
 
     The job ends at once if its scheduler's port refuses connections, since its session is over then.
 
-    Raises
-    ------
-    SubmissionError
-        If a value cannot be passed safely.
+    Raises SubmissionError if a value cannot be passed safely.
     """
     options = workers.job_options
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")

@@ -200,10 +200,7 @@ def jobqueue_session(
 ) -> Iterator[Client]:
     """Start a scheduler in this process and the worker jobs of `owner`; at any end, cancel these jobs.
 
-    Raises
-    ------
-    JobError
-        If the cluster refuses such jobs for good, or if they end again and again before they begin to work.
+    Raises JobError if the cluster refuses such jobs for good, or if they end again and again before they begin to work.
     """
     from distributed import Client
 

@@ -256,10 +256,7 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
 def check_client(client: Mapping[str, Any]) -> None:
     """Check keywords for `LocalCluster`, as in the configuration's ``dask.client``.
 
-    Raises
-    ------
-    ConfigurationError
-        If a keyword would open a server to other accounts.
+    Raises ConfigurationError if a keyword would open a server to other accounts.
     """
     for name in sorted(_NOT_FOR_USERS & client.keys()):
         raise ConfigurationError(
@@ -293,10 +290,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 def on_loopback(address: Any) -> str:
     """Return the address of Dask's dashboard, a port or ``:port``, with the loopback as its host.
 
-    Raises
-    ------
-    ConfigurationError
-        If the address names a host beyond the loopback.
+    Raises ConfigurationError if the address names a host beyond the loopback.
     """
     host, _, port = str(address or ":0").rpartition(":")
     if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1") or not port.isdecimal():

@@ -45,12 +45,7 @@ _LOOK_SECONDS = 5.0
 def remote_session(workers: WorkerJobs, owner: str, resources: Resources, options: JobOptions) -> Iterator[Client]:
     """Submit the scheduler's job, wait until it runs, and connect to it; at the end cancel it and its workers.
 
-    Raises
-    ------
-    SubmissionError
-        If the cluster refuses the job.
-    JobError
-        If the job ends before its scheduler has an address.
+    Raises SubmissionError if the cluster refuses the job; JobError if the job ends before its scheduler has an address.
     """
     from distributed import Client
 

@@ -170,10 +170,7 @@ def allocation_session(
 ) -> Iterator[Client]:
     """Start workers on each node of this job, sized by `resources`; `folder` exists only during the session.
 
-    Raises
-    ------
-    WorkersLostError
-        If all workers end before the work does.
+    Raises WorkersLostError if all workers end before the work does.
     """
     from distributed import Client, Scheduler, SpecCluster
 

@@ -18,7 +18,7 @@ from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory, 
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
+from espo_luigi.jobs.schedulers.slurm_parse import NO_SUCH_JOB, Allocation, parse_allocation
 from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger(__name__)
@@ -136,12 +136,13 @@ class Steps:
 
 def allocation_of(job_id: str, commands: Commands) -> Allocation:
     """Ask Slurm for a job's state and nodes; raise SubmissionError if Slurm does not answer."""
-    answer = commands.run(slurm.allocation_command(job_id))
-    if knows_no_such_job(answer.stderr):
+    answer = commands.run(("scontrol", "--details", "show", "job", job_id))
+    if NO_SUCH_JOB in answer.stderr:  # the controller has forgotten the job, which has then ended
         return Allocation("unknown to Slurm")
     if not answer.ok:
         raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
-    return parse_allocation(answer.stdout, lambda nodes: commands.run(slurm.names_command(nodes)).stdout.split())
+    hostnames = "scontrol", "show", "hostnames"
+    return parse_allocation(answer.stdout, lambda nodes: commands.run((*hostnames, nodes)).stdout.split())
 
 
 _ANOTHER = "give the same command in another allocation (`espo shell`)"

@@ -26,7 +26,7 @@ import xarray as xr
 from scipy.ndimage import gaussian_filter
 
 from espo_luigi import store
-from espo_luigi.jobs.resources import machine_cpus
+from espo_luigi.machine import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
 from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science.diagnose import comparison, summaries

@@ -24,9 +24,9 @@ from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
+from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
-from espo_luigi.jobs.settings import PACKING, own_names
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
 from espo_luigi.tasks.context import espo
@@ -156,7 +156,7 @@ def more_keys(rule: type[EspoTask]) -> str:
     """A remark, if the keys that a rule reads depend on its parameters."""
     if rule.reading is EspoTask.reading or (not rule.reads and not getattr(rule, "reads_step", True)):
         return ""
-    return ("<br>" if rule.reads else "") + "and keys that depend on the parameters"
+    return ("<br>" if rule.reads else "") + "and keys that depend on parameters or on values"
 
 
 def resources(rule: type[EspoTask]) -> str:

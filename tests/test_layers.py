@@ -138,7 +138,7 @@ def test_what_each_part_must_not_know(path: Path) -> None:
         assert "config" not in imported_units(path)
     if unit_of(path) == "jobs":
         assert not outside & {"luigi", "xarray"}
-        assert imported_units(path) <= {"errors", "files"}
+        assert imported_units(path) <= {"errors", "files", "machine"}
 
 
 def test_importing_the_tasks_leaves_no_folder_no_handlers_and_no_warnings(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.resources import JobOptions, Resources, own_names, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, submit_driver
 from espo_luigi.jobs.schedulers.script import ScriptValues, checked, safe
 from espo_luigi.jobs.schedulers.slurm import memory_asked, sizes
-from espo_luigi.jobs.settings import JobOptions, Site, own_names
+from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
 

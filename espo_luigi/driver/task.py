@@ -38,8 +38,7 @@ from espo_luigi.driver.task_classes import (
 )
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
-from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.settings import JobOptions
+from espo_luigi.jobs.resources import JobOptions, Resources
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",

@@ -16,17 +16,17 @@ from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, done, seconds_of
-from espo_luigi.jobs.resources import GIB, Resources, mib
+from espo_luigi.jobs.resources import ARRAY, GIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.settings import ARRAY, STEPS, BatchSettings
+from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class BatchEngine:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
         store = self._manager.store
         record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
-        return record is not None and record.state in (SUBMITTING, SUBMITTED)
+        return record is not None and record.is_out
 
     def stop(self, order_id: str) -> None:
         """Cancel all jobs of this run, once, whichever order is to be stopped first."""

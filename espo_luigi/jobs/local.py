@@ -29,8 +29,9 @@ from espo_luigi.jobs.order import (
     end_of_log,
     seconds_of,
 )
-from espo_luigi.jobs.resources import GIB, Resources, machine_cpus, machine_memory
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
+from espo_luigi.machine import machine_cpus, machine_memory
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.resources import GIB, Resources
-from espo_luigi.jobs.settings import JobOptions
+from espo_luigi.jobs.resources import GIB, JobOptions, Resources
 
 # Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
 # Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,
@@ -33,10 +32,11 @@ _RESULT = ".result.json"
 
 
 class JobState(enum.StrEnum):
-    """Where a job stands.
+    """Where a job stands; the same codes in `run.json`, `espo status`, on the page and in records.
 
     The first seven follow from the scheduler's word, the job's files and the driver's plans. The last two are
-    outcomes: the driver does nothing more about the job.
+    outcomes: the driver does nothing more about the job. A record is READY, SUBMITTING, QUEUED (confirmed by an id; it
+    may run by now), SUCCEEDED or FAILED.
     """
 
     READY = "ready"  # to be submitted, or waiting for room on this machine

@@ -1,16 +1,13 @@
-"""The resources of a task, in the units of Slurm and of Dask, and checks that both agree.
+"""What a job asks for: its resources, in the units of Slurm and of Dask, and the options that every scheduler takes.
 
 Slurm's ``60GB`` is 60 GiB, but Dask's is 60 x 10^9 bytes. This module computes in bytes and writes Slurm's notation.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-
-import psutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from espo_luigi.errors import SizingError
 
@@ -149,74 +146,46 @@ class Resources:
         return replace(self, n_workers=n_workers, cpus_per_task=n_cpus - n_cpus % n_workers, memory=memory)
 
 
-def machine_cpus() -> int:
-    """Return the CPUs that this process may use: of its affinity, or its cgroup's quota if that is less."""
-    quota = cgroup_cpu_quota(_own_cgroup(), Path("/sys/fs/cgroup"))
-    there = len(os.sched_getaffinity(0))
-    # A part of a CPU is no place for a job; a job needs one in any case.
-    return there if quota is None else max(1, min(there, int(quota)))
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of a job that every scheduler takes, besides CPUs, memory and time.
 
-
-def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its cgroup's if that is less."""
-    limit = cgroup_memory_limit(_own_cgroup(), Path("/sys/fs/cgroup"))
-    total = int(psutil.virtual_memory().total)
-    return total if limit is None else min(total, limit)
-
-
-def _own_cgroup() -> str:
-    try:
-        return Path("/proc/self/cgroup").read_text()
-    except OSError:
-        return ""
-
-
-def cgroup_cpu_quota(own: str, root: Path) -> float | None:
-    """Return the least number of CPUs that the cgroups in `own` and all above them allow; None without any quota.
-
-    The parameters are those of `cgroup_memory_limit`. A container has such a quota (``docker run --cpus 1``).
+    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
+    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
+    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
+    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
+    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
+    in ``ESPO_NODE_SCRATCH``.
     """
-    quotas = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            quotas += [text.split() for text in _texts_upward(root, path, "cpu.max")]
-        elif "cpu" in controllers.split(","):
-            folder = root / controllers if (root / controllers).is_dir() else root / "cpu"
-            amounts, periods = (_texts_upward(folder, path, f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-            quotas += [list(pair) for pair in zip(amounts, periods, strict=False)]
-    known = [(int(amount), int(period)) for amount, period in quotas if amount.isdecimal() and period.isdecimal()]
-    return min((amount / period for amount, period in known if amount and period), default=None)
+
+    exclude: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+    setup: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    scratch: str | None = None
+    python: str = ""
 
 
-def cgroup_memory_limit(own: str, root: Path) -> int | None:
-    """Return the lowest memory limit, in bytes, of the cgroups in `own` and of all above them; None without any.
+@dataclass(frozen=True)
+class PackOptions(JobOptions):
+    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
 
-    Slurm limits the step or the job, which are above the leaf that a process is in.
-
-    Parameters
-    ----------
-    own
-        What ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1).
-    root
-        Where cgroups are mounted: ``/sys/fs/cgroup``.
-    """
-    limits = []
-    for line in own.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            limits += _limits_upward(root, path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits_upward(root / "memory", path, "memory.limit_in_bytes")
-    return min(limits, default=None)
+    pack: str | None = None
+    bundle: str | None = None
+    pack_at_once: str | None = None
+    pack_per_step: str | None = None
+    step_options: Mapping[str, str] = field(default_factory=dict)
 
 
-def _limits_upward(mount: Path, path: str, name: str) -> list[int]:
-    return [int(limit) for limit in _texts_upward(mount, path, name) if limit.isdecimal()]
+# The kinds of `bundle`: see `bundles.model`.
+STEPS, ARRAY, PILOT = "steps", "array", "pilot"
+
+PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
+# The options that are lists, and those that map names to values; all other options are text.
+LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
+TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
 
 
-def _texts_upward(mount: Path, path: str, name: str) -> list[str]:
-    relative = Path(path.lstrip("/"))
-    # In a container the path may be the host's: the mount itself then holds the container's limit.
-    files = [mount / folder / name for folder in (relative, *relative.parents)]
-    return [file.read_text().strip() for file in files if file.is_file()]
+def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
+    """Return the names of the options that only this scheduler has."""
+    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)

@@ -1,16 +1,13 @@
-"""The settings of a scheduler's engine: the options of a job, a site's rules, the driver's waits, and the engine's own.
-
-`BatchSettings` is read from luigi.cfg once and handed down.
-"""
+"""The settings of a scheduler's engine and the rules of its site: one frozen value, read once and handed down."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.resources import JobOptions, Resources, parse_memory, parse_time
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
@@ -26,51 +23,6 @@ AMOUNTS: Mapping[str, Callable[[str], int]] = {
 _OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
 
 _WARNING_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """The options of a job that every scheduler takes, besides CPUs, memory and time.
-
-    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
-    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
-    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
-    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
-    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
-    in ``ESPO_NODE_SCRATCH``.
-    """
-
-    exclude: tuple[str, ...] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
-    setup: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    scratch: str | None = None
-    python: str = ""
-
-
-@dataclass(frozen=True)
-class PackOptions(JobOptions):
-    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
-
-    pack: str | None = None
-    bundle: str | None = None
-    pack_at_once: str | None = None
-    pack_per_step: str | None = None
-    step_options: Mapping[str, str] = field(default_factory=dict)
-
-
-# The kinds of `bundle`: see `bundles.model`.
-STEPS, ARRAY, PILOT = "steps", "array", "pilot"
-
-PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
-# The options that are lists, and those that map names to values; all other options are text.
-LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
-TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
-
-
-def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
-    """Return the names of the options that only this scheduler has."""
-    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -163,8 +115,6 @@ class Patience:
     longest_refusal: float = 300.0
     # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
     cycle: float = 2.0
-    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
-    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
     # Records of cancelled jobs are written as soon as a file system that fails works again.
     writing_down: float = 30.0
     # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.

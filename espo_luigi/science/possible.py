@@ -1,14 +1,22 @@
-"""What daily values can be: the table for raw data, references and products, and small defects of raw data repaired."""
+"""What daily values can be: the table for raw data, references and products, and small defects of raw data repaired.
+
+The place of an impossible value is named by its date, latitude and longitude, in any calendar and on any grid.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
+import dask.array
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.choices import CANONICAL_UNITS
+from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.units import convert_to
 
 # The lowest and the highest possible value of a variable.
@@ -54,20 +62,68 @@ def limits_in(name: str, units: str, table: Mapping[str, Limits] = POSSIBLE) -> 
 
 def require_possible(da: xr.DataArray) -> xr.DataArray:
     """Return the same raw data, which raise `DataError` where a value is beyond `OF_RAW_DATA`; lazy on dask."""
-    low, high = limits_in(str(da.name), str(da.attrs.get("units", "")), OF_RAW_DATA)
+    units = str(da.attrs.get("units", ""))
+    low, high = limits_in(str(da.name), units, OF_RAW_DATA)
 
-    def look(values: np.ndarray) -> np.ndarray:
+    def look(values: np.ndarray, beside: Mapping[str, np.ndarray]) -> np.ndarray:
         wrong = (values < low) | (values > high) | np.isinf(values)
         if wrong.any():
             raise DataError(
-                f"{da.name} has {int(wrong.sum())} impossible values after its repairs, such as {values[wrong][0]:g}; "
-                f"expected {low:g} to {high:g} {da.attrs.get('units', '')}. Add rows to "
+                f"{da.name} has {int(wrong.sum())} impossible values after its repairs, such as "
+                f"{first_of(wrong, values, units, beside)}; expected {low:g} to {high:g} {units}. Add rows to "
                 "`extraction.simulation.repairs` (the table of InputCheck has them), or exclude the simulation."
             )
         return values
 
-    checked: xr.DataArray = xr.apply_ufunc(look, da, dask="parallelized", output_dtypes=[da.dtype], keep_attrs=True)
-    return checked
+    return da.copy(data=over_blocks(da, look, places_of(da)))
+
+
+def places_of(da: xr.DataArray) -> dict[str, xr.Variable]:
+    """Return the coordinates that tell where a value is: member, date (as text), latitude and longitude, if any."""
+    found = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
+    if "time" in found:
+        found["time"] = xr.Variable(found["time"].dims, np.vectorize(day_of, otypes=["U10"])(found["time"].values))
+    return found
+
+
+def over_blocks(
+    da: xr.DataArray,
+    look: Callable[[np.ndarray, dict[str, np.ndarray]], np.ndarray],
+    beside: Mapping[str, xr.Variable],
+    **options: Any,
+) -> Any:
+    """Return what `look` makes of each block and of the same part of `beside`; lazy if `da` is on dask.
+
+    In `beside` are variables on some of the dimensions of `da`; a block has length 1 along the others. `options` are
+    those of `dask.array.map_blocks`.
+    """
+    parts = [part_beside(da, variable) for variable in beside.values()]
+    whole = partial(_look_at_block, look=look, names=tuple(beside))
+    if da.chunks is None:
+        return whole(da.values, *(part.compute() for part in parts))
+    return dask.array.map_blocks(whole, da.data, *parts, **{"dtype": da.dtype, "meta": da.data._meta} | options)
+
+
+def part_beside(da: xr.DataArray, variable: xr.Variable) -> dask.array.Array:
+    """Return a variable on some of the dimensions of `da`, with all of its dimensions, in its chunks."""
+    chunks = {dim: da.variable.chunksizes.get(dim, -1) for dim in variable.dims}
+    return variable.to_base_variable().chunk(chunks).set_dims(list(da.dims)).data
+
+
+def _look_at_block(block: np.ndarray, *parts: np.ndarray, look: Callable[..., Any], names: tuple[str, ...]) -> Any:
+    return look(block, dict(zip(names, parts, strict=True)))
+
+
+def first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping[str, np.ndarray]) -> str:
+    """Return the first wrong value and its place: ``345 K on 2030-07-10 at latitude 45.5, longitude -73.25``."""
+    first = tuple(np.argwhere(wrong)[0])
+    place = {name: np.broadcast_to(one, wrong.shape)[first] for name, one in beside.items()}
+    words = [f"{values[first]:g} {units}".rstrip()]
+    words += [f"of {place[REALIZATION]}"] if REALIZATION in place else []
+    words += [f"on {place['time']}"] if "time" in place else []
+    if "lat" in place and "lon" in place:
+        words.append(f"at latitude {place['lat']:.6g}, longitude {place['lon']:.6g}")
+    return " ".join(words)
 
 
 def credible(ds: xr.Dataset) -> xr.Dataset:

@@ -12,7 +12,8 @@ import xarray as xr
 from espo_luigi.config.perfect_model import METHODS_BY_NAME
 from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
-from espo_luigi.jobs.resources import Resources, machine_cpus
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.machine import machine_cpus
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.diagnose import perfect_model

@@ -15,7 +15,8 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.driver.run.run import walk
 from espo_luigi.driver.settings.espo import power
-from espo_luigi.jobs.resources import Resources, machine_cpus
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.machine import machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import samples, stack
 from espo_luigi.science.diagnose import aspects, flags, summaries, uncalibrated

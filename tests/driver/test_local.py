@@ -33,7 +33,8 @@ from espo_luigi.jobs import retry
 from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import Resources, machine_cpus
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.machine import machine_cpus
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 

@@ -10,7 +10,7 @@ import sys
 class Nowhere:
     def find_spec(self, name, path=None, target=None):
         outside = name.split(".")[0] in ("luigi", "sciluigi", "xarray")
-        known = ("jobs", "errors", "files", "redaction")
+        known = ("jobs", "errors", "files", "machine", "redaction")
         if outside or (name.startswith("espo_luigi.") and name.split(".")[1] not in known):
             raise ModuleNotFoundError(f"{name} is blocked")
 

@@ -54,8 +54,15 @@ def test_values_that_are_impossible_after_the_repairs_are_refused(value: float, 
     sound = xr.DataArray(usual, dims="time", name="tasmax", attrs={"units": units}).chunk(time=1)
     xr.testing.assert_identical(require_possible(sound).compute(), sound.compute())
     checked = require_possible(sound.where([True, False, True], value))
-    with pytest.raises(DataError, match=f"1 impossible values after its repairs, such as {value:g}; expected"):
+    with pytest.raises(DataError, match=f"1 impossible values after its repairs, such as {value:g} {units}; expected"):
         checked.compute()
+
+
+def test_a_value_that_is_impossible_after_the_repairs_is_named_with_its_date_and_cell() -> None:
+    raw = weather(("2000", "2001"), 1)["tasmax"].chunk(time=100)
+    raw = raw.where((raw.time != raw.time[400]) | (raw.lat != 46) | (raw.lon != -69), 999)
+    with pytest.raises(DataError, match="such as 999 K on 2001-02-05 at latitude 46, longitude -69; expected"):
+        require_possible(raw).compute()
 
 
 def weather(years: tuple[str, str], seed: int) -> xr.Dataset:

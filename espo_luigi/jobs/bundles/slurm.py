@@ -14,7 +14,7 @@ from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import BundleText, BundleValues
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
@@ -28,7 +28,6 @@ from espo_luigi.jobs.schedulers.script import (
     shell_text,
 )
 from espo_luigi.jobs.schedulers.slurm import DIRECTIVE, directives, header_lines, memory_asked, sizes
-from espo_luigi.jobs.settings import ARRAY, PILOT, STEPS
 
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"

@@ -38,9 +38,10 @@ from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
-from espo_luigi.jobs.resources import GIB, Resources, machine_memory, render_memory
+from espo_luigi.jobs.resources import GIB, Resources, render_memory
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
+from espo_luigi.machine import end_with, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -287,7 +288,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
-            os._exit(hand_over())
+            end_with(hand_over)
 
     threading.Thread(target=watch, daemon=True).start()
     try:

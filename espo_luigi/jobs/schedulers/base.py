@@ -7,7 +7,7 @@ parsers from a module beside it. `commands.Commands` alone runs the commands. A 
 |------------------------------|----------------------------------------------------------------------------|
 | the options of a job         | `OPTIONS`                                                                  |
 | the script and its log       | `render`, `header`, `log_pattern`, `log_path`                              |
-| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
+| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `environment_script` |
 | following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
 | jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
 | stopping                     | `cancellations`, `has_ended`                                               |
@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from espo_luigi.jobs.resources import PackOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.settings import PackOptions
 
 
 class Phase(enum.Enum):
@@ -230,7 +230,7 @@ class Scheduler(Protocol):
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
         """Return the environment of the scheduler's commands."""
 
-    def handed_on(self, environ: Mapping[str, str], /) -> str:
+    def environment_script(self, environ: Mapping[str, str], /) -> str:
         """Return bash that gives a job the environment of its submission; empty if the scheduler does that itself."""
 
     def job_id(self, environ: Mapping[str, str], /) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.resources import MIB, PackOptions, mib
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
@@ -40,7 +40,6 @@ from espo_luigi.jobs.schedulers.script import (
     safe,
     shell_text,
 )
-from espo_luigi.jobs.settings import PackOptions
 
 NAME = "Grid Engine"
 SUBMIT = "qsub"
@@ -292,7 +291,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return lines of bash that give a job this environment: with ``-V``, qstat would show it to every user."""
     names = sorted(name for name in environ if VARIABLE_NAME.fullmatch(name) and name not in _OF_EACH_JOB)
     return "".join(f"export {name}={_quoted(environ[name])}\n" for name in names if not name.startswith(_PREFIXES))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.settings import JobOptions
+from espo_luigi.jobs.resources import JobOptions
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _SCRATCH = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
@@ -42,7 +42,7 @@ class ScriptValues:
     """The values of a submission's script.
 
     `log_pattern` is the log's path with the scheduler's placeholders. The job that does the work writes its id to
-    `claim_file`. The command starts in `workdir`. `Commands.hand_on` has written the job's environment to
+    `claim_file`. The command starts in `workdir`. `Commands.write_environment` has written the job's environment to
     `environment_file`, if the scheduler needs that. The job gets a signal `warning_seconds` before its end, if the
     scheduler can send it (0: none).
     """

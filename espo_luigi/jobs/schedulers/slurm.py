@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, Resources, mib
+from espo_luigi.jobs.resources import (
+    ARRAY,
+    MIB,
+    PACKING,
+    PILOT,
+    STEPS,
+    JobOptions,
+    PackOptions,
+    Resources,
+    mib,
+    own_names,
+)
 from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only as this is a `Scheduler`
@@ -32,7 +43,6 @@ from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only 
     says_out_of_memory,
     submitted_id,
 )
-from espo_luigi.jobs.settings import ARRAY, PACKING, PILOT, STEPS, JobOptions, PackOptions, own_names
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
@@ -259,7 +269,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return nothing: sbatch hands the environment on, and shows it only to the job's owner and Slurm's operators."""
     return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.machine import given_cpus
 from espo_luigi.science import seeds
 from espo_luigi.science.adjust.training import (
     ATTRIBUTE,
@@ -335,5 +335,5 @@ def _fraction(arguments: Mapping[str, Any]) -> float:
 
 
 def _threads() -> int:
-    """All cores if this process computes a block at a time, or 1 if Dask runs a block in each of its threads."""
-    return len(os.sched_getaffinity(0)) if threading.current_thread() is threading.main_thread() else 1
+    """All CPUs given if this process computes a block at a time, or 1 if Dask runs a block in each of its threads."""
+    return given_cpus() if threading.current_thread() is threading.main_thread() else 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal
 
 import dask.array
@@ -14,8 +15,10 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
-from espo_luigi.science.possible import POSSIBLE, Limits, limits_in
+from espo_luigi.science.possible import POSSIBLE, Limits, first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
+
+logger = logging.getLogger(__name__)
 
 # A coordinate of extracted data, and a global attribute of their products.
 INCOMPLETE = "incomplete"
@@ -137,7 +140,7 @@ def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int, days: int | Non
         data=dask.array.map_blocks(
             _refuse_gaps,
             ordered.data,
-            _cut_like(ordered, land),
+            part_beside(ordered, land.variable),
             dtype=da.dtype,
             meta=ordered.data._meta,
             options=options,
@@ -149,7 +152,7 @@ def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> das
     """The number of land cells without data in each chunk of time, summed over the blocks of cells."""
     ordered = da.transpose(..., *land.dims)
     data = dask.array.asarray(ordered.data)
-    cells = _cut_like(ordered, land)
+    cells = part_beside(ordered, land.variable)
     length = days or max(data.chunks[0])
     chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
     found = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
@@ -174,37 +177,40 @@ def with_possible_values(
     DataError
         With "fail", when it is computed: at the first block with an impossible value.
     """
+    variables = {name: ds[name].transpose(..., *land.dims) for name in over_time(ds, land)}
     if on_impossible == "fail":
-        return ds.assign({name: _looked_at(ds, name, land, table, _refuse_impossible) for name in over_time(ds, land)})
-    lazy = [
-        _looked_at(ds, name, land, table, _count_impossible).data.sum(dtype=np.int64) for name in over_time(ds, land)
-    ]
-    number = sum(map(int, dask.compute(*lazy)))
+        checked = {name: _looked_at(da, ds, land, table, _refuse_impossible) for name, da in variables.items()}
+        return ds.assign({name: variables[name].copy(data=data) for name, data in checked.items()})
+    number = 0
+    counts = dask.compute(*(_looked_at(da, ds, land, table, _count_impossible) for da in variables.values()))
+    for name, blocks in zip(variables, counts, strict=True):
+        found = [(count, first) for count, first in blocks.flat if count]
+        number += (of_variable := sum(count for count, _ in found))
+        if found:
+            logger.warning(
+                "the product has %d impossible values of %s, the first of them %s, which `clean_up.on_impossible: "
+                "warn` lets through",
+                of_variable,
+                name,
+                found[0][1],
+            )
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
 
 
 def _looked_at(
-    ds: xr.Dataset, name: str, land: xr.DataArray, table: Mapping[str, Limits], look: Callable[..., np.ndarray]
-) -> xr.DataArray:
-    """Return a variable of which a function has looked at each block."""
-    ordered = ds[name].transpose(..., *land.dims)
-    low, high = limits_in(name, str(ordered.attrs.get("units", "")), table)
-    options = {
-        "name": name,
-        "low": low,
-        "high": high,
-        "units": str(ordered.attrs.get("units", "")),
-        "may_lack": _may_lack_values(ds.attrs, land, name),
-    }
+    da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits], look: Callable[..., np.ndarray]
+) -> Any:
+    """Return what a function makes of each block of a variable."""
+    name, units = str(da.name), str(da.attrs.get("units", ""))
+    low, high = limits_in(name, units, table)
+    may_lack = _may_lack_values(ds.attrs, land, name)
+    beside = {"land": land.variable, **places_of(da)}
     # tasmin must not be above tasmax.
-    above = [ds["tasmax"].transpose(*ordered.dims)] if name == "tasmin" and "tasmax" in ds else []
-    if ordered.chunks is None:
-        others = [one.values for one in above]
-        return ordered.copy(data=look(ordered.values, land.values[None], *others, options=options))
-    blocks = [ordered.data, _cut_like(ordered, land), *(one.chunk(ordered.chunksizes).data for one in above)]
-    return ordered.copy(
-        data=dask.array.map_blocks(look, *blocks, dtype=ordered.dtype, meta=ordered.data._meta, options=options)
-    )
+    beside |= {"tasmax": ds["tasmax"].variable} if name == "tasmin" and "tasmax" in ds else {}
+    one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
+    options = one_each if look is _count_impossible else {}
+    told = {"name": name, "units": units, "low": low, "high": high, "may_lack": may_lack}
+    return over_blocks(da, partial(look, told=told), beside, **options)
 
 
 def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
@@ -219,45 +225,35 @@ def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) ->
     return is_told or allowed_gaps(attrs, land) > 0
 
 
-def _impossible(block: np.ndarray, land: np.ndarray, *above: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
-    found = (block < options["low"]) | (block > options["high"]) | np.isinf(block)
-    for other in above:
-        found |= block > other
-    return found if options["may_lack"] else found | (np.isnan(block) & land)
+def _impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
+    found = (block < told["low"]) | (block > told["high"]) | np.isinf(block)
+    if "tasmax" in beside:
+        found |= block > beside["tasmax"]
+    return found if told["may_lack"] else found | (np.isnan(block) & beside["land"])
 
 
-def _count_impossible(block: np.ndarray, *others: np.ndarray, options: Mapping[str, Any]) -> np.ndarray:
-    """Return 1 where a value is impossible, else 0."""
-    return _impossible(block, *others, options=options).astype(block.dtype)
+def _count_impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
+    """Return a single element: the number of impossible values, and the first with its place."""
+    found = _impossible(block, beside, told)
+    counted = np.empty((1,) * block.ndim, object)
+    counted.flat[0] = int(found.sum()), first_of(found, block, told["units"], beside) if found.any() else ""
+    return counted
 
 
-def _refuse_impossible(
-    block: np.ndarray, *others: np.ndarray, options: Mapping[str, Any], block_info: Any = None
-) -> np.ndarray:
-    found = _impossible(block, *others, options=options)
+def _refuse_impossible(block: np.ndarray, beside: Mapping[str, np.ndarray], told: Mapping[str, Any]) -> np.ndarray:
+    found = _impossible(block, beside, told)
     if not found.any():
         return block
-    first = tuple(map(int, np.argwhere(found)[0]))
-    corner = [begin for begin, _ in block_info[0]["array-location"]] if block_info else [0] * block.ndim
-    place = ", ".join(str(begin + at) for begin, at in zip(corner, first, strict=True))
-    units = f" {options['units']}" if options["units"] else ""
-    limited = np.isfinite([options["low"], options["high"]]).all()
-    limits = [f"{options['low']:g} to {options['high']:g}{units}"] if limited else ["finite values"]
-    limits += ["not above tasmax"] if len(others) > 1 else []
-    value = f"{block[first]:g}{units}"
+    limited = np.isfinite([told["low"], told["high"]]).all()
+    limits = f"{told['low']:g} to {told['high']:g} {told['units']}".rstrip() if limited else "finite values"
     raise DataError(
-        f"{options['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
-        f"first of them {value} (day, row and column {place}, counted from 0); expected "
-        f"{', '.join(limits)}. Each land cell needs a value on each day. "
+        f"{told['name']} of the product would have {int(found.sum())} impossible values among {block.size}, the "
+        f"first of them {first_of(found, block, told['units'], beside)}; expected "
+        f"{limits}{', not above tasmax' if 'tasmax' in beside else ''}. Each land cell needs a value on each day. "
         "Look at the raw values of that variable (the table of InputCheck, `espo explain`) and correct them, "
         "or exclude the simulation. `clean_up.on_impossible: warn` publishes such values, and counts them in the "
         f"attribute {IMPOSSIBLE_VALUES}."
     )
-
-
-def _cut_like(da: xr.DataArray, land: xr.DataArray) -> dask.array.Array:
-    sizes = [da.variable.chunksizes.get(dim, (da.sizes[dim],)) for dim in land.dims]
-    return dask.array.from_array(land.values[None], chunks=((1,), *sizes))
 
 
 def _refuse_gaps(block: np.ndarray, land: np.ndarray, *, options: Mapping[str, Any]) -> np.ndarray:

@@ -11,7 +11,7 @@ from espo_luigi.driver.board import BegunTask, Board
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import column_of, status_of
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.order import JobState, Standing
@@ -45,7 +45,7 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board = Board()
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
-    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id=row.job_id)
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id=row.job_id)
     standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
     board.tell(task.task_id, standing)
     return board
@@ -74,7 +74,7 @@ def test_each_scheduler_is_quoted_in_its_own_words(
     of_slurm = status_lines(told(task, ROWS["PENDING"], "slurm").snapshot())
     assert "  1 job(s), Priority: other people's jobs go first" in of_slurm
     get_config().set("espo", "engine", "sge")
-    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=SUBMITTED, job_id="7")
+    record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id="7")
     trace = dataclasses.replace(trace_of("Echo", task.wildcards), record=record)
     for state, said in {"Eqw": "Eqw (qstat -j 7 says why)", "qw": "qw (no reason given)"}.items():
         monkeypatch.setattr(Commands, "one", lambda *_, state=state: of_sge("7", state))

@@ -16,7 +16,8 @@ from toy_tasks import run
 from espo_luigi.driver.board import board
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.errors import ProcessLimitError
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.order import JobState
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -98,7 +99,7 @@ def third_task_has_no_thread(monkeypatch: pytest.MonkeyPatch, own_workdir: Path)
             started.append(thread.name)
             deadline = time.monotonic() + 30
             while len(started) == 3 and time.monotonic() < deadline:
-                if [record.state for record in store.all()] == [SUBMITTED] * 2:
+                if [record.state for record in store.all()] == [JobState.QUEUED] * 2:
                     raise RuntimeError("can't start new thread")
                 time.sleep(0.05)
         start(thread)

@@ -21,8 +21,8 @@ from espo_luigi.jobs.bundles.model import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome, Success
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
-from espo_luigi.jobs.settings import ARRAY, PILOT, STEPS
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2)

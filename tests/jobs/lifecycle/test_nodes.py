@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
@@ -11,9 +13,9 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import GIB, JobOptions
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.settings import BatchSettings, JobOptions
+from espo_luigi.jobs.settings import BatchSettings
 
 
 def excluded_by(call: str) -> list[str]:
@@ -246,6 +248,51 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
     grown = next_record(plan(name, request, None), Cause.MEMORY, BatchSettings(retries=1))
     assert plan(name, request, grown).memory_bytes == 15 * GIB
     assert plan(name, work.order("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
+
+
+def sizes_of(call: str) -> list[str]:
+    return [word for word in call.split() if word.startswith(("--mem", "--time", "--cpus"))]
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "cap", "asked"),
+    [
+        ("OUT_OF_MEMORY", {"memory_bytes": 64 * GIB}, {}, "--mem=65536M --time=100"),
+        ("OUT_OF_MEMORY", {"memory_bytes": 5 * GIB}, {}, "--mem=6144M --time=100"),
+        ("OUT_OF_MEMORY", {"memory_bytes": 4 * GIB}, {"memory_cap_bytes": 5 * GIB}, "--mem=5120M --time=100"),
+        ("TIMEOUT", {"time_minutes": 600}, {}, "--mem=4096M --time=600"),
+        ("TIMEOUT", {"time_minutes": 90}, {"time_cap_minutes": 120}, "--mem=4096M --time=120"),
+        ("NODE_FAIL", {"memory_bytes": 2 * GIB, "time_minutes": 30}, {}, "--mem=2048M --time=30"),
+    ],
+)
+def test_a_setting_that_is_changed_counts_for_a_job_that_an_earlier_driver_planned(
+    fake: FakeCluster, work: Work, state: str, now: dict[str, int], cap: dict[str, int], asked: str
+) -> None:
+    before = {"memory_bytes": 4 * GIB, "time_minutes": 100}
+    first = fake.manager(retries=3, patience=replace(PATIENCE, first_refusal=1000, longest_refusal=1000))
+    handle = fake.submitted(work.order("a", **before), first)
+    # A refused submission holds all that follow.
+    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
+    first.submit(work.order("b"))
+    fake.eventually(lambda: first.submitter.held(fake.clock.now()))
+    fake.set_state(state)
+    fake.eventually(lambda: getattr(first.store.load(handle.task), "submission", 0) == 2)
+    first.cancel_all()
+    fake.behave("sbatch")
+    again = fake.submitted(work.order("a", **{**before, **now}, cpus_per_task=3), retries=3, **cap)
+    assert again.task == handle.task
+    assert sizes_of(fake.calls("sbatch")[-1]) == ["--cpus-per-task=3", *asked.split()]
+
+
+def test_a_memory_raised_while_a_job_is_out_counts_for_its_next_try(fake: FakeCluster, work: Work) -> None:
+    first = fake.manager(retries=3)
+    fake.submitted(work.order("a", memory_bytes=4 * GIB), first)
+    first.detach()
+    handle = fake.submitted(work.order("a", memory_bytes=64 * GIB), retries=3)
+    assert handle.standing.job_id == "1"
+    fake.set_state("OUT_OF_MEMORY")
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
+    assert f"--mem={64 * 1024}M" in fake.calls("sbatch")[-1]
 
 
 def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_driver_planned(

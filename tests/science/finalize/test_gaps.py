@@ -6,6 +6,7 @@ from typing import Literal
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -218,10 +219,32 @@ def test_an_impossible_value_refuses_a_product_and_is_named_with_its_place(
     land = land_of(scenario())
     with pytest.raises(DataError, match=rf"{said}[^$]*on_impossible: warn") as refusal:
         with_possible_values(made, land, on_impossible="fail").compute()
-    assert "1 impossible values" in str(refusal.value) and "(day, row and column 9, 1, 3" in str(refusal.value)
+    place = f" on {str(made.time.values[9])[:10]} at latitude {float(made.lat[1]):g}, longitude {float(made.lon[3]):g}"
+    assert "1 impossible values" in str(refusal.value) and place in str(refusal.value)
     let_through = with_possible_values(made, land, on_impossible="warn")
     assert let_through.attrs == {IMPOSSIBLE_VALUES: 1}
     xr.testing.assert_equal(let_through, made)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("shape", ["rotated", "cells", "members"])
+def test_the_place_of_an_impossible_value_is_named_on_any_grid_and_in_any_calendar(
+    shape: str, blocks: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = xr.date_range("2001-02-25", periods=12, calendar="360_day", use_cftime=True)
+    lat = xr.DataArray(np.arange(12.0).reshape(3, 4) + 45, dims=("rlat", "rlon"))
+    made = xr.Dataset({"tasmax": xr.full_like(lat, 290).expand_dims(time=time)}).assign_coords(lat=lat, lon=lat - 120)
+    made = made if shape == "rotated" else made.stack(loc=("rlat", "rlon")).reset_index("loc", drop=True)
+    made["tasmax"] = made["tasmax"].where((made.time != time[5]) | (made.lat != 53), 345).assign_attrs(units="K")
+    land, place = made["lat"] > 0, "on 2001-02-30 at latitude 53, longitude -67"
+    if shape == "members":
+        made = xr.concat([made.where(made != 345, 300), made], pd.Index(["A", "B"], name="realization"))
+        place = f"of B {place}"
+    made = made.chunk(time=7, **{land.dims[-1]: 2}) if blocks else made
+    with pytest.raises(DataError, match=f"the first of them 345 K {place}; expected"):
+        with_possible_values(made, land, on_impossible="fail").compute()
+    with_possible_values(made, land, on_impossible="warn")
+    assert f"1 impossible values of tasmax, the first of them 345 K {place}, which" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["fail", "warn"])

@@ -101,6 +101,14 @@ def _give_up(error: SecondDriverError) -> None:
 _held = HeldLocks(_give_up)
 
 
+def stop_engines() -> None:
+    """End all jobs of this run."""
+    with _lock:
+        running = list(_engines.values())
+    for one in running:
+        one.stop()
+
+
 def close_engines(*, detach: bool = False) -> None:
     """End all engines and give up the folders; with `detach`, the jobs are left to the next driver."""
     with _lock:

@@ -266,8 +266,8 @@ class SlurmTask(KnownParameters, luigi.Task):
             raise
 
     def on_kill(self) -> None:
-        """Stop this task's job; called when the run is stopped."""
-        engine(settings().engine).stop(self.task_id)
+        """End this task's job, which takes longer than Luigi lets it; the run goes on."""
+        engine(settings().engine).cancel(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
         """Return this task's job, for the current engine or the named one."""

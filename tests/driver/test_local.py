@@ -307,7 +307,7 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     eventually((tmp_path / "pid").exists)
-    local.stop(task.task_id)
+    local.stop()
     thread.join(30)
     assert not thread.is_alive()
     assert "stopped with the run" in str(failures[0])

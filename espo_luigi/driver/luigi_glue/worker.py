@@ -22,7 +22,7 @@ from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
-from espo_luigi.driver.engines import close_engines, engine, hold_folders
+from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
 from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
@@ -326,6 +326,8 @@ class EspoWorker(luigi.worker.Worker):
         detaching = isinstance(error, Detach | ProcessLimitError)
         if detaching:
             self._running_tasks.clear()
+        elif any(one.is_alive() for one in self._running_tasks.values()):
+            stop_engines()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
         tell_the_end()

@@ -30,7 +30,7 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
+from espo_luigi.jobs.local import Forks, LocalEngine, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -294,7 +294,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
-    local = LocalEngine(LocalSettings((*JOB_COMMAND, "--serve")))
+    local = LocalEngine(Forks((*JOB_COMMAND, "--serve")))
     task = toy_tasks.Sleep(n=60, folder=str(tmp_path))
     failures: list[BaseException] = []
 

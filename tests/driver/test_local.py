@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,14 +216,14 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_
 
 def test_slots_never_hand_out_more_than_there_is() -> None:
     slots = Slots({"": Room(3, 10 * 2**30)})
-    busy, most, lock = [0], [0], threading.Lock()
+    busy, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=60)
 
     def take() -> None:
         with slots.taken(Resources(1, 1, "3GB")):
             with lock:
                 busy[0] += 1
                 most[0] = max(most[0], busy[0])
-            time.sleep(0.02)
+            three.wait()  # until three are busy
             with lock:
                 busy[0] -= 1
 

@@ -542,12 +542,12 @@ class JobManager:
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""
         now = self._clock.now()
-        excused = self._nodes.learn(job, cause, now)
+        self._nodes.ended(job, cause, now)
         if cause is Cause.CONFIGURATION and job.adopted:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        return next_record(job.record, cause, self.settings, job.node, excused, job.blocks_done > 0)
+        return next_record(job.record, cause, self.settings, job.node, progressed=job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)

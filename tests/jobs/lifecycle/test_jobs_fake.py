@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_clock import RunningClock
+from fake_clock import FakeClock, RunningClock
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
@@ -421,19 +421,14 @@ def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
 
 
 def test_a_rate_is_kept_by_all_threads_together() -> None:
-    limit, times = RateLimit(20.0), []
-
-    def call() -> None:
-        limit.wait()
-        times.append(time.monotonic())
-
-    threads = [threading.Thread(target=call) for _ in range(6)]
+    clock = FakeClock()
+    began, limit = clock.now(), RateLimit(20.0, clock)
+    threads = [threading.Thread(target=limit.wait) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    gaps = [after - before for before, after in zip(sorted(times), sorted(times)[1:], strict=False)]
-    assert min(gaps) >= 0.045
+    assert clock.now() - began == pytest.approx(5 / 20.0)
 
 
 def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(

@@ -29,7 +29,7 @@ from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
+from espo_luigi.jobs.local import Forks, LocalEngine, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -293,7 +293,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
-    local = LocalEngine(LocalSettings((*JOB_COMMAND, "--serve")))
+    local = LocalEngine(Forks((*JOB_COMMAND, "--serve")))
     task = toy_tasks.Sleep(n=60, folder=str(tmp_path))
     failures: list[BaseException] = []
 

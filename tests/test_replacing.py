@@ -58,7 +58,7 @@ ALLOWED = {
     "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
     "report/report_page.py": {"write_bytes"},  # in a partial
     "export/folder.py": {"unlink", "replace_text"},  # the hidden notes, and a hidden neighbour
-    "commands/environment.py": {"write_text"},  # in a folder of `tempfile`
+    "commands/environment.py": {"write_text", "copy"},  # in a folder of `tempfile`; into a partial
     "commands/cli.py": {"write_text"},  # of click's formatter
 }
 

@@ -287,15 +287,16 @@ def is_file_trouble(error: BaseException) -> bool:
     """Return whether a file-system error is among an error's causes: xarray, Zarr and Dask wrap such errors."""
     return any(
         (isinstance(one, OSError) and passes(one)) or any(words in str(one) for words in _WORDS)
-        for one in _chain(error)
+        for one in causes(error)
     )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from or beside."""
     seen: list[BaseException] = []
     to_do: list[BaseException | None] = [error]
     while to_do:
-        one = to_do.pop()
+        one = to_do.pop(0)
         if one is not None and not any(one is other for other in seen):
             seen.append(one)
             yield one

@@ -161,7 +161,7 @@ def status_seconds(n: int) -> dict[str, float]:
 
 
 def _make_state(workdir: Path, n: int, updated: float) -> None:
-    from espo_luigi.driver.run.board import FILE, BegunTask, Board
+    from espo_luigi.driver.board import FILE, BegunTask, Board
     from espo_luigi.jobs.lifecycle.records import Record, RecordStore
     from espo_luigi.jobs.order import JobState, Standing
 

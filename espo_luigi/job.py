@@ -24,7 +24,7 @@ from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
-from espo_luigi.jobs.local.forkserver import serve
+from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
 from espo_luigi.jobs.node.run import allocated, run_order, signs_of_life

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,9 @@ from espo_luigi.science.extract.input_fills import doubtful_fill
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.possible import Limits
-from espo_luigi.science.scopes import cells_in, cut_to
+from espo_luigi.science.scopes import cells_in
+
+logger = logging.getLogger(__name__)
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
 BLOCK_BYTES = 64 * 1024**2
@@ -54,6 +57,7 @@ def examine_match(
     xr_open_kwargs: Mapping[str, Any] | None = None,
     may_lack: Sequence[str] = (),
     masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    scopes: Sequence[tuple[Mapping[str, Any], Mapping[str, Limits]]] = (),
 ) -> list[Problem]:
     """Return the problems of a match's files, each kind once for a file; reads the files once.
 
@@ -62,8 +66,8 @@ def examine_match(
     match : Match
         A result of `Catalog.search`.
     period, regions
-        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`, or a single
-        scope of polygons (`science.scopes.cells_in`). Only this part is read.
+        The part that will be extracted: years, both included, and boxes as of `science.extract.subset_box`. Only this
+        part is read.
     limits
         The possible values of each variable, in canonical units.
     mask_variable
@@ -74,6 +78,8 @@ def examine_match(
         As of `open_match`.
     masked : optional
         A function that takes out the values of cells that will not be used, lazily.
+    scopes : optional
+        Further limits, each of a part of the regions (`science.scopes.cells_in`). A scope without cells is logged.
     """
     held = _open(match, period, dict(xr_open_kwargs or {}))
     problems = held.problems
@@ -91,7 +97,8 @@ def examine_match(
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
-        problems += value_problems(_cut(daily, regions, problems), limits, mask_variable, calibration)
+        cut = _cut(daily, regions, problems)
+        problems += value_problems(cut, limits, mask_variable, calibration, list(_cells_of(scopes, cut, match)))
     return problems
 
 
@@ -227,22 +234,34 @@ def _last_day(raw: RawSeries) -> int:
 def _cut(
     series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
-    """Cut all files to the boxes or polygons; return nothing if these do not fit their grid."""
+    """Cut all files to the boxes; return nothing if these do not fit their grid."""
     first = next((raw for files in series.values() for raw in files), None)
     if first is None:
         return {}
-    boxes = [region for region in regions if "shape" not in region]
     try:
-        inside = [cells_in(first.data.to_dataset(), one["name"], one) for one in regions if one not in boxes]
-
-        def part(raw: RawSeries) -> xr.Dataset:
-            ds = raw.data.to_dataset()
-            return cut_to(ds, inside[0])[0] if inside else subset_boxes(ds, boxes)
-
-        cut = {name: [replace(raw, data=part(raw)[name]) for raw in files] for name, files in series.items()}
+        cut = {
+            name: [replace(raw, data=subset_boxes(raw.data.to_dataset(), regions)[name]) for raw in files]
+            for name, files in series.items()
+        }
     except DataError as error:
         problems.append(Problem("grids", str(error), first.file))
         return {}
-    beyond = (beyond_the_grid(first.data.to_dataset(), region) for region in boxes)
+    beyond = (beyond_the_grid(first.data.to_dataset(), region) for region in regions)
     problems += [Problem("extrapolation", text, first.file) for text in beyond if text]
     return cut
+
+
+def _cells_of(
+    scopes: Sequence[tuple[Mapping[str, Any], Mapping[str, Limits]]],
+    series: Mapping[str, Sequence[RawSeries]],
+    match: Match,
+) -> Iterator[tuple[np.ndarray, Mapping[str, Limits]]]:
+    """Yield the cells of each scope, (y, x), and its limits."""
+    for first in [raw.data for files in series.values() for raw in files][:1]:
+        for scope, limits in scopes:
+            try:
+                cells = cells_in(first.to_dataset(), scope["name"], scope)
+            except DataError as error:
+                logger.warning("%s: the limits of a part of the domain are not looked at: %s", match.id, error)
+                continue
+            yield cells.transpose(*first.dims[1:]).values, limits

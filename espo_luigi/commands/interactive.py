@@ -102,12 +102,11 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
     if not script.is_file():
         raise SubmissionError(f"there is no file {script} to submit; `espo submit luigi …` submits a driver")
     request = request_of(given)
-    answer = Commands(slurm, environ={**os.environ, **request.options.environment}).submit(
-        script_command(request, given, script, words[1:])
-    )
+    commands = Commands(slurm, environ={**os.environ, **request.options.environment})
+    answer = commands.submit(script_command(request, given, script, words[1:]))
     if not answer.ok:
         raise SubmissionError(f"{script} was not submitted: {answer.words}")
-    job_id = slurm.submitted_id(answer.stdout)
+    job_id = commands.id_of(answer)
     return f"{script} is job {job_id}" if job_id else f"{script} was submitted: {answer.words}"
 
 

@@ -82,7 +82,7 @@ class BatchEngine:
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
-            order.report(done(outcome.result))
+            order.on_progress(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome)
@@ -107,8 +107,12 @@ class BatchEngine:
         record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
         return record is not None and record.is_out
 
-    def stop(self, order_id: str) -> None:
-        """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+    def cancel(self, order_id: str) -> None:
+        """Cancel the job of that order, which fails; the others go on."""
+        self._manager.cancel(order_id)
+
+    def stop(self) -> None:
+        """Cancel all jobs of this run."""
         self._ending.set()
         if self._is_first_to_stop():
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())

@@ -206,7 +206,7 @@ class JobOrder:
     stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
-    on_progress: Callable[[Standing], None] | None = None
+    on_progress: Callable[[Standing], None] = lambda _: None
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
@@ -222,11 +222,6 @@ class JobOrder:
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
-
-    def report(self, standing: Standing) -> None:
-        """Pass the standing of the job to `on_progress`."""
-        if self.on_progress is not None:
-            self.on_progress(standing)
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
@@ -245,8 +240,11 @@ class Engine(Protocol):
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds."""
 
-    def stop(self, order_id: str) -> None:
-        """End the job of that order, or all jobs of the run, and start no further ones."""
+    def cancel(self, order_id: str) -> None:
+        """End the job of that order; the others go on."""
+
+    def stop(self) -> None:
+        """End all jobs, and start no further ones."""
 
     def detach(self) -> None:
         """Leave running jobs to the next driver, where they can outlive this one; else stop them."""

@@ -101,11 +101,9 @@ class Patience:
     gather: float = 2.0
     # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
     after_trouble: float = 60.0
-    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
-    # waits take an hour, in which an administrator may notice.
-    broken_nodes: float = 60.0
-    # No wait of a driver that tries again is longer.
-    longest: float = 1800.0
+    # Jobs end at once on all nodes: submission waits before each single try. The six waits take an hour, in which an
+    # administrator may notice.
+    broken_nodes: float = 600.0
     # A cancellation is lost when the controller goes down: it is repeated.
     cancel_again: float = 60.0
     # A job that ends without a result sooner is more likely the node's fault than the task's.

@@ -16,9 +16,9 @@ from typing import Any
 from luigi.configuration import get_config
 from luigi.task import Task
 
+from espo_luigi.driver.board import read_state
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import duration, failures_in, is_alive
-from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
@@ -28,7 +28,7 @@ from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import JobFiles, JobState, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Scheduler

@@ -115,27 +115,19 @@ class InputTask(EspoTask):
         masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
-        boxes = [region.arguments() for region in regions]
-        look = functools.partial(
-            examine_match,
+        (_, flags), *scoped = self.context.config.input_limits
+        return examine_match(
             match,
             period=period,
+            regions=[region.arguments() for region in regions],
+            limits=limits_of(flags),
+            mask_variable=mask_variable,
             calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
             masked=masked,
+            scopes=[(scope, limits_of(narrower)) for scope, narrower in scoped],
         )
-        flags, *scoped = self.context.config.input_limits
-        found = look(regions=boxes, limits=limits_of(flags[1]), mask_variable=mask_variable)
-        for box, limits in scoped:
-            again = look(regions=[box], limits=limits_of(limits))
-            found += [problem for problem in again if problem.kind == "values_out_of_range" and problem not in found]
-            for problem in again:
-                if problem.kind == "grids" and problem not in found:
-                    logger.warning(
-                        "%s: the limits of a part of the domain are not looked at: %s", self.label(), problem.message
-                    )
-        return found
 
     def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
         in_order = sorted(

@@ -25,7 +25,10 @@ from examined_files import (
     where,
 )
 
+from espo_luigi.catalog import examine
 from espo_luigi.catalog.examine import examine_match
+from espo_luigi.catalog.open import open_years
+from espo_luigi.catalog.read import Asset
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import limits_of, value_problems
 
@@ -109,18 +112,36 @@ def test_what_is_outside_of_the_box_or_the_period_does_not_matter(files: Files) 
     assert files.problems(("2001", "2005")) == []
 
 
-def test_limits_in_polygons_are_of_the_cells_inside(files: Files) -> None:
+def test_limits_in_polygons_are_of_the_cells_inside_and_all_files_are_opened_once(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened: list[str] = []
+
+    def counted(asset: Asset, *arguments: Any) -> xr.Dataset:
+        opened.append(asset.path)
+        return open_years(asset, *arguments)
+
+    monkeypatch.setattr(examine, "open_years", counted)
     # A triangle; the corner of its bounding box at 50 degrees north and 253 degrees east lies outside.
     scope = {"name": "QC", "shape": [[[(-108.0, 44.0), (-90.0, 44.0), (-90.0, 51.0), (-108.0, 44.0)]]]}
     files.change("tasmax", 2002, changed_at("tasmax", "2003-07-19", 47.5, 268.0, 320.0))
     files.change("tasmax", 2005, changed_at("tasmax", "2005-07-19", 50.0, 253.0, 321.0))
     limits = limits_of({"tasmax": {"temperature_extremely_high": {"thresh": "40 degC"}}})
-    (found,) = examine_match(files.match, period=("2000", "2005"), regions=[scope], limits=limits)
-    assert where(found)[::3] == ("values_out_of_range", "2003-07-19")
-    assert (found.lat, found.lon, found.count) == (47.5, 268.0, 1)
-    elsewhere = {"name": "QC", "shape": [[[(0.0, 44.0), (9.0, 44.0), (9.0, 51.0), (0.0, 44.0)]]]}
-    (none,) = examine_match(files.match, period=("2000", "2005"), regions=[elsewhere], limits=limits)
-    assert none.kind == "grids" and "holds no cell" in none.message
+    elsewhere = {"name": "Gulf", "shape": [[[(0.0, 44.0), (9.0, 44.0), (9.0, 51.0), (0.0, 44.0)]]]}
+    whole = {"name": "whole", "lon_bnds": (-180.0, 180.0), "lat_bnds": (40.0, 60.0)}
+    hotter = limits_of({"tasmax": {"temperature_extremely_high": {"thresh": "47.5 degC"}}})
+    inside, highest = examine_match(
+        files.match,
+        period=("2000", "2005"),
+        regions=[BOX],
+        limits={},
+        scopes=[(scope, limits), (elsewhere, limits), (whole, hotter)],
+    )
+    assert where(inside)[::3] == ("values_out_of_range", "2003-07-19")
+    assert (inside.lat, inside.lon, inside.count) == (47.5, 268.0, 1)
+    assert (highest.kind, highest.day, highest.count) == ("values_out_of_range", "2005-07-19", 1)
+    assert "the limits of a part of the domain are not looked at: The scope 'Gulf'" in caplog.text
+    assert sorted(opened) == sorted(asset.path for asset in files.match.assets)
 
 
 def test_tasmax_below_tasmin_is_counted_and_its_worst_day_and_cell_named(files: Files) -> None:

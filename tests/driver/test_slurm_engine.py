@@ -1,7 +1,6 @@
 """Luigi tasks as jobs of a real Slurm: the command that users give, its signals, its death and its second coming."""
 
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -43,16 +42,15 @@ def test_a_job_whose_input_went_is_tried_again_once_its_input_is_there_again(dri
 
 
 def test_a_driver_killed_again_and_again_starts_each_task_once(driver: Driver) -> None:
-    moments = random.Random(7)
-    for _ in range(10):
-        process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6")
+    for seconds in (0.0, 0.3, 0.7, 1.2, 2.0):
+        process = driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "4")
         # Before it has its lock, a driver does nothing that its death could harm.
         driver.wait_for_lock(process.pid)
-        time.sleep(moments.uniform(0.0, 2.0))
+        time.sleep(seconds)
         process.kill()
         process.communicate()
     (driver.folder / "go").touch()
-    ended(driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "6"))
+    ended(driver.start("SlowOnesAndGated", "--n", "12", "--seconds", "4"))
     assert driver.starts() == Counter({str(n): 1 for n in range(13)})
     assert len(list(driver.folder.glob("slow-*.txt"))) == 12
 

@@ -17,6 +17,7 @@ from espo_luigi.files import read_json
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 
 BIN = Path(sys.executable).parent
+_LUIGI = "from luigi.cmdline import luigi_run; luigi_run()"
 
 
 class Luigid:
@@ -68,8 +69,10 @@ class Driver:
             "[retcode]\ntask_failed = 30\nscheduling_error = 35\n"
         )
 
-    def start(self, task: str, *arguments: str, luigid: Luigid | None = None) -> subprocess.Popen[str]:
-        command = [str(BIN / "luigi"), "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
+    def start(self, task: str, *arguments: str, luigid: Luigid | None = None, first: str = "") -> subprocess.Popen[str]:
+        """Start `luigi`; a statement of Python's that comes `first` may shorten waits."""
+        luigi = [sys.executable, "-c", f"{first}\n{_LUIGI}"] if first else [str(BIN / "luigi")]
+        command = [*luigi, "--module", "toy_tasks", task, "--folder", str(self.folder), *arguments]
         scheduler = ["--scheduler-url", f"http://127.0.0.1:{luigid.port}"] if luigid else ["--local-scheduler"]
         return subprocess.Popen(
             [*command, *scheduler], cwd=self.folder, env=self.environ, stderr=subprocess.PIPE, text=True

@@ -20,8 +20,8 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
@@ -81,6 +81,8 @@ class JobManager:
         self._incoming: deque[Handle] = deque()
         self._guard = threading.Lock()
         self._closed = False
+        # The ids of orders whose jobs are to end.
+        self._unwanted: set[str] = set()
         # Jobs to submit, jobs under way by task, and how many are over.
         self._ready: deque[Job] = deque()
         self._jobs: dict[str, Job] = {}
@@ -125,6 +127,7 @@ class JobManager:
                 if self._closed:
                     handle.resolve(self._stopped(handle))
                     return handle
+                self._unwanted.discard(order.id)
                 self._handles[task] = handle
                 self._incoming.append(handle)
         self._wake.set()
@@ -135,6 +138,11 @@ class JobManager:
         counts = Counter(job.state for job in list(self._jobs.values()))
         counts[JobState.READY] += len(self._incoming) + len(self._ready)
         return {**counts, **self._ended}
+
+    def cancel(self, order_id: str) -> None:
+        """Cancel the job of one order, which fails unless it has succeeded meanwhile; the others go on."""
+        self._unwanted.add(order_id)
+        self._wake.set()
 
     def cancel_all(self, timeout: float | None = None) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
@@ -194,6 +202,7 @@ class JobManager:
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
+        self._tolerantly(partial(self._end_unwanted, now))
         self._submit_ready()
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
@@ -361,6 +370,16 @@ class JobManager:
 
     # Stopping.
 
+    def _end_unwanted(self, now: float) -> None:
+        for job in [job for job in self._ready if job.order.id in self._unwanted]:
+            self._ready.remove(job)
+            self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
+        for job in list(self._jobs.values()):
+            cancelled, again = job.intent.cancelled, self.settings.patience.cancel_again
+            is_due = job.record.job_id and (cancelled is None or job.lasts(cancelled, now, again))
+            if job.order.id in self._unwanted and is_due:
+                self._guarded(partial(self._cancel, ending=Cause.DRIVER_CANCELLED), job)
+
     def _cancel_orphans(self) -> None:
         unwanted = [] if self._locks.lost else self._watcher.orphans_at_the_end()
         if unwanted and self._is_still_ours():
@@ -491,7 +510,7 @@ class JobManager:
             return
         if cause is Cause.HOPELESS and self._goes_elsewhere(job, cause, job.intent.complaint):
             return
-        following = self._following(job, cause)
+        following = None if job.order.id in self._unwanted else self._following(job, cause)
         if following is None:
             self._finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
         else:
@@ -523,12 +542,12 @@ class JobManager:
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""
         now = self._clock.now()
-        excused = self._nodes.learn(job, cause, now)
+        self._nodes.ended(job, cause, now)
         if cause is Cause.CONFIGURATION and job.adopted:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        return next_record(job.record, cause, self.settings, job.node, excused, job.blocks_done > 0)
+        return next_record(job.record, cause, self.settings, job.node, progressed=job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)

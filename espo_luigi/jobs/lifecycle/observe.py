@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.files import listed_names
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -170,7 +170,8 @@ class Watcher:
         if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
             age = math.inf if job.seen.off_node is None else now - job.seen.off_node
             job.listen(now, between_beats(age, self._settings.beat_seconds))
-        self._submitter.nodes.look(job, now)
+        if job.does_well(now, self._settings.patience.quick):
+            self._submitter.nodes.does_well(job.node, job.seen.off_node)
         job.report("\n".join(self._drained))
 
     def _without_result(self, missing: list[Job], now: float) -> list[Job]:

@@ -328,22 +328,14 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 
 
 def next_record(
-    record: Record,
-    cause: Cause,
-    settings: BatchSettings,
-    node: str = "",
-    excused: bool = False,
-    progressed: bool = False,
+    record: Record, cause: Cause, settings: BatchSettings, node: str = "", progressed: bool = False
 ) -> Record | None:
     """The record of the next submission after `cause`; None if the job is not tried again.
 
-    An end that is known to be the cluster's fault is `excused`. A job that completed a part of its output has
-    `progressed`.
+    A job that completed a part of its output has `progressed`.
     """
     follows = CAUSES[cause]
     retry = Retry.FREE if progressed and follows.goes_on else follows.retry
-    if excused and retry is Retry.CHARGED:
-        retry = Retry.UNCHARGED
     changes: dict[str, Any] = {}
     if follows.other_node and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))

@@ -48,7 +48,7 @@ class Record:
     ending: str = ""  # why the driver cancelled the job: a cause
     cause: str = ""  # why it failed
     history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
-    learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little
+    learnt_memory_bytes: int = 0  # the least amount for the next submission, after less had been too little
     learnt_time_minutes: int = 0
     bundle: str = ""  # the scheduler's name of the job that carries several tasks, or of this element of an array
 

@@ -369,6 +369,6 @@ class Handle:
             return
         self.standing = standing
         try:
-            self.order.report(standing)
+            self.order.on_progress(standing)
         except Exception:  # the listener's error must not stop other jobs
             logger.exception("the progress listener of %s failed", self.task)

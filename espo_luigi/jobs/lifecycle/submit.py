@@ -79,23 +79,32 @@ class Submitter:
         return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
     def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` run's record, if any.
-
-        It asks for no less than an earlier run has learnt to ask for, within the caps.
-        """
-        asked = order.resources
-        learnt_bytes, learnt_minutes = (old.learnt_memory_bytes, old.learnt_time_minutes) if old else (0, 0)
-        return Record(
+        """The first record of a new run of the task, after the `old` run's record, if any."""
+        record = Record(
             task=task,
             rule=order.family,
             wildcards=dict(order.wildcards),
-            memory_bytes=_learnt(asked.memory_bytes, learnt_bytes, self.settings.memory_cap_bytes),
-            time_minutes=_learnt(asked.time_minutes, learnt_minutes, self.settings.time_cap_minutes),
-            learnt_memory_bytes=learnt_bytes,
-            learnt_time_minutes=learnt_minutes,
+            memory_bytes=0,
+            time_minutes=0,
             log_pattern=self._log_pattern(order),
+            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
+            learnt_time_minutes=old.learnt_time_minutes if old else 0,
             # Numbers go on: no name is ever given twice.
-            submission=1 if old is None else old.submission + 1,
+            submission=old.submission + 1 if old else 1,
+        )
+        return self._asking(order, record)
+
+    def _asking(self, order: JobOrder, record: Record) -> Record:
+        """The record with the amounts of its next submission.
+
+        They are those of the order, or what the task has learnt to ask for if that is more, within the caps. Settings
+        may have changed since the record was written.
+        """
+        asked, chosen = order.resources, self.settings
+        return replace(
+            record,
+            memory_bytes=_larger(asked.memory_bytes, record.learnt_memory_bytes, chosen.memory_cap_bytes),
+            time_minutes=_larger(asked.time_minutes, record.learnt_time_minutes, chosen.time_cap_minutes),
         )
 
     def together(self, first: Job, ready: Iterable[Job], most: int, now: float) -> list[Job]:
@@ -116,7 +125,8 @@ class Submitter:
         return self._alone(jobs[0]) if len(jobs) == 1 else self._bundle(tuple(jobs))
 
     def _alone(self, job: Job) -> Submission:
-        record = replace(job.record, state=JobState.SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
+        record = self._asking(job.order, job.record)
+        record = replace(record, state=JobState.SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
         values, path = self._script_values(job.order, record), self._store.script_path(record.name)
         script = self._scheduler.render(values)
         return Submission((job,), (record,), ({path: script},), self._scheduler.submit_command(values, path))
@@ -125,15 +135,16 @@ class Submitter:
         orders = [job.order for job in jobs]
         # The name is unique: members may be bundled again.
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
-        bundle = self._bundle_values(name, orders, [job.record for job in jobs])
+        planned = [self._asking(job.order, job.record) for job in jobs]
+        bundle = self._bundle_values(name, orders, planned)
         text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
         common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
         common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
         names = [bundle.member_name(place) for place in range(len(jobs))]
         records = tuple(
-            replace(job.record, state=JobState.SUBMITTING, bundle=name, log_pattern=member.log_pattern)
-            for job, name, member in zip(jobs, names, bundle.members, strict=True)
+            replace(record, state=JobState.SUBMITTING, bundle=name, log_pattern=values.log_pattern)
+            for record, name, values in zip(planned, names, bundle.members, strict=True)
         )
         return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
@@ -177,7 +188,7 @@ class Submitter:
         return alike and bundling_of(one.order, self.settings) == bundling_of(other.order, self.settings)
 
     def _size(self, job: Job) -> ScriptValues:
-        values = self._script_values(job.order, job.record)
+        values = self._script_values(job.order, self._asking(job.order, job.record))
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
     def _command(self, order: JobOrder) -> tuple[str, ...]:
@@ -344,5 +355,5 @@ def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
     return {"at_once": bundle.width, "members": members}
 
 
-def _learnt(asked: int, learnt: int, cap: int | None) -> int:
+def _larger(asked: int, learnt: int, cap: int | None) -> int:
     return max(asked, learnt if cap is None else min(learnt, cap))

@@ -195,25 +195,19 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
 
 def render(values: ScriptValues) -> str:
     """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
-    options, first = _header(values)
-    return render_script(values, options, "$JOB_ID", ["\n".join(first)])
+    return render_script(values, header(values), "$JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
     """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
-    options, first = _header(values)
-    return [*options, *first]
-
-
-def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     file = checked("environment file", values.environment_file)
-    first = [
+    return [
+        *(f"#$ {line}" for line in _lines(arguments(values))),
         *([f"environment_file={shlex.quote(file)}", *shell_text(_ENVIRONMENT).splitlines()] if file else ()),
         # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes, which would end Dask's workers.
         "trap '' USR1",
         f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
     ]
-    return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
 def _lines(words: Sequence[str]) -> list[str]:

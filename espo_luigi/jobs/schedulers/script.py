@@ -131,7 +131,14 @@ def render_script(
     claim = shlex.quote(checked("claim file", values.claim_file))
     claimed = f"claim={claim}\njob_id={job_id}\n{shell_text(_CLAIM)}"
     command = run(render_command(values.argv))
-    return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
+    exports = [
+        f"export {NAME_VARIABLE}={shlex.quote(values.name)}",
+        f"export {ATTEMPT_VARIABLE}={values.attempt}",
+        f"export {CLAIM_VARIABLE}={claim}",
+        f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))",
+        *option_exports(values.options),
+    ]
+    return _joined(values, header, [*first, claimed, "\n".join(exports)], command)
 
 
 def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
@@ -154,13 +161,6 @@ def rendered_setup(options: JobOptions) -> list[str]:
 def render_cd(workdir: str) -> str:
     """Return the line that goes to the work folder."""
     return f"cd -- {shlex.quote(workdir)} || exit 1"
-
-
-def _exports(values: ScriptValues) -> list[str]:
-    lines = [f"export {NAME_VARIABLE}={shlex.quote(values.name)}", f"export {ATTEMPT_VARIABLE}={values.attempt}"]
-    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
-    lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
-    return [*lines, *option_exports(values.options)]
 
 
 def option_exports(options: JobOptions) -> list[str]:

@@ -127,6 +127,7 @@ def value_problems(
     limits: Mapping[str, Limits],
     mask_variable: str = "",
     calibration: tuple[str, str] | None = None,
+    scopes: Sequence[tuple[np.ndarray, Mapping[str, Limits]]] = (),
 ) -> list[Problem]:
     """Read the files of each variable once, and return the problems with their values; computes.
 
@@ -141,6 +142,8 @@ def value_problems(
         The variable whose first map says which cells are land, if one does.
     calibration
         First and last year of the calibration, whose days are counted apart, too.
+    scopes
+        Further limits, each of a part of the cells, boolean (y, x).
 
     Returns
     -------
@@ -150,7 +153,7 @@ def value_problems(
         has the same value everywhere, or none, that is drier than any desert, or whose cells lack values, and for cells
         of the mask's variable that begin to have data later.
     """
-    tallies = _Tallies()
+    tallies, of_scopes = _Tallies(), [_Tallies() for _ in scopes]
     cells = Cells(series, mask_variable, calibration)
     for first, last in _spans(series):
         maps: dict[tuple[str, str], _Maps] = {}
@@ -159,6 +162,8 @@ def value_problems(
             for block in itertools.chain.from_iterable(blocks.values()):
                 _add_to_maps(maps, block)
                 _look_at_range(block, limits.get(block.raw.name), tallies)
+                for (inside, narrower), found in zip(scopes, of_scopes, strict=True):
+                    _look_inside(block, inside, narrower.get(block.raw.name), found)
                 cells.add(block)
             for warm, cold in itertools.product(blocks.get("tasmax", []), blocks.get("tasmin", [])):
                 _compare(warm, cold, tallies, cells)
@@ -171,6 +176,10 @@ def value_problems(
         for (kind, _, name), tally in tallies.found.items()
         if kind not in ("maps_without_data", "constant_maps") or name not in explained
     ]
+    for (_, narrower), found in zip(scopes, of_scopes, strict=True):
+        beyond = [tally for (kind, *_), tally in found.found.items() if kind == "values_out_of_range"]
+        again = [_problem("values_out_of_range", tally, narrower) for tally in beyond]
+        problems += [problem for problem in again if problem not in problems]
     dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
@@ -310,6 +319,13 @@ def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> No
         rest = Block(block.raw, block.days, within, block.tile)
     if limits:
         _add_outside("values_out_of_range", rest, limits, tallies)
+
+
+def _look_inside(block: Block, inside: np.ndarray, limits: Limits | None, tallies: _Tallies) -> None:
+    """Add the values beyond the limits of a scope, in its cells."""
+    of_tile = inside[tuple(block.tile.values())]
+    if limits and of_tile.any():
+        _look_at_range(replace(block, values=np.where(of_tile, block.values, np.nan)), limits, tallies)
 
 
 def _add_outside(kind: InputProblem, block: Block, limits: Limits, tallies: _Tallies) -> _Tally | None:

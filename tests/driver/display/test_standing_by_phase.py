@@ -7,9 +7,9 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
+from espo_luigi.driver.board import BegunTask, Board
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import column_of, status_of
-from espo_luigi.driver.run.board import BegunTask, Board
+from espo_luigi.driver.display.status import COLUMNS, status_of
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
@@ -81,12 +81,8 @@ def test_each_scheduler_is_quoted_in_its_own_words(
         assert why._about_submitted(task, trace) == f"{task.label()}: job 7 pends: {said}."
 
 
-def test_each_state_of_a_job_has_a_column() -> None:
-    columns = {state: column_of(state, False) for state in JobState}
-    assert [state for state in JobState if columns[state] == "waiting"] == [JobState.READY]
-    pending = [JobState.SUBMITTING, JobState.QUEUED, JobState.MISSING, JobState.CANCELLING]
-    assert [state for state in JobState if columns[state] == "pending"] == pending
-    assert set(columns.values()) == {"waiting", "pending", "running"}
+def test_each_state_of_a_job_has_a_column_but_those_that_say_nothing_of_whether_it_ran() -> None:
+    assert set(JobState) - COLUMNS.keys() == {JobState.MISSING, JobState.CANCELLING}
 
 
 def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task: SlurmTask) -> None:

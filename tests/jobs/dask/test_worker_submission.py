@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, _Keeper
 from espo_luigi.jobs.dask.jobs import WorkerJobs, new_name
-from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.schedulers import slurm, slurm_parse
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
 
@@ -53,7 +53,7 @@ def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session
 def test_a_job_is_known_by_its_id_and_not_by_a_number_of_the_sites_banner(
     session: Session, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
-    listed = [slurm.parse_squeue(f"{n}|PENDING|||{name}")[0] for n, name in ((17, new_name(OWNER)), (18, NAME))]
+    listed = [slurm_parse.parse_squeue(f"{n}|PENDING|||{name}")[0] for n, name in ((17, new_name(OWNER)), (18, NAME))]
     monkeypatch.setattr(session.commands, "submit", lambda argv: Answer(0, says))
     monkeypatch.setattr(session.commands, "jobs", lambda: listed)
     assert session.submit(Path("script"), NAME) == "18"

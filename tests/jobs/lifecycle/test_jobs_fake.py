@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_clock import RunningClock
+from fake_clock import FakeClock, RunningClock
 from fake_cluster import PATIENCE, FakeCluster, has_id
 from job_work import Work
 
@@ -298,6 +298,31 @@ def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work
     assert handle.standing.attempt == 1
 
 
+def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    first, second = (manager.submit(work.order(name, retries=3)) for name in "ab")
+    fake.eventually(has_id(first))
+    fake.eventually(has_id(second))
+    manager.cancel(first.order.id)
+    outcome = fake.outcome(first, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
+    assert len(fake.calls("scancel")) == 1 and len(fake.calls("sbatch")) == 2
+    assert second.outcome is None
+    # Given again, it is a new order.
+    again = manager.submit(work.order("a"))
+    fake.eventually(has_id(again))
+
+
+def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    first, second = (manager.submit(work.order(name)) for name in "ab")
+    fake.eventually(has_id(first))
+    manager.cancel(second.order.id)
+    outcome = fake.outcome(second, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
+    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
+
+
 def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -396,19 +421,14 @@ def test_files_of_the_driver_that_cannot_be_read_for_a_while_do_not_end_it(
 
 
 def test_a_rate_is_kept_by_all_threads_together() -> None:
-    limit, times = RateLimit(20.0), []
-
-    def call() -> None:
-        limit.wait()
-        times.append(time.monotonic())
-
-    threads = [threading.Thread(target=call) for _ in range(6)]
+    clock = FakeClock()
+    began, limit = clock.now(), RateLimit(20.0, clock)
+    threads = [threading.Thread(target=limit.wait) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    gaps = [after - before for before, after in zip(sorted(times), sorted(times)[1:], strict=False)]
-    assert min(gaps) >= 0.045
+    assert clock.now() - began == pytest.approx(5 / 20.0)
 
 
 def test_a_job_that_is_held_is_named_once_with_how_it_goes_on(

@@ -214,8 +214,8 @@ def test_a_job_that_cannot_start_is_cancelled_and_fails_with_the_accountings_wor
 
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_at_once(work: Work, cluster: ThrowawayGridEngine) -> None:
     cluster.run("qmod", "-d", "*")
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", retries=3))
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a"))
         eventually(lambda: handle.standing.job_id is not None)
         shutil.rmtree(work.folder / "sge_logs")
         cluster.run("qmod", "-e", "*")

@@ -137,16 +137,38 @@ def test_a_claim_that_names_nobody_is_told_from_one_that_is_not_there(store: Rec
     assert not store.is_claimed_by_nobody("a") and store.close_unclaimed("a")
 
 
-def test_of_many_that_want_a_name_one_gets_it_whole(store: RecordStore) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lifecycle.records import create_whole\n"
-        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
-        "create_whole(Path(sys.argv[1]), sys.argv[3])"
+def winners_of(act: str, *arguments: str) -> list[int]:
+    """Which of five processes get through a statement that all of them begin at once; these stay until all tried."""
+    program = (
+        "import sys; from pathlib import Path; from espo_luigi.files import create_whole\n"
+        "from espo_luigi.jobs.lock import DriverLock\n"
+        f"print('ready', flush=True); sys.stdin.readline(); {act}; print('done', flush=True); sys.stdin.readline()"
     )
-    path, at = store.claim_path("a"), str(time.time() + 1.0)
-    command = [sys.executable, "-c", code, str(path), at]
-    makers = [subprocess.Popen([*command, str(n)], stderr=subprocess.DEVNULL) for n in range(5)]
-    (winner,) = [number for number, maker in enumerate(makers) if maker.wait() == 0]
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, *arguments, str(number)],
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
+            )
+            for number in range(5)
+        ]
+        pipes = [(one.stdin, one.stdout) for one in processes if one.stdin and one.stdout]
+        assert [out.readline() for _, out in pipes] == ["ready\n"] * 5
+        for told, _ in pipes:
+            told.write("\n")
+            told.flush()
+        return [number for number, (_, out) in enumerate(pipes) if out.readline() == "done\n"]
+
+
+def test_of_many_that_want_a_name_one_gets_it_whole(store: RecordStore) -> None:
+    path = store.claim_path("a")
+    (winner,) = winners_of("create_whole(Path(sys.argv[1]), sys.argv[2])", str(path))
     assert path.read_text() == str(winner)
     assert list(path.parent.iterdir()) == [path]
 
@@ -403,15 +425,7 @@ def test_a_driver_that_ends_before_it_takes_a_request_leaves_none_to_the_next(tm
 
 
 def test_of_many_drivers_that_start_at_once_one_gets_the_lock(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from espo_luigi.jobs.lock import DriverLock\n"
-        "lock = DriverLock(Path(sys.argv[1])); time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
-        "lock.acquire(); time.sleep(1)"
-    )
-    at = str(time.time() + 1.5)
-    command = [sys.executable, "-c", code, str(tmp_path), at]
-    drivers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(5)]
-    assert sorted(driver.wait() == 0 for driver in drivers) == [False] * 4 + [True]
+    assert len(winners_of("DriverLock(Path(sys.argv[1])).acquire()", str(tmp_path))) == 1
 
 
 @pytest.mark.parametrize(

@@ -223,14 +223,16 @@ def test_a_controller_that_another_takes_over_from_costs_nothing(work: Work) -> 
     with ThrowawayCluster.start(ClusterSpec(nodes=2, conf=conf)) as cluster, backup_of(cluster):
         assert "(primary) at" in cluster.run("scontrol", "ping") and "DOWN" not in cluster.run("scontrol", "ping")
         with running(work, cluster, retries=1) as manager:
-            early = manager.submit(work.order("early", seconds=8))
+            early = manager.submit(work.order("early", seconds=6))
             # It ends once the second controller has taken over: one that is in standby loses the message of an end.
-            failing = manager.submit(work.order("failing", ["die late", "succeed"], seconds=15))
+            failing = manager.submit(work.order("failing", ["die late", "succeed"], seconds=100))
             eventually(at_work(early))
             eventually(at_work(failing))
             cluster.stop_daemon("slurmctld")
             late = manager.submit(work.order("late"))
-            assert success_of(late, 60).attempts == success_of(early, 60).attempts == 1
+            assert success_of(late, 60).attempts == 1
+            Path(f"{work.output('failing')}.told").touch()
+            assert success_of(early, 60).attempts == 1
             assert success_of(failing, 120).attempts == 2
         assert "(primary) at" in cluster.run("scontrol", "ping", check=False)
         assert "DOWN" in cluster.run("scontrol", "ping", check=False)

@@ -17,9 +17,11 @@ import dask.array
 import numpy as np
 import pytest
 import xarray as xr
+from throwaway_daemons import eventually
 
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.files import is_file_trouble
+from espo_luigi.jobs import retry
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.node import heartbeat
 from espo_luigi.jobs.node import run as node
@@ -140,6 +142,7 @@ def test_what_lasts_is_raised_in_the_end() -> None:
 def test_a_result_is_written_once_the_file_system_takes_it_and_the_heartbeat_goes(
     order: JobOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     write, tries = node.write_json, Fails(2, errno.EDQUOT)
     monkeypatch.setattr(node, "write_json", lambda path, value: (tries(), write(path, value)))
     beats: list[bool] = []
@@ -167,6 +170,7 @@ def test_a_result_that_cannot_be_read_for_a_moment_is_not_thrown_away(
 ) -> None:
     order.files.result.write_text(json.dumps({"outcome": "success", "job_id": "7"}))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     read, tries = Path.read_text, Fails(2, errno.ESTALE)
 
     def read_text(path: Path, *arguments: Any, **keywords: Any) -> str:
@@ -201,9 +205,10 @@ def test_a_heart_beats_no_faster_than_it_is_told() -> None:
     beats: list[dict[str, Any]] = []
     monitor = Monitor()
     monitor.look = lambda: True  # type: ignore[method-assign]
-    with beating(monitor, beats.append, 0.6):
-        threading.Event().wait(1.5)
-    assert len(beats) == 3
+    began = time.monotonic()
+    with beating(monitor, beats.append, 0.3):
+        eventually(lambda: len(beats) >= 3)
+    assert time.monotonic() - began >= 0.3 * (len(beats) - 1)
 
 
 def test_an_error_while_ending_is_no_failure_of_work_that_is_done(order: JobOrder) -> None:

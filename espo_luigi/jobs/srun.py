@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
-from espo_luigi.jobs.local.engine import Child, Room
+from espo_luigi.jobs.local import Child, Room
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
 from espo_luigi.jobs.retry import start

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from strangers import NOBODY, as_root, reachable
 
 from espo_luigi import replacing
-from espo_luigi.catalog.build import check_replaceable, write_catalog
+from espo_luigi.catalog.build import check_catalog_replaceable, write_catalog
 from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.demo.make import ensure_demo
 from espo_luigi.errors import CatalogError, EspoError, StoreError
@@ -44,21 +44,21 @@ WORK = Marker("Work")
 
 TAKING = {"rmtree", "unlink", "rmdir", "removedirs", "renames", "copytree", "copyfile", "write_text", "write_bytes"}
 OF_OS = {"replace", "remove", "rename", "move", "copy"}
-STATE = {"replace_text", "write_atomically"}
+STATE = {"write_atomically"}
 # Where `rename` is a method of datasets.
 OF_DATASETS = {"science", "catalog", "demo", "tasks"}
 ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename"},
     # Hidden neighbours, held folders, state files.
-    "files.py": {"rmtree", "rmdir", "unlink", "replace", "replace_text"},
+    "files.py": {"rmtree", "rmdir", "unlink", "replace"},
     "driver/board.py": {"write_atomically"},
-    "store/partials.py": {"rename", "rmtree", "unlink", "replace_text"},  # hidden names, and inside of them
-    "store/link.py": {"copyfile", "replace_text"},  # in a partial
-    "store/write.py": {"replace_text"},  # in a partial
+    "store/partials.py": {"rename", "rmtree", "unlink", "write_atomically"},  # hidden names, and inside of them
+    "store/link.py": {"copyfile", "write_atomically"},  # in a partial
+    "store/write.py": {"write_atomically"},  # in a partial
     "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
     "report/report_page.py": {"write_bytes"},  # in a partial
-    "export/folder.py": {"unlink", "replace_text"},  # the hidden notes, and a hidden neighbour
-    "commands/environment.py": {"write_text"},  # in a folder of `tempfile`
+    "export/folder.py": {"unlink", "write_atomically"},  # the hidden notes, and a hidden neighbour
+    "commands/environment.py": {"write_text", "copy"},  # in a folder of `tempfile`; into a partial
     "commands/cli.py": {"write_text"},  # of click's formatter
 }
 
@@ -296,7 +296,7 @@ def test_a_picture_of_ours_is_known_and_a_users_is_not(suffix: str, tmp_path: Pa
 
 def test_the_json_of_a_catalogue_does_not_take_the_name_of_its_table(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"--out .*table\.csv: expected a JSON file's name, such as table\.json"):
-        check_replaceable(tmp_path / "table.csv")
+        check_catalog_replaceable(tmp_path / "table.csv")
 
 
 @pytest.mark.parametrize("table", ["../private.csv", "$HOME/private.csv", "file://{private}", "link.csv", "cat.csv"])

@@ -24,8 +24,8 @@ from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
+from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
-from espo_luigi.jobs.schedulers.script import PACKING, own_names
 from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter

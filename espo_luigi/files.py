@@ -60,6 +60,8 @@ PASSING = frozenset(
         errno.EHOSTUNREACH,
     }
 )
+# C libraries quote the system's message in errors of their own (HDF5: "errno = 28, … 'No space left on device'").
+_WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT))
 
 
 def open_new(path: str | os.PathLike[str], mode: int = 0o666, how: int = 0) -> int:
@@ -284,6 +286,25 @@ def listed_names(folder: Path) -> set[str]:
 def passes(error: OSError) -> bool:
     """Return whether the same operation may succeed a while later."""
     return error.errno in PASSING
+
+
+def is_file_trouble(error: BaseException) -> bool:
+    """Return whether a file-system error is among an error's causes: xarray, Zarr and Dask wrap such errors."""
+    return any(
+        (isinstance(one, OSError) and passes(one)) or any(words in str(one) for words in _WORDS)
+        for one in _chain(error)
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    to_do: list[BaseException | None] = [error]
+    while to_do:
+        one = to_do.pop()
+        if one is not None and not any(one is other for other in seen):
+            seen.append(one)
+            yield one
+            to_do += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 def sync_path(path: Path) -> None:

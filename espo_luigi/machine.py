@@ -1,9 +1,14 @@
-"""The CPUs and the memory of this machine that a process may use."""
+"""The CPUs and the memory of this machine that a process may use, and the end of a process."""
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
@@ -88,3 +93,26 @@ def _texts_upward(mount: Path, path: str, name: str) -> list[str]:
     # In a container the path may be the host's: the mount itself then holds the container's limit.
     files = [mount / folder / name for folder in (relative, *relative.parents)]
     return [file.read_text().strip() for file in files if file.is_file()]
+
+
+def end_with(run: Callable[[], int]) -> NoReturn:
+    """Call `run` and end this process with its exit code.
+
+    Threads, exit handlers and processes that a task left behind cannot keep the job, and so its allocation, alive.
+    """
+    code = 1
+    try:
+        code = run()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    try:
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

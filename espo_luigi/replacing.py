@@ -17,6 +17,7 @@ import re
 import shutil
 import socket
 import stat
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -42,6 +43,10 @@ _LOOKS = 10
 _MOST_BYTES = 2**28
 # From `files.aside_of` and `partial_path`; nobody else makes such names.
 _HIDDEN = re.compile(r"\..+\.(?:\d+\.[0-9a-f]{16}|[^/]+-\d+-[0-9a-f]{8,}\.partial)", re.DOTALL)
+# What has made room for a successor of the same name; more than a writer's partial, it may be the only copy.
+_FORMER = re.compile(r"\.(.+)\.former\.[^/]+-\d+-[0-9a-f]{8,}\.partial", re.DOTALL)
+# A network file system that lost a file, or fails over, often answers again within seconds.
+_GIVE_BACK_PAUSES = (0.0, 0.1, 0.5, 1.0, 3.0)
 
 
 @functools.cache
@@ -59,6 +64,12 @@ def process_name() -> str:
 def partial_path(path: Path) -> Path:
     """Return a hidden, unique name beside `path` that says which process on which host made it."""
     return path.parent / f".{path.name}.{process_name()}{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
+
+
+def is_only_copy(hidden: Path) -> bool:
+    """Return whether a hidden file or folder has lost its name to nothing: its successor's renaming failed."""
+    name = _FORMER.fullmatch(hidden.name)
+    return name is not None and not os.path.lexists(hidden.with_name(name[1]))
 
 
 def is_hidden_name(name: str) -> bool:
@@ -118,7 +129,8 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
     """Give `new`, a hidden name, its final name; return the hidden names under which the former content is now.
 
     Where the file system can swap two names, something is under `path` at every moment. Elsewhere the former content is
-    moved aside first: after a kill between the two renames, `path` is missing.
+    moved aside first: after a kill between the two renames, `path` is missing. If the second renaming fails, the former
+    content gets its name back.
 
     Raises
     ------
@@ -126,29 +138,52 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
         If what stands at `path` is not ours.
     """
     former: list[Path] = []
+    ours = os.lstat(new).st_ino
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             if (identity := check_ours(path, judge)) is not None:
                 # A catalogue of a group stays the group's.
                 keep_rights(new, path)
-                ours = _identity(os.lstat(new))
+                swapped = _identity(os.lstat(new))
                 if renamed(new, path, EXCHANGE):
-                    _check_again(new, path, identity, judge, ours)
+                    _check_again(new, path, identity, judge, swapped)
                     return [*former, new]
-                former += _moved_aside(path, identity, judge)
+                # Noted before, as a renaming that was done may be answered by an error.
+                former.append(partial_path(path.with_name(f"{path.name}.former")))
+                _move_aside(path, former[-1], identity, judge)
             give_name(new, path)
             return former
         except (StoreError, OSError) as error:
-            # A full disk may refuse the new name: the former content gets its own back, unless another is there now.
-            with contextlib.suppress(OSError, IndexError):
-                give_name(former[-1], path)
-                former.pop()
+            if isinstance(error, OSError) and _has_inode(path, ours):
+                return [*former, new]
+            kept = _give_back(former, path)
             is_late = isinstance(error, OSError) and error.errno in _TAKEN_MEANWHILE
             if not is_late or attempt == _ATTEMPTS or not os.path.lexists(new):
-                if former:
-                    raise StoreError(f"{error}. What had the name {path} before is now {former[-1]}") from error
+                if kept:
+                    raise StoreError(f"{error}. What had the name {path} before is now {kept}") from error
                 raise
     return former
+
+
+def _has_inode(path: Path, inode: int) -> bool:
+    """Whether a renaming to `path` was done although it was answered by an error."""
+    try:
+        return os.lstat(path).st_ino == inode
+    except OSError:
+        return False
+
+
+def _give_back(former: list[Path], path: Path) -> Path | None:
+    """Give what was moved aside last its name back, unless something is there; return where it is if that fails."""
+    for pause in _GIVE_BACK_PAUSES:
+        there = [aside for aside in former if os.path.lexists(aside)]
+        if not there or os.path.lexists(path):
+            return None
+        time.sleep(pause)
+        with contextlib.suppress(OSError):
+            give_name(there[-1], path)
+            return None
+    return there[-1]
 
 
 def give_name(new: Path, path: Path) -> None:
@@ -176,16 +211,23 @@ def take_away(path: Path, judge: Judge) -> list[Path]:
         If it is not ours.
     """
     identity = check_ours(path, judge)
-    return [] if identity is None else _moved_aside(path, identity, judge)
-
-
-def _moved_aside(path: Path, identity: Identity, judge: Judge) -> list[Path]:
+    if identity is None:
+        return []
     aside = partial_path(path)
-    with contextlib.suppress(FileNotFoundError):
+    _move_aside(path, aside, identity, judge)
+    return [aside]
+
+
+def _move_aside(path: Path, aside: Path, identity: Identity, judge: Judge) -> None:
+    try:
         os.rename(path, aside)
-        _check_again(aside, path, identity, judge)
-        return [aside]
-    return []
+    except OSError as error:
+        # A network file system may repeat a request that was done, and find nothing there.
+        if not os.path.lexists(aside):
+            if isinstance(error, FileNotFoundError):
+                return
+            raise
+    _check_again(aside, path, identity, judge)
 
 
 def _check_again(moved: Path, path: Path, identity: Identity, judge: Judge, ours: Identity | None = None) -> None:

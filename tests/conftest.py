@@ -171,5 +171,5 @@ def fork_servers() -> Iterator[KeptServers]:
 def one_fork_server(fork_servers: KeptServers) -> Iterator[None]:
     """The runs of a module start their local jobs from one server, as far as commands and environment are the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("espo_luigi.jobs.local.engine.ForkServer", fork_servers)
+        patch.setattr("espo_luigi.jobs.local.ForkServer", fork_servers)
         yield

@@ -19,7 +19,7 @@ from espo_luigi import files
 from espo_luigi.catalog.build import write_catalog
 from espo_luigi.errors import StoreError
 from espo_luigi.files import create_whole, write_atomically
-from espo_luigi.jobs.local.forkserver import forked
+from espo_luigi.jobs.forkserver import forked
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.node.run import _write_beat
 from espo_luigi.publication.alone import alone

@@ -24,14 +24,33 @@ def layers_of_the_documentation() -> dict[str, int]:
     return {unit.rstrip("/"): int(layer) for layer, cell in rows for unit in re.findall(r"`([^`]+)`", cell)}
 
 
+def rows_of_the_documentation() -> dict[str, int]:
+    """The row of each room of `jobs/` and `driver/`, from the second table."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `(jobs|driver)/` \| (\d) \| (`.*?`) \|", text, re.MULTILINE)
+    return {f"{unit}/{room.rstrip('/')}": int(row) for unit, row, cell in rows for room in re.findall(r"`(.+?)`", cell)}
+
+
 LUIGIS_INSIDES = re.compile(
     r"(?<!sci)luigi(?:\.| import )(?:cmdline_parser|task_register|interface|worker|scheduler|rpc)\b"
 )
 LAYERS = layers_of_the_documentation()
+ROWS = rows_of_the_documentation()
 
 
 def unit_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def room_of(path: Path) -> str:
+    return "/".join(path.relative_to(PACKAGE).with_suffix("").parts[:2])
+
+
+ROOMS = {
+    path: room_of(path)
+    for path in MODULES
+    if unit_of(path) in ("jobs", "driver") and not room_of(path).endswith("__init__")
+}
 
 
 @functools.cache
@@ -72,6 +91,18 @@ def imported_units(path: Path) -> set[str]:
 
 def test_the_documentation_has_every_package_and_module_and_no_other() -> None:
     assert LAYERS.keys() == {unit_of(path) for path in MODULES} - {"__init__"}
+
+
+def test_the_documentation_has_every_room_of_jobs_and_driver_and_no_other() -> None:
+    assert ROWS.keys() == set(ROOMS.values())
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_of_a_room_imports_only_from_its_own_room_or_the_rows_above(path: Path) -> None:
+    unit, own = unit_of(path), ROOMS[path]
+    others = {ROOMS[other] for other in imported_files(path) if unit_of(other) == unit and other in ROOMS} - {own}
+    wrong = {other for other in others if ROWS[other] >= ROWS[own]}
+    assert not wrong, f"{path} (row {ROWS[own]}) imports {wrong}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))

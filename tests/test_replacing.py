@@ -51,8 +51,8 @@ ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename"},
     # Hidden neighbours, held folders, state files.
     "files.py": {"rmtree", "rmdir", "unlink", "replace", "replace_text"},
-    "driver/run/board.py": {"write_atomically"},
-    "store/partials.py": {"rename", "unlink", "replace_text"},  # hidden names, and inside of them
+    "driver/board.py": {"write_atomically"},
+    "store/partials.py": {"rename", "rmtree", "unlink", "replace_text"},  # hidden names, and inside of them
     "store/link.py": {"copyfile", "replace_text"},  # in a partial
     "store/write.py": {"replace_text"},  # in a partial
     "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         return _failed(error, words)
     except KeyboardInterrupt as interrupt:
-        from espo_luigi.driver.run.signals import end_quietly
+        from espo_luigi.driver.signals import end_quietly
 
         end_quietly(interrupt)
         raise

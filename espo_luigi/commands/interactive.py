@@ -23,13 +23,13 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import Resources, parse_memory, parse_time
+from espo_luigi.jobs.resources import JobOptions, Resources, own_names, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.driver_job import NOTICE_SECONDS, submit_driver
-from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues, checked, own_names, safe
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.schedulers.script import ScriptValues, checked, safe
 from espo_luigi.jobs.schedulers.slurm import memory_asked, sizes
+from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +102,11 @@ def submit(given: Mapping[str, str], words: Sequence[str]) -> str:
     if not script.is_file():
         raise SubmissionError(f"there is no file {script} to submit; `espo submit luigi …` submits a driver")
     request = request_of(given)
-    answer = Commands(slurm, environ={**os.environ, **request.options.environment}).submit(
-        script_command(request, given, script, words[1:])
-    )
+    commands = Commands(slurm, environ={**os.environ, **request.options.environment})
+    answer = commands.submit(script_command(request, given, script, words[1:]))
     if not answer.ok:
         raise SubmissionError(f"{script} was not submitted: {answer.words}")
-    job_id = slurm.submitted_id(answer.stdout)
+    job_id = commands.id_of(answer)
     return f"{script} is job {job_id}" if job_id else f"{script} was submitted: {answer.words}"
 
 

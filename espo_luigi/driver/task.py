@@ -22,8 +22,8 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterVisibility
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.run.board import BegunTask, board
-from espo_luigi.driver.run.engines import engine
+from espo_luigi.driver.board import BegunTask, board
+from espo_luigi.driver.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.settings.worker_jobs import with_cluster
@@ -38,8 +38,7 @@ from espo_luigi.driver.task_classes import (
 )
 from espo_luigi.errors import EspoError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
-from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.resources import JobOptions, Resources
 
 _DESCRIPTIONS = {
     "n_workers": "Dask workers of the job",
@@ -267,8 +266,8 @@ class SlurmTask(KnownParameters, luigi.Task):
             raise
 
     def on_kill(self) -> None:
-        """Stop this task's job; called when the run is stopped."""
-        engine(settings().engine).stop(self.task_id)
+        """End this task's job, which takes longer than Luigi lets it; the run goes on."""
+        engine(settings().engine).cancel(self.task_id)
 
     def order(self, engine_name: str = "") -> JobOrder:
         """Return this task's job, for the current engine or the named one."""

@@ -16,16 +16,16 @@ from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, done, seconds_of
-from espo_luigi.jobs.resources import GIB, Resources, mib
+from espo_luigi.jobs.resources import ARRAY, GIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, STEPS, task_name
+from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class BatchEngine:
         order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
-            order.report(done(outcome.result))
+            order.on_progress(done(outcome.result))
             return seconds_of(outcome.result)
         assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome)
@@ -105,10 +105,14 @@ class BatchEngine:
         """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
         store = self._manager.store
         record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
-        return record is not None and record.state in (SUBMITTING, SUBMITTED)
+        return record is not None and record.is_out
 
-    def stop(self, order_id: str) -> None:
-        """Cancel all jobs of this run, once, whichever order is to be stopped first."""
+    def cancel(self, order_id: str) -> None:
+        """Cancel the job of that order, which fails; the others go on."""
+        self._manager.cancel(order_id)
+
+    def stop(self) -> None:
+        """Cancel all jobs of this run."""
         self._ending.set()
         if self._is_first_to_stop():
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())

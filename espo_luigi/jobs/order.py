@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from espo_luigi.files import this_version, write_atomically
-from espo_luigi.jobs.resources import GIB, Resources
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.resources import GIB, JobOptions, Resources
 
 # Raise it when records, claims, orders, results or heartbeats change so that an older version would misread them.
 # Whatever the layout, an order has `layout`, `version`, `label` and `files.result`, and a result has `outcome`,
@@ -33,10 +32,11 @@ _RESULT = ".result.json"
 
 
 class JobState(enum.StrEnum):
-    """Where a job stands.
+    """Where a job stands; the same codes in `run.json`, `espo status`, on the page and in records.
 
     The first seven follow from the scheduler's word, the job's files and the driver's plans. The last two are
-    outcomes: the driver does nothing more about the job.
+    outcomes: the driver does nothing more about the job. A record is READY, SUBMITTING, QUEUED (confirmed by an id; it
+    may run by now), SUCCEEDED or FAILED.
     """
 
     READY = "ready"  # to be submitted, or waiting for room on this machine
@@ -206,7 +206,7 @@ class JobOrder:
     stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
-    on_progress: Callable[[Standing], None] | None = None
+    on_progress: Callable[[Standing], None] = lambda _: None
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
@@ -222,11 +222,6 @@ class JobOrder:
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         files = JobFiles(**{name: Path(path) for name, path in values["files"].items()})
         return cls(**known | {"resources": Resources(**values["resources"]), "files": files})
-
-    def report(self, standing: Standing) -> None:
-        """Pass the standing of the job to `on_progress`."""
-        if self.on_progress is not None:
-            self.on_progress(standing)
 
 
 # Left out of the file: callbacks, the scheduler's options, and modules that are imported before the job begins.
@@ -245,8 +240,11 @@ class Engine(Protocol):
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds."""
 
-    def stop(self, order_id: str) -> None:
-        """End the job of that order, or all jobs of the run, and start no further ones."""
+    def cancel(self, order_id: str) -> None:
+        """End the job of that order; the others go on."""
+
+    def stop(self) -> None:
+        """End all jobs, and start no further ones."""
 
     def detach(self) -> None:
         """Leave running jobs to the next driver, where they can outlive this one; else stop them."""

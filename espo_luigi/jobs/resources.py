@@ -1,4 +1,4 @@
-"""The resources of a task, in the units of Slurm and of Dask, and checks that both agree.
+"""What a job asks for: its resources, in the units of Slurm and of Dask, and the options that every scheduler takes.
 
 Slurm's ``60GB`` is 60 GiB, but Dask's is 60 x 10^9 bytes. This module computes in bytes and writes Slurm's notation.
 """
@@ -6,7 +6,8 @@ Slurm's ``60GB`` is 60 GiB, but Dask's is 60 x 10^9 bytes. This module computes 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from espo_luigi.errors import SizingError
 
@@ -143,3 +144,48 @@ class Resources:
         n_workers = min(self.n_workers, n_cpus)
         memory = self.memory if self.memory_bytes <= memory_bytes else render_memory(memory_bytes)
         return replace(self, n_workers=n_workers, cpus_per_task=n_cpus - n_cpus % n_workers, memory=memory)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The options of a job that every scheduler takes, besides CPUs, memory and time.
+
+    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
+    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
+    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
+    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
+    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
+    in ``ESPO_NODE_SCRATCH``.
+    """
+
+    exclude: tuple[str, ...] = ()
+    extra: Mapping[str, str] = field(default_factory=dict)
+    setup: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    scratch: str | None = None
+    python: str = ""
+
+
+@dataclass(frozen=True)
+class PackOptions(JobOptions):
+    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
+
+    pack: str | None = None
+    bundle: str | None = None
+    pack_at_once: str | None = None
+    pack_per_step: str | None = None
+    step_options: Mapping[str, str] = field(default_factory=dict)
+
+
+# The kinds of `bundle`: see `bundles.model`.
+STEPS, ARRAY, PILOT = "steps", "array", "pilot"
+
+PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
+# The options that are lists, and those that map names to values; all other options are text.
+LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
+TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
+
+
+def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
+    """Return the names of the options that only this scheduler has."""
+    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
-import os
 import resource
 import socket
 import threading
@@ -22,8 +20,6 @@ T = TypeVar("T")
 
 # A clock that counts the time in which the machine slept; Linux alone has it.
 _SLEEP_COUNTS: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# C libraries quote the system's message in errors of their own (HDF5: "errno = 28, … 'No space left on device'").
-_WORDS = tuple(os.strerror(number) for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT))
 
 # How long a job, and a driver that has nothing else to do, try a failing file operation again: a file server that
 # fails over to its partner is back within minutes, while a full disk needs people.
@@ -79,25 +75,6 @@ def growing_pause(failures: int, first: float, longest: float, factor: float = 2
 def growing_pauses(first: float, longest: float) -> Iterator[float]:
     """Return endless pauses in seconds, each twice the last, up to the longest."""
     return (growing_pause(failures, first, longest) for failures in itertools.count(1))
-
-
-def is_file_trouble(error: BaseException) -> bool:
-    """Return whether a file-system error is among an error's causes: xarray, Zarr and Dask wrap such errors."""
-    return any(
-        (isinstance(one, OSError) and passes(one)) or any(words in str(one) for words in _WORDS)
-        for one in _chain(error)
-    )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    to_do: list[BaseException | None] = [error]
-    while to_do:
-        one = to_do.pop()
-        if one is not None and not any(one is other for other in seen):
-            seen.append(one)
-            yield one
-            to_do += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 class Minutely:

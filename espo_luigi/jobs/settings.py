@@ -1,14 +1,84 @@
-"""The settings of a scheduler's engine: one frozen value, read from luigi.cfg once and handed down."""
+"""The settings of a scheduler's engine and the rules of its site: one frozen value, read once and handed down."""
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.resources import JobOptions, Resources, parse_memory, parse_time
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
+# Amounts are compared as numbers; messages show them as the user wrote them.
+AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    "memory": parse_memory,
+    "cpus": int,
+    "time": parse_time,
+    "jobs": int,
+    "steps": int,
+}
+# The options whose names differ from their limits'.
+_OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
+
+_WARNING_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site's rules, and the place that they come from (`[slurm] profile = narval`).
+
+    `limits` are the most `memory`, `cpus` and `time` of a job, `jobs` of a user at once, and `steps` of a job, as text.
+    `needs` maps the options that each user has to give to an example. `grace` maps patterns of partitions to the
+    seconds between SIGTERM and the end of a preempted job. `not_for_workers` maps options to patterns of values that
+    the jobs of Dask's workers must not have.
+    """
+
+    where: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+    grace: Mapping[str, int] = field(default_factory=dict)
+    not_for_workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: str | int) -> list[str]:
+        """Return a sentence about each amount above its limit; `called` maps amounts to options of different names."""
+        return [
+            f"{called.get(name, name)} = {value} is more than the {self.limits[name]} that {self.where} allows"
+            for name, value in asked.items()
+            if name in self.limits and AMOUNTS[name](str(value)) > AMOUNTS[name](self.limits[name])
+        ]
+
+    def missing(self, options: JobOptions) -> list[str]:
+        """Return a sentence about each option that the user still has to give."""
+        return [
+            f"{self.where} needs your own {name}: write `{name} = …` below it (such as {example})"
+            for name, example in self.needs.items()
+            if not getattr(options, name)
+        ]
+
+    def warning_seconds(self, options: JobOptions, time_minutes: int) -> int:
+        """Return how long before its end a job gets a signal: its grace time or a minute, at most a 20th of its time.
+
+        Return 0 (no signal) if that is less than a minute and the partition has no grace time, as Slurm may send it a
+        minute early. A signal that the user asks for in `extra` takes precedence.
+        """
+        own = options.extra.get("signal", "").rpartition("@")[2]
+        if own.isdigit():
+            return int(own)
+        partitions = str(getattr(options, "partition", None) or "").split(",")
+        graces = [
+            seconds
+            for pattern, seconds in self.grace.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for name in partitions)
+        ]
+        seconds = min(min(graces, default=_WARNING_SECONDS), 60 * time_minutes // 20)
+        return seconds if graces or seconds >= _WARNING_SECONDS else 0
+
+    def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
+        """Return a sentence about each rule that a job, or so many jobs at once, would break."""
+        sizes = self.exceeded(memory=resources.memory, cpus=resources.cpus_per_task, time=resources.time)
+        return [*self.missing(options), *sizes, *self.exceeded(jobs=max_jobs)]
 
 
 @dataclass(frozen=True)
@@ -31,11 +101,9 @@ class Patience:
     gather: float = 2.0
     # A file system failed under a job: the next submission waits, each time five times as long, half an hour at most.
     after_trouble: float = 60.0
-    # Jobs end at once on all nodes: submission waits before each single try, each time twice as long. The six
-    # waits take an hour, in which an administrator may notice.
-    broken_nodes: float = 60.0
-    # No wait of a driver that tries again is longer.
-    longest: float = 1800.0
+    # Jobs end at once on all nodes: submission waits before each single try. The six waits take an hour, in which an
+    # administrator may notice.
+    broken_nodes: float = 600.0
     # A cancellation is lost when the controller goes down: it is repeated.
     cancel_again: float = 60.0
     # A job that ends without a result sooner is more likely the node's fault than the task's.
@@ -45,8 +113,6 @@ class Patience:
     longest_refusal: float = 300.0
     # A cycle of the manager begins after that: requests to stop, and results of short jobs, wait no longer.
     cycle: float = 2.0
-    # At the end of a run, the last jobs get these waits in turn to end by themselves after their results.
-    last_looks: tuple[float, ...] = (0.0, 1.0, 2.0, 4.0)
     # Records of cancelled jobs are written as soon as a file system that fails works again.
     writing_down: float = 30.0
     # A driver that ends waits for its thread, whose commands may all hang: those of a cycle and of a cancellation.

@@ -14,7 +14,7 @@ from typing import Any
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.display.status import cpu_time, duration
 from espo_luigi.driver.settings.espo import power
-from espo_luigi.jobs.energy import in_words
+from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN

@@ -16,25 +16,25 @@ from typing import Any
 from luigi.configuration import get_config
 from luigi.task import Task
 
+from espo_luigi.driver.board import read_state
 from espo_luigi.driver.display.live import status_lines
 from espo_luigi.driver.display.status import duration, failures_in, is_alive
-from espo_luigi.driver.run.board import read_state
 from espo_luigi.driver.run.run import scheduler_name
 from espo_luigi.driver.run.stale import stale_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json
-from espo_luigi.jobs.energy import in_words
+from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
-from espo_luigi.jobs.local.engine import KILLED
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import JobFiles, JobState, ResultWord, heartbeat_files, jobs_folder, label_of, order_files
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import task_name
 
-_OPEN = re.compile(rb'"state": "(submitting|submitted)"')
+_OPEN = re.compile(rb'"state": "(submitting|queued)"')
 # The words of a plan for a task's state.
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 STOPPED = "was stopped with its run"
@@ -53,8 +53,8 @@ def _left(workdir: Path) -> dict[str, dict[str, int]]:
     found: dict[str, Counter[str]] = {}
     beating = {path for path in heartbeat_files(workdir) if is_beating(JobFiles.at(path))}
     for record in _open_records(RecordStore(state_dir()).folder / "records"):
-        # A planned record has no job yet.
-        if record.get("state") in (SUBMITTING, SUBMITTED):
+        # A READY record has no job yet.
+        if record.get("state") in (JobState.SUBMITTING, JobState.QUEUED):
             rule = str(record.get("rule"))
             if JobFiles.of(workdir, rule, record.get("wildcards", {})).heartbeat not in beating:
                 found.setdefault(rule, Counter())[str(record["state"])] += 1
@@ -254,16 +254,15 @@ class TaskStates:
 
     def _of_job(self, task: SlurmTask) -> TaskState:
         trace = trace_of(task.get_task_family(), task.wildcards)
-        record_state = trace.record.state if trace.record is not None else ""
         if trace.is_alive:
             return TaskState(Stand.RUNNING, job=JobState.RUNNING, trace=trace)
-        if record_state in (SUBMITTING, SUBMITTED):
-            job = JobState.QUEUED if record_state == SUBMITTED else JobState.SUBMITTING
-            return TaskState(Stand.RUNNING, job=job, trace=trace)
+        if trace.record is not None and trace.record.is_out:
+            return TaskState(Stand.RUNNING, job=trace.record.state, trace=trace)
         by_driver = failures_in(self.run).get(task.task_id)
         reported = by_driver.words if by_driver else ""
         stopped = self._was_stopped(trace)
-        if record_state != PLANNED and (failure := reported if stopped else self._failure(trace, reported)):
+        is_planned = trace.record is not None and trace.record.state is JobState.READY
+        if not is_planned and (failure := reported if stopped else self._failure(trace, reported)):
             return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)
         return TaskState(Stand.READY, STOPPED if stopped else "", trace=trace)
 
@@ -278,7 +277,7 @@ class TaskStates:
 
     def _was_stopped(self, trace: Trace) -> bool:
         """Return whether a job ended because its run did: by its record or result, or where it has neither."""
-        if trace.record is not None and trace.record.state == FINISHED:
+        if trace.record is not None and trace.record.is_over:
             return _cause(trace.record) in (Cause.DRIVER_CANCELLED, Cause.DETACHED)
         if trace.result is not None:
             return trace.result.get("outcome") == ResultWord.STOPPED
@@ -288,9 +287,9 @@ class TaskStates:
 
 def _cause(record: Record | None) -> Cause | None:
     """Return why the job of a finished record failed."""
-    if record is None or record.state != FINISHED or record.outcome not in set(Cause):
+    if record is None or record.state is not JobState.FAILED or record.cause not in set(Cause):
         return None
-    return Cause(record.outcome)
+    return Cause(record.cause)
 
 
 def problem_of(task: SlurmTask) -> str:

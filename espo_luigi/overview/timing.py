@@ -9,15 +9,15 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from espo_luigi.driver.run.engines import local_settings
+from espo_luigi.driver.engines import local_settings
 from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.local.engine import Launcher, Room
-from espo_luigi.jobs.local.srun import AllocationSettings
+from espo_luigi.jobs.local import Launcher, Room
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.srun import AllocationSettings
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espo_luigi.jobs.energy import Power
+from espo_luigi.jobs.accounts import Power
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""Writing lazy arrays block by block: each block is computed, written as whole files, and recorded in the partial."""
+"""Writing lazy arrays block by block: each block is computed, and written as whole files of a partial."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import operator
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder
-from espo_luigi.store.partials import Block, record
+from espo_luigi.store.partials import Block
+
+logger = logging.getLogger(__name__)
 
 Region = tuple[slice, ...]
 
@@ -27,16 +30,6 @@ Region = tuple[slice, ...]
 def is_written_in_blocks(variable: xr.Variable) -> bool:
     """Whether a variable is lazy and consists of numbers, which are stored as they are in memory."""
     return variable.chunks is not None and variable.dtype.kind in "fiub"
-
-
-def blocks_of(ds: xr.Dataset) -> list[Block]:
-    """Return all blocks of the variables that are written in blocks."""
-    return [
-        (str(name), place)
-        for name, variable in ds.variables.items()
-        if is_written_in_blocks(variable)
-        for place in _places(variable)
-    ]
 
 
 def pieces_of(ds: xr.Dataset, dim: Hashable, size: int) -> Iterator[list[Block]]:
@@ -58,9 +51,7 @@ def _places(variable: xr.Variable) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(len(sizes)) for sizes in variable.chunks or ()))
 
 
-def write_blocks(
-    ds: xr.Dataset, partial: HeldFolder, wanted: Collection[Block], found: Collection[Block], recorded: bool
-) -> None:
+def write_blocks(ds: xr.Dataset, partial: HeldFolder, wanted: Collection[Block], found: Collection[Block]) -> None:
     """Compute the `wanted` blocks with the active Dask client, into a store that has their metadata.
 
     The blocks that were `found` in the store are read where the wanted blocks depend on them.
@@ -70,14 +61,12 @@ def write_blocks(
         places.setdefault(name, []).append(place)
     arrays = {name: ds.variables[name].data for name in places}
     layers = _layers_of_found(ds, partial, found)
-    dask.compute(
-        *(_written(_with_layers(arrays[name], layers), name, partial, places[name], recorded) for name in places)
-    )
+    writers = {name: BlockWriter.of(ds, partial, name) for name in places}
+    dask.compute(*(_written(_with_layers(arrays[name], layers), writers[name], places[name]) for name in places))
 
 
-def _written(data: da.Array, name: str, partial: HeldFolder, places: list[tuple[int, ...]], recorded: bool) -> da.Array:
+def _written(data: da.Array, writer: BlockWriter, places: list[tuple[int, ...]]) -> da.Array:
     """An array with a number for each place; computing the number writes the block."""
-    writer = BlockWriter(partial, name, _starts(data), recorded)
     ones = tuple((1,) * blocks for blocks in data.numblocks)
     options: dict[str, Any] = {"dtype": "i1", "chunks": ones, "meta": np.ones((1,) * data.ndim, "i1")}
     written = da.map_blocks(writer, data, token="write-block", **options)
@@ -88,18 +77,19 @@ def _written(data: da.Array, name: str, partial: HeldFolder, places: list[tuple[
     return da.Array(graph, label, ((1,) * len(places),), "i1")
 
 
-def _starts(data: da.Array) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(start) for start in np.cumsum([0, *sizes])) for sizes in data.chunks)
-
-
 @dataclass(frozen=True)
 class BlockWriter:
-    """Writes blocks of a variable, cut along each dimension at `starts`, and records them if wanted."""
+    """Writes blocks of a variable, cut along each dimension at `starts`."""
 
     partial: HeldFolder
     variable: str
     starts: tuple[tuple[int, ...], ...]
-    recorded: bool
+
+    @classmethod
+    def of(cls, ds: xr.Dataset, partial: HeldFolder, name: str) -> BlockWriter:
+        """Return the writer of a lazy variable's own blocks."""
+        starts = (np.cumsum([0, *sizes]) for sizes in ds.variables[name].chunks or ())
+        return cls(partial, name, tuple(tuple(map(int, along)) for along in starts))
 
     def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
         """Write a block; return the number 1 in as many dimensions.
@@ -123,13 +113,19 @@ class BlockWriter:
         if block.dtype != array.dtype:
             raise StoreError(f"{self.partial.path}: {self.variable} has {block.dtype}, and its metadata {array.dtype}")
         array[region] = block
-        if self.recorded:
-            names = [f"{self.variable}/{name}" for name in _file_names(array, region)]
-            record(self.partial, (self.variable, place), names)
 
     def region(self, place: tuple[int, ...]) -> Region:
         """Return the region of the variable that the block at a place covers."""
         return tuple(slice(along[at], along[at + 1]) for along, at in zip(self.starts, place, strict=True))
+
+    def files(self, place: tuple[int, ...]) -> list[str]:
+        """Return the files of the block at a place, by their names from the store's root."""
+        array = _opened(self.partial, self.variable)
+        sizes = array.shards or array.chunks
+        along = (
+            range(one.start // size, -(-one.stop // size)) for one, size in zip(self.region(place), sizes, strict=True)
+        )
+        return [f"{self.variable}/{array.metadata.encode_chunk_key(chunk)}" for chunk in itertools.product(*along)]
 
 
 class HeldStore(LocalStore):
@@ -155,10 +151,31 @@ def _opened(partial: HeldFolder, variable: str) -> zarr.Array:
     return opened
 
 
-def _file_names(array: zarr.Array, region: Region) -> list[str]:
-    sizes = array.shards or array.chunks
-    along = (range(one.start // size, -(-one.stop // size)) for one, size in zip(region, sizes, strict=True))
-    return [array.metadata.encode_chunk_key(place) for place in itertools.product(*along)]
+def files_of(ds: xr.Dataset, partial: HeldFolder) -> dict[Block, list[str]]:
+    """Return the files of each block, by their names from the root of a store that has the metadata."""
+    files: dict[Block, list[str]] = {}
+    for name, variable in ds.variables.items():
+        if is_written_in_blocks(variable):
+            writer = BlockWriter.of(ds, partial, str(name))
+            files |= {(writer.variable, place): writer.files(place) for place in _places(variable)}
+    return files
+
+
+def is_valid(ds: xr.Dataset, partial: HeldFolder, block: Block) -> bool:
+    """Return whether the files of a block, which must be there, can be decoded."""
+    name, place = block
+    writer = BlockWriter.of(ds, partial, name)
+    try:
+        # Zarr may read an empty shard as fill values.
+        if not all((partial.content / file).stat().st_size for file in writer.files(place)):
+            raise EOFError("a file is empty")
+        _read(partial, name, writer.region(place))
+    except MemoryError:
+        raise
+    except Exception as error:  # each codec has errors of its own for a file that was cut or changed
+        logger.warning("a block of %s in %s is damaged, and is computed again: %s", name, partial.path, error)
+        return False
+    return True
 
 
 def _layers_of_found(ds: xr.Dataset, partial: HeldFolder, found: Collection[Block]) -> Mapping[str, MaterializedLayer]:
@@ -167,7 +184,7 @@ def _layers_of_found(ds: xr.Dataset, partial: HeldFolder, found: Collection[Bloc
     for name, blocks in itertools.groupby(sorted(found), operator.itemgetter(0)):
         data = ds.variables[name].data
         if data.name in data.dask.layers:
-            writer = BlockWriter(partial, name, _starts(data), recorded=False)
+            writer = BlockWriter.of(ds, partial, name)
             read = {(data.name, *place): (_read, partial, name, writer.region(place)) for _, place in blocks}
             layers[data.name] = {**data.dask.layers[data.name], **read}
     return {name: MaterializedLayer(layer) for name, layer in layers.items()}

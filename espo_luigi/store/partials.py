@@ -1,26 +1,22 @@
 """Partials: private folders beside the final names, where stores are written; a later writer keeps complete blocks.
 
 The name of a partial says which process on which host made it. The store is its `content`. A block is a set of whole
-files of a variable. The process that wrote these files appends a line with their inventory to a file in the partial;
-each process has its own. A block is complete if its files still match its line. A torn line is ignored.
+files of a variable, which Zarr writes beside their names and renames. A block is complete if its files are there and
+can be decoded: each chunk has a checksum.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
 import os
 import re
+import shutil
 import socket
-import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +24,29 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import (
     CONTENT,
     HeldFolder,
-    load_json,
     open_folder,
-    open_own,
     parse_json,
     process_start,
-    read_bytes,
+    read_object,
     read_text,
     replace_text,
 )
-from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, partial_path, process_name
+from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, is_only_copy, partial_path, process_name
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
+from espo_luigi.store.marker import ROOT_METADATA_NAME
 
 logger = logging.getLogger(__name__)
 
 # No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
 SILENT_PARTIAL_AGE_HOURS = 48
-FOLDER_NAME = "espo-blocks"
 START_NAME = "start.json"
-_LINES = ".jsonl"
+# The name of an array's folder of chunks; of the chunk itself if the array has no dimensions.
+_CHUNKS = "c"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
-_READ_BYTES = 2**24
-_THREADS = 8
-_appending = threading.Lock()
 
 # A variable, and the number of its block along each dimension.
 Block = tuple[str, tuple[int, ...]]
-# The inventory of some files: size in bytes and checksum of each, by its name from the store's root.
-Files = dict[str, tuple[int, int]]
 
 
 def _is_partial(name: str) -> bool:
@@ -77,14 +67,15 @@ def _is_abandoned(partial: Path) -> bool:
 
     Partials of other accounts do not count.
     """
-    if _is_closed(partial):
+    if _is_closed(partial) or is_only_copy(partial):
         return False
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
         is_own_number = int(here[1]) == os.getpid()
         if not (_is_own(partial) if is_own_number else process_start(int(here[1])) is not None):
             return True
-    signs = (partial, *(partial / FOLDER_NAME).glob("*"))
+    # Each new chunk changes the time of its folder.
+    signs = (partial, *(Path(parent) for parent, _, _ in os.walk(partial)))
     age_hours = (time.time() - max(sign.stat().st_mtime for sign in signs)) / 3600
     return age_hours > SILENT_PARTIAL_AGE_HOURS
 
@@ -160,19 +151,15 @@ def remove_partial(partial: Path) -> None:
         delete(aside)
 
 
-@dataclass(frozen=True)
-class _Start:
-    """A partial before its first block: the files of its metadata and of its data that are not lazy.
-
-    The fingerprint covers these and all that the values of the blocks depend on: attempts at the same store share it.
-    """
-
-    fingerprint: str
-    files: Files
-
-
-def take_over(partial: HeldFolder, path: Path, fingerprint: str, claim: Callable[[], None] | None) -> set[Block]:
-    """Move the content of an earlier attempt's partial at the same store into `partial`, which has no block yet.
+def take_over(
+    partial: HeldFolder,
+    path: Path,
+    fingerprint: str,
+    claim: Callable[[], None] | None,
+    files: Mapping[Block, Collection[str]],
+    is_valid: Callable[[Block], bool],
+) -> set[Block]:
+    """Move the blocks of an earlier attempt's partial at the same store into `partial`, which has no block yet.
 
     An attempt is over if its process is dead, as far as this host can know, or if this process holds a claim. Of
     several processes that want the same partial, the first to rename it gets it; a writer that still lives finds its
@@ -188,44 +175,49 @@ def take_over(partial: HeldFolder, path: Path, fingerprint: str, claim: Callable
         A text for all that the values of the store depend on.
     claim : callable, optional
         Raises unless this process alone may write the store.
+    files : mapping
+        The files of each block, by their names from the store's root.
+    is_valid : callable
+        Returns whether a block whose files are there can be decoded.
 
     Returns
     -------
     set of Block
-        The complete blocks of the earlier attempt; its other files of blocks are deleted.
+        The complete blocks of the earlier attempt; its other files are deleted.
     """
-    start = _begin(partial, fingerprint)
+    start = _start(partial.content, fingerprint)
+    # By the number, a former store that was swapped into the partial differs from the content with the blocks.
+    said = {"fingerprint": start, "content": partial.content.stat().st_ino}
+    replace_text(partial.inside / START_NAME, json.dumps(said))
     if claim is not None:
         claim()
     blocks: set[Block] = set()
     for former in _partials_of(path):
         # A partial that is gone meanwhile was taken by another process, or published.
         with contextlib.suppress(FileNotFoundError):
-            found = _read_start(former)
             is_over = not _is_own(former) and (claim is not None or _is_abandoned(former))
-            if is_over and found is not None and found.fingerprint == start.fingerprint:
-                blocks = _take(former, partial, path)
+            if is_over and _read_start(former).get("fingerprint") == start:
+                _take(former, partial, path, {name for name, _ in files})
+                blocks = _verified(partial.content, files, is_valid)
         if blocks:
             break
     sweep_partials(path)
     return blocks
 
 
-def _take(former: Path, partial: HeldFolder, path: Path) -> set[Block]:
-    """Move the content of a former partial into `partial` if it has complete blocks; return these."""
+def _take(former: Path, partial: HeldFolder, path: Path, variables: Iterable[str]) -> None:
+    """Move the chunks of some variables from a former partial into `partial`, out of reach of a writer that lives."""
     taken = partial_path(path)
     os.rename(former, taken)
     with open_folder(taken) as descriptor:
         inside = Path(f"/proc/self/fd/{descriptor}")
-        # Another account can change what is not private, also after it was verified.
+        # Another account can change what is not private, and could go on with that after the blocks are verified.
         is_ours = _rights(inside) == _rights(partial.inside)
-        blocks = _verified(inside) if is_ours else set()
-        if blocks:
-            for name in (CONTENT, FOLDER_NAME):
-                os.rename(partial.inside / name, inside / f"new-{name}")
-                os.rename(inside / name, partial.inside / name)
+        if is_ours and (inside / CONTENT).stat().st_ino == _read_start(inside).get("content"):
+            for name in variables:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(inside / CONTENT / name / _CHUNKS, partial.content / name / _CHUNKS)
     delete_quietly(taken)
-    return blocks
 
 
 def _rights(folder: Path) -> tuple[int, int]:
@@ -233,21 +225,35 @@ def _rights(folder: Path) -> tuple[int, int]:
     return found.st_uid, found.st_mode
 
 
-def _begin(partial: HeldFolder, fingerprint: str) -> _Start:
-    content = partial.content
-    files = _inventory(content, _files_below(content))
-    meant = {name: _meaning(content / name) for name in files if name.endswith("zarr.json")}
-    text = json.dumps([fingerprint, sorted({**files, **meant}.items())])
-    start = _Start(hashlib.sha256(text.encode()).hexdigest(), files)
-    folder = partial.inside / FOLDER_NAME
-    folder.mkdir()
-    replace_text(folder / START_NAME, json.dumps({"fingerprint": start.fingerprint, "files": start.files}))
-    return start
+def _verified(content: Path, files: Mapping[Block, Collection[str]], is_valid: Callable[[Block], bool]) -> set[Block]:
+    """The complete blocks; all other chunks of their variables are deleted."""
+    there = _files_below(content)
+    blocks = {block for block, names in files.items() if there.issuperset(names) and is_valid(block)}
+    kept = {name for block in blocks for name in files[block]}
+    for variable in {name for name, _ in files}:
+        if not blocks:
+            shutil.rmtree(content / variable / _CHUNKS, ignore_errors=True)
+        for name in there - kept:
+            if name.startswith(f"{variable}/{_CHUNKS}"):
+                (content / name).unlink(missing_ok=True)
+    return blocks
 
 
-def _meaning(metadata: Path) -> str:
-    """The content of a metadata file without the times in its histories."""
-    return json.dumps(parse_json(read_text(metadata), _without_times))
+def _start(content: Path, fingerprint: str) -> str:
+    """A hash of all that the values of the blocks depend on: attempts at the same store share it.
+
+    It covers the fingerprint, the metadata, and the data that are not lazy.
+    """
+    files = {name: _meaning(content / name) for name in _files_below(content)}
+    return hashlib.sha256(json.dumps([fingerprint, sorted(files.items())]).encode()).hexdigest()
+
+
+def _meaning(file: Path) -> str:
+    """The content of a metadata file without the times in its histories; a hash of any other content."""
+    if file.name == ROOT_METADATA_NAME:
+        return json.dumps(parse_json(read_text(file), _without_times))
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -257,87 +263,16 @@ def _without_times(items: list[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _read_start(partial: Path) -> _Start | None:
+def _read_start(partial: Path) -> dict[str, Any]:
+    """What a partial's blocks depend on; empty if the partial cannot be taken over. Raises an OSError of the disk."""
     try:
-        content = load_json(partial / FOLDER_NAME / START_NAME)
-        return _Start(str(content["fingerprint"]), _parsed(content["files"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        return read_object(partial / START_NAME) or {}
+    except (NotADirectoryError, PermissionError):
+        return {}
 
 
-def record(partial: HeldFolder, block: Block, names: Iterable[str]) -> None:
-    """Append the line of a block whose files are all written. Raises FileNotFoundError if the partial is gone."""
-    files = {name: _size_and_checksum(partial.content / name) for name in names}
-    if None in files.values():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(partial.path))
-    # It starts with a line break: a full disk may have torn the line before.
-    line = f"\n{json.dumps({'block': block, 'files': files})}\n"
-    path = partial.inside / FOLDER_NAME / f"{process_name()}{_LINES}"
-    with _appending, open(open_own(path, os.O_APPEND), "wb") as file:
-        file.write(line.encode())
-
-
-def recorded(partial: Path) -> list[tuple[Block, Files]]:
-    """Return the blocks that have a whole line, each with the inventory of its files."""
-    folder = partial / FOLDER_NAME
-    return [line for name in sorted(_line_files(partial)) for line in _whole_lines(read_bytes(folder / name))]
-
-
-def _line_files(partial: Path) -> set[str]:
-    try:
-        return {name for name in os.listdir(partial / FOLDER_NAME) if name.endswith(_LINES)}
-    except FileNotFoundError:
-        return set()
-
-
-def _whole_lines(content: bytes) -> Iterator[tuple[Block, Files]]:
-    for text in content.splitlines():
-        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, AttributeError):
-            line = parse_json(text)
-            yield (str(line["block"][0]), tuple(line["block"][1])), _parsed(line["files"])
-
-
-def _parsed(files: Mapping[str, Any]) -> Files:
-    return {str(name): (int(size), int(checksum)) for name, (size, checksum) in files.items()}
-
-
-def _verified(partial: Path) -> set[Block]:
-    """The complete blocks, if the files from before them are unchanged; files of incomplete blocks are deleted."""
-    start, content = _read_start(partial), partial / CONTENT
-    if start is None or _inventory(content, start.files) != start.files:
-        return set()
-    lines = recorded(partial)
-    found = _inventory(content, {name for _, files in lines for name in files})
-    # Of a block that was written twice, the last line has the checksums of the files.
-    complete = [(block, files) for block, files in lines if files and files.items() <= found.items()]
-    kept = {*start.files, *(name for _, files in complete for name in files)}
-    for name in _files_below(content):
-        if name not in kept:
-            (content / name).unlink(missing_ok=True)
-    return {block for block, _ in complete}
-
-
-def _files_below(content: Path) -> list[str]:
-    return [str(Path(parent, name).relative_to(content)) for parent, _, names in os.walk(content) for name in names]
-
-
-def _inventory(root: Path, names: Iterable[str]) -> Files:
-    """Size and checksum of each of these files that is there."""
-    names = sorted(names)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda name: _size_and_checksum(root / name), names))
-    return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
-
-
-def _size_and_checksum(path: Path) -> tuple[int, int] | None:
-    size = checksum = 0
-    try:
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(_READ_BYTES):
-                size, checksum = size + len(piece), zlib.crc32(piece, checksum)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return size, checksum
+def _files_below(content: Path) -> set[str]:
+    return {str(Path(parent, name).relative_to(content)) for parent, _, names in os.walk(content) for name in names}
 
 
 class BlockCount:
@@ -345,28 +280,28 @@ class BlockCount:
 
     def __init__(self) -> None:
         self._found = self._computed = 0
-        # The partials that are being written, each with the files of lines that it had before.
-        self._open: dict[HeldFolder, set[str]] = {}
+        # The partials that are being written, each with the files of the blocks to compute.
+        self._open: dict[HeldFolder, list[Collection[str]]] = {}
 
     @contextlib.contextmanager
-    def of(self, partial: HeldFolder, found: int) -> Iterator[None]:
+    def of(
+        self, partial: HeldFolder, files: Mapping[Block, Collection[str]], found: Collection[Block]
+    ) -> Iterator[None]:
         """Count the blocks that are written in the `with` block, and those that were found before it."""
-        self._found += found
-        self._open[partial] = _line_files(partial.inside)
+        self._found += len(found)
+        self._open[partial] = [names for block, names in files.items() if block not in found]
         try:
             yield
         finally:
-            self._computed += _new_blocks(partial.inside, self._open[partial])
+            self._computed += _count_there(partial, self._open[partial])
             del self._open[partial]
 
     def __call__(self) -> dict[str, int]:
         """Return the two numbers, as they stand now."""
-        still_open = sum(_new_blocks(partial.inside, before) for partial, before in list(self._open.items()))
+        still_open = sum(_count_there(partial, files) for partial, files in list(self._open.items()))
         return {"found": self._found, "computed": self._computed + still_open}
 
 
-def _new_blocks(partial: Path, before: set[str]) -> int:
-    new = _line_files(partial) - before
-    with contextlib.suppress(FileNotFoundError):
-        return sum(read_bytes(partial / FOLDER_NAME / name).count(b"}\n") for name in new)
-    return 0
+def _count_there(partial: HeldFolder, files: Iterable[Collection[str]]) -> int:
+    there = _files_below(partial.content)
+    return sum(there.issuperset(names) for names in files)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import HeldFolder, sync_path
+from espo_luigi.files import HeldFolder, is_file_trouble, sync_path
 from espo_luigi.replacing import Judge, check_ours, delete, partial_path, put, take_away
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.marker import marked
-from espo_luigi.store.partials import BlockCount, recorded, sweep_partials
+from espo_luigi.store.partials import BlockCount, sweep_partials
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def written_aside(path: Path, *, judge: Judge | None = None) -> Iterator[Path]:
 def partial_of(path: Path, *, resumable: bool = False, judge: Judge | None = None) -> Iterator[HeldFolder]:
     """Yield a new partial; publish its content as `path` when the `with` block ends well, and delete it otherwise.
 
-    A `resumable` partial with complete blocks stays after a signal or too little memory: a later writer takes its
-    content over. Raises as `written_aside` does.
+    A `resumable` partial stays after a signal, too little memory, or a failure of the disk: a later writer goes on
+    from its blocks. Raises as `written_aside` does.
     """
     with disk_errors(path, "write"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,17 +114,18 @@ def partial_of(path: Path, *, resumable: bool = False, judge: Judge | None = Non
         except BaseException as error:
             if isinstance(error, StoreError):
                 error.args = tuple(str(one).replace(str(partial.inside), str(partial.path)) for one in error.args)
-            if not (resumable and _is_stop(error) and recorded(partial.inside)):
+            if not (resumable and _leaves_blocks_valid(error)):
                 _delete_what_is_still_written(partial)
             raise
         _delete_what_is_still_written(partial)
         sweep_partials(path, published=True)
 
 
-def _is_stop(error: BaseException) -> bool:
-    """Whether an error leaves the blocks before it valid: a signal, or too little memory."""
+def _leaves_blocks_valid(error: BaseException) -> bool:
+    """Whether the blocks before an error are as valid as after SIGKILL: a signal, too little memory, a failing disk."""
+    is_stop = isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError))
     # By name, as a job without Dask does not import Dask's error of dead workers.
-    return isinstance(error, (SystemExit, KeyboardInterrupt, MemoryError)) or type(error).__name__ == "KilledWorker"
+    return is_stop or type(error).__name__ == "KilledWorker" or is_file_trouble(error)
 
 
 def _delete_what_is_still_written(partial: HeldFolder) -> None:
@@ -169,8 +170,8 @@ def remove(path: Path, judge: Judge | None = None) -> None:
     """
     path = Path(path)
     with disk_errors(path, "remove"):
+        if path.parent.is_dir():
+            sweep_partials(path)
         for aside in take_away(path, judge or marked(path)):
             with contextlib.suppress(FileNotFoundError):
                 delete(aside)
-        if path.parent.is_dir():
-            sweep_partials(path)

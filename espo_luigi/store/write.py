@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Hashable, Mapping
@@ -18,7 +19,7 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, replace_text, sync_path
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
-from espo_luigi.store.blocks import HeldStore, blocks_of, is_written_in_blocks, pieces_of, write_blocks
+from espo_luigi.store.blocks import HeldStore, files_of, is_valid, is_written_in_blocks, pieces_of, write_blocks
 from espo_luigi.store.disk import sync_tree
 from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
 from espo_luigi.store.marker import MARKER_NAME, Marker
@@ -209,14 +210,15 @@ def write_store(
         A dimension along which neighbours are alike, for values whose bytes hardly repeat: compress bit by bit, with
         this dimension last in a chunk. Trained quantiles get some 10 % smaller, and slower to read.
     fingerprint : str, optional
-        A text for all that the values depend on. With it, a writer that is killed or stopped leaves its complete
-        blocks, and a later writer with the same fingerprint, metadata and coordinates goes on from them. A store that
-        already has the fingerprint stays.
+        A text for all that the values depend on. With it, a writer that is killed or stopped, or that the disk fails,
+        leaves its complete blocks, and a later writer with the same fingerprint, metadata and coordinates goes on from
+        them. A store that already has the fingerprint stays.
 
     Raises
     ------
     StoreError
-        If dask chunks are irregular, or if the disk refuses (full, read-only, over quota). Nothing is left behind.
+        If dask chunks are irregular, or if the disk refuses (full, read-only, over quota). Without a fingerprint,
+        nothing is left behind.
     """
     path = Path(path)
     if fingerprint and has_fingerprint(path, fingerprint):
@@ -228,17 +230,17 @@ def write_store(
         laid_out = _computed(laid_out, coordinates=bool(at_once))
         # "w-" refuses a folder that is there already.
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
-        found = take_over(partial, path, fingerprint, publication.claim) if fingerprint else set()
-        wanted = blocks_of(laid_out)
-        with publication.blocks.of(partial, len(found)):
-            for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [wanted]:
-                write_blocks(
-                    laid_out, partial, [block for block in piece if block not in found], found, bool(fingerprint)
-                )
+        files, found = files_of(laid_out, partial), set()
+        if fingerprint:
+            valid = functools.partial(is_valid, laid_out, partial)
+            found = take_over(partial, path, fingerprint, publication.claim, files, valid)
+        with publication.blocks.of(partial, files, found):
+            for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [list(files)]:
+                write_blocks(laid_out, partial, [block for block in piece if block not in found], found)
         finish(partial.content, marker, fingerprint)
     logger.info("wrote %s", path)
     if found:
-        logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(wanted))
+        logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(files))
 
 
 def _computed(ds: xr.Dataset, coordinates: bool) -> xr.Dataset:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi import store
-from espo_luigi.driver.run.engines import close_engines, hold_folders
+from espo_luigi.driver.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import Run, each_after_its_needs, pending_in
 from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.partials import PARTIAL_SUFFIX, abandoned_partials, remove_partial

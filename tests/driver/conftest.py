@@ -12,7 +12,7 @@ import pytest
 from luigi.configuration import LuigiConfigParser
 from luigi.task_register import Register
 
-from espo_luigi.driver.run.engines import close_engines
+from espo_luigi.driver.engines import close_engines
 
 if TYPE_CHECKING:
     from drivers import Driver

@@ -21,15 +21,15 @@ from throwaway_daemons import ended, eventually
 from toy_tasks import run
 
 from espo_luigi.commands import cli
+from espo_luigi.driver import engines
+from espo_luigi.driver.engines import close_engines, engine
 from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run import engines
-from espo_luigi.driver.run.engines import close_engines, engine
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings, Room, Slots
+from espo_luigi.jobs.local import LocalEngine, LocalSettings, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -138,7 +138,7 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     folder = tmp_path / "shared"
     monkeypatch.setattr(toy_tasks.Count, "exclusive_folders", classmethod(lambda cls: (folder,)))
     program = (
-        f"import time; from pathlib import Path; from espo_luigi.driver.run.engines import hold_folders\n"
+        f"import time; from pathlib import Path; from espo_luigi.driver.engines import hold_folders\n"
         f"hold_folders([Path({str(folder)!r})]); print('held', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -306,7 +306,7 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     eventually((tmp_path / "pid").exists)
-    local.stop(task.task_id)
+    local.stop()
     thread.join(30)
     assert not thread.is_alive()
     assert "stopped with the run" in str(failures[0])
@@ -371,7 +371,7 @@ def test_small_files_that_cannot_be_used_for_a_moment_fail_no_task(
         return call
 
     monkeypatch.setattr(JobOrder, "write", failing("write", JobOrder.write))
-    monkeypatch.setattr("espo_luigi.jobs.local.engine.read_object", failing("read", read_object))
+    monkeypatch.setattr("espo_luigi.jobs.local.read_object", failing("read", read_object))
     monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
     assert run(toy_tasks.Count(n=5, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
     assert left == {"write": 0, "read": 0}

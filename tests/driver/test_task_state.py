@@ -11,7 +11,7 @@ from espo_luigi import SlurmTask
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview.standing import BLOCKED, DONE, RUN, Stand, TaskState, TaskStates
@@ -39,11 +39,11 @@ class Product(SlurmTask):
             raise SubmissionError(self.problem)
 
 
-def record(task: Product, workdir: Path, state: str, outcome: str = "") -> None:
+def record(task: Product, workdir: Path, state: JobState, cause: str = "") -> None:
     store = RecordStore(state_dir())
     store.create_folders()
     name = task_name(workdir.name, "Product", task.wildcards, store.salt)
-    store.save(Record(name, "Product", task.wildcards, 2**30, 60, "log", state=state, outcome=outcome))
+    store.save(Record(name, "Product", task.wildcards, 2**30, 60, "log", state=state, cause=cause))
 
 
 def state_of(task: Product) -> TaskState:
@@ -55,10 +55,10 @@ def test_outputs_decide_between_complete_and_stale(own_workdir: Path) -> None:
     assert state_of(Product(made=True, changed="key")) == TaskState(Stand.STALE, changed=("key",))
 
 
-@pytest.mark.parametrize(("record_state", "job"), [(SUBMITTING, JobState.SUBMITTING), (SUBMITTED, JobState.QUEUED)])
-def test_a_job_that_is_out_is_running_in_its_state(own_workdir: Path, record_state: str, job: JobState) -> None:
+@pytest.mark.parametrize("job", [JobState.SUBMITTING, JobState.QUEUED])
+def test_a_job_that_is_out_is_running_in_its_state(own_workdir: Path, job: JobState) -> None:
     task = Product()
-    record(task, own_workdir, record_state)
+    record(task, own_workdir, job)
     assert (state_of(task).stand, state_of(task).job) == (Stand.RUNNING, job)
     write_json(task.order().files.heartbeat, {"time": time.time()})
     assert (state_of(task).stand, state_of(task).job) == (Stand.RUNNING, JobState.RUNNING)
@@ -67,9 +67,9 @@ def test_a_job_that_is_out_is_running_in_its_state(own_workdir: Path, record_sta
 def test_a_failed_job_has_its_cause_as_a_code_and_is_none_while_it_is_planned_again(own_workdir: Path) -> None:
     get_config().set("espo", "engine", "slurm")
     task = Product()
-    record(task, own_workdir, FINISHED, Cause.TIMEOUT)
+    record(task, own_workdir, JobState.FAILED, Cause.TIMEOUT)
     assert (state_of(task).stand, state_of(task).cause) == (Stand.FAILED, Cause.TIMEOUT)
-    record(task, own_workdir, PLANNED)
+    record(task, own_workdir, JobState.READY)
     assert state_of(task).stand is Stand.READY
 
 

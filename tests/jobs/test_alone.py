@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Nowhere())
 JOB = """\
 import nowhere, sys
 from pathlib import Path
-from espo_luigi.jobs.local.forkserver import serve
+from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.node.run import run_order, signs_of_life
 
 def work(order, monitor):
@@ -36,7 +36,7 @@ import espo_luigi.jobs
 for module in pkgutil.iter_modules(espo_luigi.jobs.__path__):
     importlib.import_module(f"espo_luigi.jobs.{module.name}")
 from espo_luigi.errors import JobError
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 

@@ -5,7 +5,7 @@ from luigi.configuration import LuigiConfigParser
 
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.energy import Power, in_words
+from espo_luigi.jobs.accounts import Power, in_words
 
 # 10 core-hours at 12 W are 0.12 kWh; 3.6 MJ are 1 kWh.
 KWH = 3.6e6

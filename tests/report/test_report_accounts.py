@@ -7,13 +7,14 @@ from report_examples import write_job, write_run
 from espo_luigi.jobs import accounts
 from espo_luigi.jobs.accounts import read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.report.job_use import Job, accounted
 from espo_luigi.report.report_page import make_sections
 
 JOB = Job("Train", "host7", 1010.0, 1600.0, 900.0, True, 2, 4, 8 * GIB, 60, 3 * GIB, 1000.0, "12")
-RECORD = Record("r.Train.0", "Train", {}, 8 * GIB, 60, "log", state="finished", job_id="12")
+RECORD = Record("r.Train.0", "Train", {}, 8 * GIB, 60, "log", state=JobState.SUCCEEDED, job_id="12")
 ACCOUNT = Usage("12", "r.Train.0.1", Phase.COMPLETED, "n1", 950.0, 1000.0, 1605.0, 4, 12 * GIB, 90, 1200.0, 2 * GIB)
 
 

@@ -18,7 +18,7 @@ from store_examples import EVERY_WAY, MARKER, InTheMiddle, constant, fork, pass_
 from espo_luigi import replacing
 from espo_luigi.errors import StoreError
 from espo_luigi.store import Marker, Publication, open_store, publish, read_marker, write_store
-from espo_luigi.store.partials import remove_partial, sweep_partials
+from espo_luigi.store.partials import abandoned_partials, remove_partial, sweep_partials
 
 
 def test_a_writer_whose_partial_another_host_swept_publishes_nothing(
@@ -171,6 +171,74 @@ def test_a_store_whose_successor_cannot_get_its_name_gets_the_name_back(
             write_store(constant(2), tmp_path / "a.zarr", MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
     assert (open_store(tmp_path / "a.zarr").pr.values == 1).all()
+
+
+class FailingRenames:
+    """Renaming on a network file system that cannot swap names, and whose answers are errors from a call on."""
+
+    def __init__(self, first: int, times: int, *, done: bool, number: int = errno.ESTALE) -> None:
+        self.first, self.times, self.done, self.number, self.calls = first, times, done, number, 0
+        self._rename = os.rename
+
+    def __call__(self, source: Any, target: Any) -> None:
+        self.calls += 1
+        fails = self.first <= self.calls < self.first + self.times
+        if self.done or not fails:
+            self._rename(source, target)
+        if fails:
+            raise OSError(self.number, os.strerror(self.number), str(target))
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["refused", "done all the same"])
+@pytest.mark.parametrize("times", [1, 2, 1000])
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_after_a_failure_of_any_renaming_the_former_or_the_new_store_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, times: int, done: bool
+) -> None:
+    path = tmp_path / "a.zarr"
+    write_store(constant(1), path, Marker("Write", {"value": "1"}))
+    monkeypatch.setattr(replacing, "renamed", lambda first, second, how: False)
+    monkeypatch.setattr(replacing, "_GIVE_BACK_PAUSES", (0.0, 0.0))
+
+    def fail() -> None:
+        os.rename = FailingRenames(first, times, done=done, number=errno.EIO if times == 2 else errno.ESTALE)  # type: ignore[assignment]
+        with dask.config.set(scheduler="synchronous"):
+            write_store(constant(2), path, Marker("Write", {"value": "2"}))
+
+    os.waitpid(fork(fail), 0)
+    for hidden in [*abandoned_partials(tmp_path)]:
+        remove_partial(hidden)
+    sweep_partials(path)
+    if first == 2 and times == 1000 and not done:
+        # No renaming succeeds any more: what had the name stays until the next store has it.
+        (former,) = tmp_path.iterdir()
+        assert (open_store(former).pr.values == 1).all()
+    else:
+        assert (open_store(path).pr.values == open_store(path).attrs["value"]).all()
+    write_store(constant(3), path, Marker("Write", {"value": "3"}))
+    assert (open_store(path).pr.values == 3).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["refused", "done all the same"])
+def test_after_a_failure_of_swapping_the_former_or_the_new_store_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    path, swap = tmp_path / "a.zarr", replacing.renamed
+    write_store(constant(1), path, Marker("Write", {"value": "1"}))
+
+    def failing(first: Path, second: Path, how: int) -> bool:
+        if how == replacing.EXCHANGE:
+            if done:
+                swap(first, second, how)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(second))
+        return swap(first, second, how)
+
+    monkeypatch.setattr(replacing, "renamed", failing)
+    with contextlib.nullcontext() if done else pytest.raises(StoreError, match="EIO"):
+        write_store(constant(2), path, Marker("Write", {"value": "2"}))
+    assert (open_store(path).pr.values == (2 if done else 1)).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
 
 
 def test_a_former_store_that_cannot_be_deleted_is_told(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,12 @@ import xarray as xr
 from store_examples import MARKER, fork
 
 from espo_luigi.errors import ClaimLostError, StoreError
+from espo_luigi.files import HeldFolder
 from espo_luigi.store import Publication, open_store, write_store
-from espo_luigi.store.partials import FOLDER_NAME, START_NAME
-from espo_luigi.store.partials import recorded as recorded_in
+from espo_luigi.store.blocks import _read as read
+from espo_luigi.store.blocks import files_of, is_valid, write_blocks
+from espo_luigi.store.partials import START_NAME
+from espo_luigi.store.write import laid_out_for, write_zarr
 
 CHUNKS = {"time": 5, "y": 4, "x": 6}
 FILES = {"time": 10, "y": 4, "x": 6}
@@ -92,8 +97,9 @@ def killed(path: Path, counted: Counted, after_blocks: int, and_seconds: float =
     return next(path.parent.glob(".a.zarr.*.partial"))
 
 
-def recorded(partial: Path, variable: str = "pr") -> list[Any]:
-    return [block for block, _ in recorded_in(partial) if variable in ("", block[0])]
+def written(partial: Path, variable: str = "pr", within: str = "content") -> list[Path]:
+    """The files of a variable's blocks, each of which is a block; Zarr's unfinished files have longer names."""
+    return sorted(file for file in (partial / within / variable / "c").rglob("[0-9]") if file.is_file())
 
 
 @pytest.mark.parametrize("options", [{}, {"at_once": {"y": 4}}, {"shards": None, "chunks": FILES}])
@@ -121,7 +127,7 @@ def test_writers_killed_at_any_moment_compute_no_block_again_but_the_one_at_hand
     for _ in range(kills):
         partial = killed(path, counted, draw.randint(1, 2), draw.uniform(0, 0.01))
         assert len(list(tmp_path.glob(".*.partial"))) == 1
-        found = max(found, len(recorded(partial)))
+        found = max(found, len(written(partial)))
     assert found >= kills / 2
     write(counted, path)
     assert contents(path) == undisturbed
@@ -129,54 +135,112 @@ def test_writers_killed_at_any_moment_compute_no_block_again_but_the_one_at_hand
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
 
 
-def damaged(damage: Callable[[Path], None]) -> Callable[[Path], None]:
-    return lambda partial: damage(next(iter(sorted((partial / "content" / "pr" / "c").rglob("[0-9]"))[-1:])))
-
-
-def torn(partial: Path) -> None:
-    (lines,) = (partial / FOLDER_NAME).glob("*.jsonl")
-    os.truncate(lines, lines.stat().st_size - 9)
+def flipped(chunk: Path) -> None:
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 3] ^= 1
+    chunk.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        torn,
-        damaged(Path.unlink),
-        damaged(lambda chunk: chunk.write_bytes(bytes(chunk.stat().st_size))),
+        Path.unlink,
+        lambda chunk: os.truncate(chunk, 0),
+        lambda chunk: os.truncate(chunk, chunk.stat().st_size - 9),
+        lambda chunk: os.truncate(chunk, chunk.stat().st_size + 9),
+        lambda chunk: chunk.write_bytes(bytes(chunk.stat().st_size)),
+        flipped,
     ],
-    ids=["torn line", "lost", "zeros"],
+    ids=["lost", "empty", "cut", "longer", "zeros", "flipped"],
 )
-def test_a_block_that_is_not_as_it_was_recorded_is_computed_again(
+def test_a_block_whose_file_is_missing_or_damaged_is_computed_again(
     tmp_path: Path, undisturbed: dict[str, bytes], damage: Callable[[Path], None]
 ) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     partial = killed(path, counted, 5)
-    complete = len(recorded(partial))
-    damage(partial)
+    complete = written(partial)
+    damage(complete[-1])
     (partial / "content" / "pr" / "c" / "9").mkdir(exist_ok=True)
     (partial / "content" / "pr" / "c" / "9" / "left.0123.partial").touch()
     before = counted.blocks
     write(counted, path)
-    assert counted.blocks - before == BLOCKS - complete + 1
+    assert counted.blocks - before == BLOCKS - len(complete) + 1
     assert contents(path) == undisturbed
 
 
-def another_attribute(partial: Path) -> None:
-    metadata = partial / "content" / "zarr.json"
-    metadata.write_text(metadata.read_text().replace("mm/d", "kg/d"))
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("values", ["float32", "bool"])
+def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path, sharded: bool, values: str) -> None:
+    """Each third bit of the file is flipped, and the file is cut after each byte."""
+    ds = xr.Dataset({"pr": ("x", np.array([0, 0, 0, 1], values))}).chunk(x=4)
+    laid_out, encoding = laid_out_for(ds, {"x": 2 if sharded else 4}, {"x": 4} if sharded else None)
+    partial = HeldFolder.make(tmp_path / ".a.zarr.partial")
+    write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
+    blocks = files_of(laid_out, partial)
+    ((block, (name,)),) = blocks.items()
+    with dask.config.set(scheduler="synchronous"):
+        write_blocks(laid_out, partial, list(blocks), set())
+    assert is_valid(laid_out, partial, block)
+    file = partial.content / name
+    whole = file.read_bytes()
+    changed = [whole[:size] for size in range(len(whole))]
+    for bit in range(0, 8 * len(whole), 3):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        changed.append(bytes(content))
+    for content in changed:
+        file.write_bytes(content)
+        if is_valid(laid_out, partial, block):  # two bits of a header have no meaning
+            assert len(content) == len(whole)
+            np.testing.assert_array_equal(read(partial, "pr", (slice(0, 4),)), ds.pr)
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": None, "chunks": FILES}], ids=["shards", "chunks"])
+def test_blocks_of_fill_values_are_gone_on_from_and_those_that_are_missing_computed(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """As at sea: by default, Zarr writes no file for such a chunk, and reads a missing one as fill values."""
+
+    class AtSea(Counted):
+        def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
+            return np.full_like(super().__call__(block, block_id), np.nan)
+
+    path, counted = tmp_path / "a.zarr", AtSea(tmp_path / "log", 0.002)
+    complete = written(killed(path, counted, 5, **options))
+    assert len(complete) >= 4
+    complete[0].unlink()
+    before = counted.blocks
+    write(counted, path, **options)
+    assert counted.blocks - before == BLOCKS - len(complete) + 1
+    assert len(written(path, within="")) == BLOCKS
+
+
+def test_a_block_of_which_one_file_of_two_is_missing_is_computed_again(tmp_path: Path) -> None:
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    partial = killed(path, counted, 5, shards=None)
+    places = [tuple(map(int, file.parts[-3:])) for file in written(partial)]
+    # A file has five days, a block ten; the last block has four.
+    halves = Counter((time // 2, y, x) for time, y, x in places)
+    complete = {block for block, files in halves.items() if files == (1 if block[0] == 2 else 2)}
+    time, y, x = next(block for block in complete if block[0] < 2)
+    (partial / "content" / "pr" / "c" / f"{2 * time + 1}" / f"{y}" / f"{x}").unlink()
+    before = counted.blocks
+    write(counted, path, shards=None)
+    assert counted.blocks - before == BLOCKS - len(complete) + 1
+    write(counted, tmp_path / "b.zarr", shards=None)
+    assert contents(path) == contents(tmp_path / "b.zarr")
 
 
 @pytest.mark.parametrize(
     ("options", "damage"),
     [
         ({"fingerprint": "other work"}, lambda partial: None),
-        ({}, another_attribute),
-        ({}, lambda partial: (partial / "content" / "y" / "c" / "0").write_bytes(b"other values")),
-        ({}, lambda partial: (partial / FOLDER_NAME / START_NAME).write_text('{"fingerprint": "wor')),
+        ({"chunks": {"time": 2}}, lambda partial: None),
+        ({}, lambda partial: (partial / START_NAME).write_text('{"fingerprint": "wor')),
+        ({}, lambda partial: (partial / START_NAME).unlink()),
         ({"fingerprint": ""}, lambda partial: None),
     ],
-    ids=["fingerprint", "metadata", "coordinate", "torn start", "no fingerprint"],
+    ids=["fingerprint", "metadata", "torn start", "no start", "no fingerprint"],
 )
 def test_a_partial_with_another_fingerprint_is_deleted_and_nothing_of_it_used(
     tmp_path: Path, options: dict[str, Any], damage: Callable[[Path], None]
@@ -202,7 +266,7 @@ def test_an_attempt_that_notes_another_time_in_a_history_has_the_same_fingerprin
             return made
 
     path, counted = tmp_path / "a.zarr", Noted(tmp_path / "log", 0.002)
-    found = len(recorded(killed(path, counted, 5)))
+    found = len(written(killed(path, counted, 5)))
     before, counted.time = counted.blocks, "10:00:03"
     write(counted, path)
     assert counted.blocks - before == BLOCKS - found
@@ -265,7 +329,7 @@ def test_a_job_that_lost_its_work_takes_nothing_of_its_successor(tmp_path: Path)
     with Publication(claim=check).in_force(), pytest.raises(ClaimLostError):
         write(counted, path)
     (partial,) = tmp_path.glob(".*.partial")
-    assert str(successor) in partial.name and recorded(partial)
+    assert str(successor) in partial.name and written(partial)
     os.kill(successor, signal.SIGKILL)
     os.kill(successor, signal.SIGCONT)
     os.waitpid(successor, 0)
@@ -307,7 +371,16 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     assert contents(path) == undisturbed
 
 
-@pytest.mark.parametrize(("error", "left"), [(SystemExit(143), 1), (MemoryError(), 1), (ZeroDivisionError(), 0)])
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (SystemExit(143), 1),
+        (MemoryError(), 1),
+        *((OSError(number, os.strerror(number)), 1) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)),
+        (ZeroDivisionError(), 0),
+    ],
+    ids=str,
+)
 def test_what_stopped_work_has_completed_stays_and_what_failed_is_deleted(
     tmp_path: Path, error: BaseException, left: int
 ) -> None:
@@ -317,9 +390,14 @@ def test_what_stopped_work_has_completed_stays_and_what_failed_is_deleted(
                 raise error
             return super().__call__(block, block_id)
 
-    with pytest.raises(type(error)):
-        write(Failing(tmp_path / "log"), tmp_path / "a.zarr")
+    path, failing = tmp_path / "a.zarr", Failing(tmp_path / "log")
+    with pytest.raises(StoreError if isinstance(error, OSError) else type(error)):
+        write(failing, path)
     assert len(list(tmp_path.glob(".*.partial"))) == left
+    before = failing.blocks
+    with Publication(claim=lambda: None).in_force():
+        os.waitpid(fork(lambda: write(Counted(failing.log), path)), 0)
+    assert failing.blocks - before == BLOCKS - before * left
 
 
 def test_an_output_that_an_earlier_attempt_has_published_is_not_made_again(tmp_path: Path) -> None:
@@ -338,7 +416,8 @@ def test_an_output_that_an_earlier_attempt_has_published_is_not_made_again(tmp_p
 
 def test_how_many_blocks_were_found_and_computed_is_counted(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
-    found = len(recorded(killed(path, counted, 5), ""))
+    partial = killed(path, counted, 5)
+    found = sum(len(written(partial, name)) for name in ("pr", "gaps", "cells"))
     with Publication().in_force() as publication:
         write(counted, path)
     assert publication.blocks() == {"found": found, "computed": BLOCKS + OTHER_BLOCKS - found}

@@ -147,7 +147,7 @@ def test_a_worker_elsewhere_refuses_whatever_has_the_name_of_the_partial(
     partial = HeldFolder.make(tmp_path / ".a.zarr.partial")
     ds = xr.Dataset({"pr": ("time", np.zeros(8, "int32"))})
     ds.to_zarr(HeldStore(partial), mode="w-", zarr_format=3, consolidated=False)
-    writer = BlockWriter(partial, "pr", ((0, 8),), recorded=False)
+    writer = BlockWriter(partial, "pr", ((0, 8),))
     in_a_second_process(writer)
     sent = pickle.loads(pickle.dumps(HeldStore(partial)))  # noqa: S301
     assert sent.root != partial.content and sent.root.samefile(partial.content) and not sent.read_only

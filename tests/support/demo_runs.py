@@ -10,7 +10,7 @@ from luigi.task_register import Register
 from small_demo import SMALL_CONFIG
 
 from espo_luigi.config.yaml_files import merge
-from espo_luigi.driver.run.engines import close_engines
+from espo_luigi.driver.engines import close_engines
 from espo_luigi.tasks.context import forget
 
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"

@@ -12,11 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-from espo_luigi.jobs.schedulers.known import SCHEDULERS
 from job_work import Work
 
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import SecondDriverError
+from espo_luigi.jobs.schedulers import SCHEDULERS
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from espo_luigi.jobs.local.forkserver import ForkServer
+from espo_luigi.jobs.forkserver import ForkServer
 
 
 class KeptServer(ForkServer):

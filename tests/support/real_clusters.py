@@ -24,7 +24,7 @@ from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.schedulers.script import JobOptions
+from espo_luigi.jobs.resources import JobOptions
 
 DRIVER = Path(__file__).with_name("jobs_driver.py")
 MIB = 2**20
@@ -135,7 +135,7 @@ def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
 def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
     """It leaves its stack in the log and is tried again."""
     with running(work, cluster, retries=1, stall_timeout_seconds=1.5) as manager:
-        request = work.order("a", ["hang", "succeed"])
+        request = work.order("a", ["hang", "succeed"], stack_after=0.75)
         outcome = success_of(manager.submit(request))
     assert outcome.attempts == 2
     first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)

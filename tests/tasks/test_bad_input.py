@@ -18,7 +18,7 @@ from luigi.task_register import Register
 
 import espo_luigi
 from espo_luigi import store, tasks
-from espo_luigi.driver.run.engines import close_engines
+from espo_luigi.driver.engines import close_engines
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.tasks.context import context
 

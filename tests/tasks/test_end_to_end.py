@@ -32,7 +32,7 @@ from small_demo import SMALL_CONFIG
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
-from espo_luigi.driver.run.engines import close_engines, hold_folders
+from espo_luigi.driver.engines import close_engines, hold_folders
 from espo_luigi.driver.run.run import walk
 from espo_luigi.explain import cells, sentences, steps
 from espo_luigi.explain.way import step_of_difference, way_of

@@ -16,7 +16,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
-from espo_luigi.driver.run.board import FILE, Board
+from espo_luigi.driver.board import FILE, Board
 from espo_luigi.driver.run.run import walk
 from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json

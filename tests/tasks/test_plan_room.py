@@ -12,7 +12,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
-from espo_luigi.jobs.local import srun as allocation
+from espo_luigi.jobs import srun as allocation
 from espo_luigi.jobs.order import write_json
 from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.jobs.schedulers.slurm_parse import Allocation

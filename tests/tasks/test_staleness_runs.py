@@ -16,7 +16,7 @@ from luigi.configuration import get_config
 from test_staleness import fewer_quantiles
 
 from espo_luigi import store, tasks
-from espo_luigi.driver.run.board import FILE
+from espo_luigi.driver.board import FILE
 from espo_luigi.driver.run.run import checked_graph
 from espo_luigi.driver.run.stale import told_of
 from espo_luigi.overview import standing

@@ -43,7 +43,7 @@ _STYLES = {"failed": "red", "pending": "yellow", "longest": ""}
 
 
 class Screen:
-    """The table of a run in a terminal, with the log above it. `close` may be called at any time, and twice.
+    """The table of a run in a terminal, with the log above it, inside of a ``with`` block.
 
     The run does not depend on the terminal: if writing to it fails, the table is given up.
     """
@@ -54,8 +54,8 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
         self._is_open = False
 
-    def open(self) -> None:
-        """Begin."""
+    def __enter__(self) -> Screen:
+        """Open the table."""
         self._is_open = True
         try:
             self._live.start()
@@ -65,6 +65,7 @@ class Screen:
                 handler.setStream(_Above(self._console))
         except (Exception, SystemExit) as error:
             self._give_up(error)
+        return self
 
     def show(self, state: Mapping[str, Any]) -> None:
         """Redraw the table, if it is open and the driver in the foreground."""
@@ -75,7 +76,7 @@ class Screen:
         except (Exception, SystemExit) as error:
             self._give_up(error)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the table as it is, and log as before."""
         if self._is_open:
             self._is_open = False
@@ -85,7 +86,7 @@ class Screen:
                 self._live.stop()
 
     def _give_up(self, error: BaseException) -> None:
-        self.close()
+        self.__exit__()
         logger.warning("the run is not shown in this terminal any more (%s); `espo status --watch` shows it", error)
 
 

@@ -14,10 +14,16 @@ from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
 RUNNING, PENDING, WAITING = "running", "pending", "waiting"
-# The column that counts a job, by the job's state. All other states count as running.
-_COLUMNS = {JobState.READY: WAITING, JobState.SUBMITTING: PENDING, JobState.QUEUED: PENDING}
-# These say nothing about whether the job has run.
-_EITHER = (JobState.MISSING, JobState.CANCELLING)
+# The column that counts a job, by its state. A job that is missing or being cancelled stays where it was.
+COLUMNS: Mapping[JobState, str] = {
+    JobState.READY: WAITING,
+    JobState.SUBMITTING: PENDING,
+    JobState.QUEUED: PENDING,
+    JobState.RUNNING: RUNNING,
+    JobState.ENDED: RUNNING,
+    JobState.SUCCEEDED: RUNNING,
+    JobState.FAILED: RUNNING,
+}
 LONGEST = 5
 SHOWN_FAILURES = 5
 # A job's message begins with its place and with Dask's work; then follows how to reach the dashboard.
@@ -32,15 +38,6 @@ TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "faile
 def is_alive(state: Mapping[str, Any]) -> bool:
     """Return whether the driver is at work that wrote this state (of `board.read_state`)."""
     return bool(state) and not state["ended"] and state["silent_seconds"] < _SILENT_SECONDS
-
-
-def column_of(state: JobState, has_run: bool) -> str:
-    """Return the column that counts a job in this state, which has run or not."""
-    return PENDING if state in _EITHER and not has_run else _COLUMNS.get(state, RUNNING)
-
-
-def _column(job: Mapping[str, Any]) -> str:
-    return column_of(job["state"], bool(job["running_since"]))
 
 
 @dataclass(frozen=True)
@@ -90,11 +87,16 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
     """Return the status of a run from its state; `now` is by the clock of the driver's host."""
     by_column: dict[str, list[Any]] = {RUNNING: [], PENDING: [], WAITING: []}
     for job in state["jobs"].values():
-        by_column[_column(job)].append(job)
-    counts = {name: Counter(job["rule"] for job in jobs) for name, jobs in by_column.items()}
+        by_column[job["column"]].append(job)
+    counts = [Counter(job["rule"] for job in jobs) for jobs in by_column.values()]
+    rows = []
+    for name, rule in state["rules"].items():
+        running, pending, waiting = (count[name] for count in counts)
+        counted = rule["total"], rule["done"], running, pending, waiting, rule["failed"]
+        rows.append(RuleRow(name, *counted, rule["core_hours"]))
     return RunStatus(
         summary_line(state, now),
-        [_row(name, rule, counts) for name, rule in state["rules"].items()],
+        rows,
         [],
         list(_longest(by_column[RUNNING], now)),
         list(_pending(by_column[PENDING], state["engine"])),
@@ -126,7 +128,7 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     """Return a line: how much is done, and about how long the rest takes."""
     rules = state["rules"].values()
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
-    by_column = Counter(_column(job) for job in state["jobs"].values())
+    by_column = Counter(job["column"] for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
     hours = sum(rule["core_hours"] for rule in rules)
     left = seconds_left(state, now)
@@ -154,11 +156,6 @@ def seconds_left(state: Mapping[str, Any], now: float) -> float:
     )
     at_once = seconds / max(now - state["started"], 1.0)
     return float(left / max(at_once, 1e-9))
-
-
-def _row(name: str, rule: Mapping[str, Any], counts: Mapping[str, Counter[str]]) -> RuleRow:
-    running, pending, waiting = (counts[column][name] for column in (RUNNING, PENDING, WAITING))
-    return RuleRow(name, rule["total"], rule["done"], running, pending, waiting, rule["failed"], rule["core_hours"])
 
 
 def _longest(jobs: list[Any], now: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
 """The replacements of Luigi's parts: the worker, its threads, the schedulers, and `install`.
 
-Only `driver` imports these parts of Luigi. `private_names` lists the private names in use, and a test checks them.
+Only `driver` imports these parts of Luigi.
 """

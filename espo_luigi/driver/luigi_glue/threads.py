@@ -62,9 +62,18 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         return self._thread.is_alive()
 
     def terminate(self) -> None:
-        """Have the task stop its job; before the run is over, Luigi does so only after `[worker] timeout`."""
-        self._timed_out = not self._run_of.is_over
-        self.task.on_kill() if isinstance(self.task, SlurmTask) else None
+        """Record that the task has failed, and have it end its job: it took longer than `[worker] timeout`.
+
+        At the end of a run, Luigi calls this for all tasks that are left, whose jobs have been stopped by then.
+        """
+        if self._run_of.is_over:
+            return
+        self._timed_out = True
+        failure = Failure(named(self.task), f"it took longer than [worker] timeout, {self.worker_timeout:g} s")
+        logger.error("%s", failure)
+        self._run_of.ended(self.task, failure, self.worker_timeout)
+        if isinstance(self.task, SlurmTask):
+            self.task.on_kill()
 
     def _work(self) -> None:
         started = time.monotonic()
@@ -73,7 +82,9 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self.run()
         _, status, reason, missing, _ = results[0]
         try:
-            if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
+            if self._timed_out:
+                pass  # has failed already
+            elif (missing or self._lost_input) and self._run_of.use_a_try(self.task):
                 results.append(self._put_back())
             elif self._stopped:
                 self._run_of.stopped(self.task, self._stopped)
@@ -100,12 +111,14 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
             ex = JobInputError(Failure(named(self.task), str(ex)))
         self._failure = Failure.of(named(self.task), ex)
+        if self._timed_out:
+            return str(ex)
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)
-        if isinstance(ex, StoppedError) and not self._timed_out:
+        if isinstance(ex, StoppedError):
             self._stopped = ex.outcome
         else:
-            logger.error("%s%s", ex, "; it took longer than [worker] timeout" if self._timed_out else "")
+            logger.error("%s", ex)
             self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
 

@@ -21,17 +21,17 @@ from luigi.rpc import RemoteScheduler
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, UNKNOWN
 from luigi.task import Task
 
+from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
+from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
 from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
 from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.driver.run.board import board, forget_board, tell_the_end, watched
-from espo_luigi.driver.run.engines import close_engines, engine, hold_folders
 from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.run.scratch import scratch_limit
-from espo_luigi.driver.run.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.run.stale import stale_lines, told_of
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.names import check_names
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
+from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.task_classes import has_job
 from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
@@ -326,6 +326,8 @@ class EspoWorker(luigi.worker.Worker):
         detaching = isinstance(error, Detach | ProcessLimitError)
         if detaching:
             self._running_tasks.clear()
+        elif any(one.is_alive() for one in self._running_tasks.values()):
+            stop_engines()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
         tell_the_end()

@@ -1,5 +1,4 @@
-"""A driver's run: which tasks remain, which outputs are still needed, the engines, and `run.json`.
+"""A driver's run: which tasks remain, which are stale, and which outputs are still needed.
 
-It imports the settings, the display and `jobs`. The worker reports to it, `espo plan` walks graphs with it, and
-`espo status` reads the file that `board` writes.
+The worker reports to it, and `espo plan` walks graphs with it.
 """

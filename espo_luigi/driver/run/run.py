@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from luigi.task import Task, flatten
 
+from espo_luigi.driver.board import board
 from espo_luigi.driver.display.status import by_their_cause
-from espo_luigi.driver.run.board import board
 from espo_luigi.driver.run.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS

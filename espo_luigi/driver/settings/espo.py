@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 from luigi.interface import core
 
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.energy import WATTS_PER_CPU, Power
+from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER
 

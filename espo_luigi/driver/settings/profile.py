@@ -20,8 +20,8 @@ import yaml
 
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
 from espo_luigi.jobs.dask.jobs import GPU_DIRECTIVES
-from espo_luigi.jobs.schedulers.script import LISTS, TABLES
-from espo_luigi.jobs.schedulers.site import AMOUNTS, Site
+from espo_luigi.jobs.resources import LISTS, TABLES
+from espo_luigi.jobs.settings import AMOUNTS, Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
 # The words for null in YAML.

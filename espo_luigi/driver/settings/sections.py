@@ -24,11 +24,9 @@ from espo_luigi.driver.settings.profile import (
     read_profile,
 )
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.resources import parse_memory, parse_time
+from espo_luigi.jobs.resources import TABLES, JobOptions, own_names, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
-from espo_luigi.jobs.schedulers.script import TABLES, JobOptions, own_names
-from espo_luigi.jobs.schedulers.site import Site
-from espo_luigi.jobs.settings import BatchSettings, Patience
+from espo_luigi.jobs.settings import BatchSettings, Patience, Site
 
 # The command of a job, before the order's file or ``--serve`` and modules. `-P` keeps Python from importing modules out
 # of the work folder, where other people may put some.

@@ -21,9 +21,8 @@ from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask.jobs import Directive, WorkerJobs, read_directive, read_resources
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import Resources, parse_memory, render_memory
+from espo_luigi.jobs.resources import JobOptions, Resources, parse_memory, render_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.script import JobOptions
 
 _NUMBERS = ("jobs", "n", "minimum_jobs", "maximum_jobs", "cores", "job_cpu", "processes", "death_timeout")
 _TEXTS = ("memory", "job_mem", "walltime", "wait_for_workers", "idle_timeout", "interface")

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues, element_name
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
+from espo_luigi.jobs.schedulers.script import ScriptValues, element_name
 
 KINDS = (STEPS, ARRAY, PILOT)
 

@@ -25,7 +25,7 @@ from typing import Any
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.local.forkserver import forked
+from espo_luigi.jobs.forkserver import forked
 from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, Minutely, persistently
 from espo_luigi.jobs.schedulers.script import end_path
 

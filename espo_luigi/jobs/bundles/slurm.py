@@ -14,13 +14,10 @@ from typing import Any
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import BundleText, BundleValues
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
-    ARRAY,
-    PILOT,
-    STEPS,
     ScriptValues,
     checked,
     render_cd,

@@ -20,12 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.jobs.dask.jobs import WORKER_FOLDER, WorkerJobs, environment_file, prologue, settings_file, workers_name
+from espo_luigi.jobs.dask.jobs import (
+    WORKER_FOLDER,
+    WorkerJobs,
+    environment_file,
+    new_name,
+    owner_of,
+    prologue,
+    settings_file,
+)
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Refusal
-from espo_luigi.jobs.schedulers.commands import ID_LOOKS_SECONDS, Answer, Commands
+from espo_luigi.jobs.schedulers.base import Refusal, Row
+from espo_luigi.jobs.schedulers.commands import Commands
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -38,7 +46,7 @@ _LOOKS_SECONDS = 5.0, 60.0
 # First and longest pause after a refused submission: a limit of the site may last for hours.
 _HOLDS_SECONDS = 5.0, 300.0
 # How long such a job may be missing from the scheduler's list before a different job is submitted for it.
-_SETTLE_SECONDS = 60.0
+SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
 # dask-jobqueue's classes of jobs, each with its module.
@@ -51,80 +59,59 @@ _MOST_FALSE_STARTS = 5
 
 @dataclass
 class Session:
-    """A session's name and commands, and the fate of its submissions; `others` are names of its further jobs."""
+    """The worker jobs of the job called `owner`, and the fate of their submissions."""
 
     workers: WorkerJobs
     owner: str
     commands: Commands
-    others: tuple[str, ...] = ()
+    # Whether the owner's job ends with the session, too.
+    with_owner: bool = False
     over: threading.Event = field(default_factory=threading.Event)
-    refused: str = ""
-    refusal: str = ""
-    hold_until: float = 0.0
-    pauses: Iterator[float] = field(default_factory=lambda: growing_pauses(*_HOLDS_SECONDS))
     failing: Failing = field(default_factory=Failing)
+    refused: str = ""
+    hold_until: float = 0.0
+    hold_words: str = ""
+    pauses: Iterator[float] = field(default_factory=lambda: growing_pauses(*_HOLDS_SECONDS))
+    # People and sites rename jobs.
     ids: set[str] = field(default_factory=set)
-    unsettled_until: float = 0.0
-    # Of two jobs submitted at once, it would be unknown which of two new ids is whose.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def submit(self, script: Path) -> str:
-        """Submit a worker's job, as fast as the site allows; return the job's id, or nothing as `id_of`."""
-        with self.lock:
-            return self._submit(script)
-
-    def _submit(self, script: Path) -> str:
-        if self.over.is_set():
-            raise RuntimeError("the session is over")
-        if self.commands.clock.now() < self.hold_until:
-            raise RuntimeError(self.refusal)
-        answer = self.commands.submit(self.commands.scheduler.submit_command(self.workers.values(self.owner), script))
-        if answer.ok:
-            self.pauses, self.refused = growing_pauses(*_HOLDS_SECONDS), ""
-            return self.id_of(answer)
-        if self.commands.scheduler.refusal(answer.words) is Refusal.PERMANENT:
-            self.refused = answer.words
-        self._hold(answer.words)
-        raise RuntimeError(answer.words)
-
-    def id_of(self, answer: Answer) -> str:
-        """Return the id of a job that was just taken; empty if neither the answer nor the scheduler's list tells it.
+    def submit(self, script: Path, name: str) -> str:
+        """Submit the job called `name`, as fast as the site allows; return its id, empty if that is not known yet.
 
         dask-jobqueue would take the first number of a site's banner, and cancel the job of that id.
         """
-        job_id = self.commands.scheduler.submitted_id(answer.stdout)
-        if job_id is not None:
-            self.ids.add(job_id)
+        # One at a time: a site that refuses a job need not refuse thousands.
+        with self.lock:
+            if self.over.is_set():
+                raise RuntimeError("the session is over")
+            now = self.commands.clock.now()
+            if now < self.hold_until:
+                raise RuntimeError(self.hold_words)
+            scheduler = self.commands.scheduler
+            answer = self.commands.submit(scheduler.submit_command(self.workers.values(self.owner, name), script))
+            if not answer.ok:
+                if scheduler.refusal(answer.words) is Refusal.PERMANENT:
+                    self.refused = answer.words
+                self.hold_until, self.hold_words = now + next(self.pauses), answer.words
+                raise RuntimeError(answer.words)
+            self.pauses, self.refused = growing_pauses(*_HOLDS_SECONDS), ""
+            job_id = self.commands.id_of(answer, name) or ""
+            if not job_id:
+                logger.warning("%s was accepted, its id is not known yet: %s", name, answer.words)
+            self.ids |= {job_id} - {""}
             return job_id
-        for pause in ID_LOOKS_SECONDS:
-            self.commands.clock.sleep(pause)
-            if job_id := self.unassigned(self.alive()):
-                return job_id
-        self.unsettled_until = self.commands.clock.now() + _SETTLE_SECONDS
-        logger.warning("a job of %s was accepted, its id is not known yet: %s", self.owner, answer.words)
-        return ""
 
-    def unassigned(self, alive: set[str] | None) -> str:
-        """Take an id, of those `alive`, that no job of this session has yet; empty if there is none."""
-        job_id = min((alive or set()) - self.ids, default="")
-        self.ids |= {job_id} - {""}
-        return job_id
-
-    def _hold(self, words: str) -> None:
-        """Submit nothing for a while, twice as long each time, so that the site need not refuse thousands of jobs."""
-        now = self.commands.clock.now()
-        if now >= self.hold_until:
-            self.hold_until, self.refusal = now + next(self.pauses), words
-
-    def alive(self) -> set[str] | None:
-        """Return the ids of this session's jobs that wait or run, or None if the scheduler does not answer."""
+    def alive(self) -> dict[str, str] | None:
+        """Return the names of this session's jobs that wait or run, by ids; None if the scheduler does not answer."""
         rows = self.commands.jobs()
         if rows is None:
             return None
-        names = (workers_name(self.owner), *self.others)
-        # People and sites rename jobs.
-        ours = (row for row in rows if row.name in names or row.job_id in self.ids)
-        return {row.job_id for row in ours if not row.phase.ended}
+        return {row.job_id: row.name for row in rows if not row.phase.ended and self._has(row)}
+
+    def _has(self, row: Row) -> bool:
+        is_owners = row.name == self.owner
+        return row.job_id in self.ids or (self.with_owner if is_owners else owner_of(row.name) == self.owner)
 
     def cancel(self) -> None:
         """Cancel all jobs of this session and of its earlier starts; repeat it for jobs that a command missed."""
@@ -159,7 +146,8 @@ def _job_class(session: Session) -> Any:
             # Workers find keys and certificates in their settings: dask-jobqueue passes paths through a shell.
             keywords |= {"security": None, "job_script_prologue": prologue(workers, session.owner, address)}
             super().__init__(address, name, **keywords)
-            self.job_header = "\n".join(scheduler.header(workers.values(session.owner)))
+            self.own_name, self.settled = new_name(session.owner), 0.0
+            self.job_header = "\n".join(scheduler.header(workers.values(session.owner, self.own_name)))
 
         async def start(self) -> None:
             try:
@@ -168,11 +156,13 @@ def _job_class(session: Session) -> Any:
                 # Its place stays empty until a later submission succeeds.
                 if not session.over.is_set():
                     trouble.warn("a worker's job was not submitted, trying again: %s", error)
-                self.job_id = ""
+                self.job_id, self.settled = "", 0.0
                 await ProcessInterface.start(self)
 
         async def _submit_job(self, script_filename: str) -> str:
-            return await asyncio.to_thread(session.submit, Path(script_filename))
+            job_id = await asyncio.to_thread(session.submit, Path(script_filename), self.own_name)
+            self.settled = session.commands.clock.now() + SETTLE_SECONDS
+            return job_id
 
         def _job_id_from_submit_output(self, out: str) -> str:
             return out
@@ -226,7 +216,7 @@ def jobqueue_session(
     Path(SCHEDULERS[workers.scheduler].log_path(workers.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     try:
         with prepared(folder, session.failing, settings, dashboard=dashboard) as security:
-            session.commands.hand_on(Path(environment_file(workers, owner)))
+            session.commands.write_environment(Path(environment_file(workers, owner)))
             with (
                 _cluster(session, security, dashboard) as cluster,
                 Client(cluster) as client,
@@ -323,14 +313,15 @@ class _Keeper:
             self._replace(gone, alive)
         return not gone
 
-    def _gone(self, places: Mapping[str, Any], alive: set[str]) -> list[str]:
-        """Return the names of the jobs that have ended or were refused; give late ids to jobs taken without any."""
+    def _gone(self, places: Mapping[str, Any], alive: Mapping[str, str]) -> list[str]:
+        """Return the places whose jobs have ended or were refused; give late ids to jobs taken without any."""
+        now, ids = self._session.commands.clock.now(), {name: job_id for job_id, name in alive.items()}
         for job in places.values():
-            if job.job_id == "":
-                job.job_id = self._session.unassigned(alive)
-        settled = self._session.commands.clock.now() >= self._session.unsettled_until
-        ended = {name for name, job in places.items() if job.job_id is not None and job.job_id not in alive}
-        return [name for name in ended if places[name].job_id or settled]
+            if job.job_id == "" and job.own_name in ids:
+                job.job_id = ids[job.own_name]
+                self._session.ids.add(job.job_id)
+        ended = [place for place, job in places.items() if job.job_id is not None and job.job_id not in alive]
+        return [place for place in ended if places[place].job_id or now >= places[place].settled]
 
     def _connected(self) -> set[str]:
         """Return the names of the jobs that have a worker."""
@@ -340,7 +331,7 @@ class _Keeper:
     def _count_false_starts(self, gone: set[str], some_work: bool) -> None:
         self._false_starts = 0 if some_work else self._false_starts + len(gone - self._begun)
 
-    def _replace(self, gone: list[str], alive: set[str]) -> None:
+    def _replace(self, gone: list[str], alive: Mapping[str, str]) -> None:
         workers = self._session.workers
         if self._session.refused and not alive:
             self._session.failing.fail(

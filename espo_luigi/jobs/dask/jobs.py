@@ -6,6 +6,7 @@ import fnmatch
 import logging
 import math
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,9 @@ from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,
     DEFAULT_TIME,
     LEAST_WORKER_BYTES,
+    LISTS,
+    TABLES,
+    JobOptions,
     headroom,
     parse_memory,
     parse_time,
@@ -28,18 +32,15 @@ from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
 from espo_luigi.jobs.schedulers.script import (
     CLAIM_VARIABLE,
-    LISTS,
     NAME_VARIABLE,
     SCRATCH_VARIABLE,
     START_VARIABLE,
-    TABLES,
-    JobOptions,
     ScriptValues,
     option_exports,
     render_cd,
     rendered_setup,
 )
-from espo_luigi.jobs.schedulers.site import Site
+from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ WORKER_FOLDER = "espo_dask_folder"
 SETTINGS_NAME = "dask.yaml"
 # Directives that ask for GPUs and are no options of this package.
 GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-# The suffix of the names of a job's worker jobs.
-_WORKERS = ".workers"
+# The end of a worker job's name, behind that of its owner.
+_WORKERS = re.compile(r"\.[0-9a-f]{8}\.workers$")
 # Options of qsub that every job gets anyway.
 _ALWAYS = ("cwd", "V", "j")
 
@@ -167,7 +168,7 @@ class WorkerJobs:
 
     def check_text(self) -> None:
         """Raise `SubmissionError` for a value that cannot be passed on safely."""
-        SCHEDULERS[self.scheduler].header(self.values("check"))
+        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
         prologue(self, "check", "tls://check:1")
 
     def refusals(self, site: Site) -> list[str]:
@@ -205,10 +206,10 @@ class WorkerJobs:
         memory = int(self.memory_bytes * factor)
         return replace(self, memory=render_memory(min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes))))
 
-    def values(self, owner: str) -> ScriptValues:
-        """Return the values of each job's script in the session called `owner`."""
+    def values(self, owner: str, name: str) -> ScriptValues:
+        """Return the values of the script of the job called `name` in the session called `owner`."""
         return ScriptValues(
-            name=workers_name(owner),
+            name=name,
             attempt=1,
             argv=(),
             cpus_per_task=self.cpus,
@@ -222,14 +223,14 @@ class WorkerJobs:
         )
 
 
-def workers_name(owner: str) -> str:
-    """Name the worker jobs of the job called `owner`."""
-    return owner + _WORKERS
+def new_name(owner: str) -> str:
+    """Return a name for a worker job of the job called `owner`, used once."""
+    return f"{owner}.{secrets.token_hex(4)}.workers"
 
 
 def owner_of(name: str) -> str:
     """Return the name of the job whose worker job is called `name`; of any other job, its own."""
-    return name.removesuffix(_WORKERS)
+    return _WORKERS.sub("", name)
 
 
 def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
@@ -317,16 +318,16 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
     SubmissionError
         If a value cannot be passed safely.
     """
-    values = workers.values(owner)
+    options = workers.job_options
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
     pools = [f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS]
     return [
         f"unset {CLAIM_VARIABLE} {START_VARIABLE} {NAME_VARIABLE}",
-        *option_exports(values.options),
+        *option_exports(options),
         *pools,
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
         f"export DASK_CONFIG={shlex.quote(settings_file(workers, owner))}",
-        *rendered_setup(values.options),
+        *rendered_setup(options),
         render_cd(workers.workdir),
         f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
         "2>&1 | grep -q 'Connection refused'; then",

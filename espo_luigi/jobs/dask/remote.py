@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.dask.jobqueue import Session, jobqueue_session
+from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, jobqueue_session
 from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.order import extra_folders, write_json
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import JobOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -54,7 +54,7 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
     """
     from distributed import Client
 
-    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), others=(owner,))
+    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), with_owner=True)
     folder = Path(workers.folder)
     order = folder / f"{owner}.json"
     write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
@@ -88,25 +88,25 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
 def _submit(session: Session, values: ScriptValues, script: Path) -> str:
     scheduler = session.commands.scheduler
     write_atomically(script, scheduler.render(values))
-    session.commands.hand_on(Path(values.environment_file))
+    session.commands.write_environment(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     answer = session.commands.submit(scheduler.submit_command(values, script))
     if not answer.ok:
         raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")
-    return session.id_of(answer)
+    return session.commands.id_of(answer, values.name) or ""
 
 
 def _address(session: Session, job_id: str, file: Path) -> str:
     """Wait for the scheduler's address as long as its job waits or runs; its id may be empty until it is listed."""
     looked = time.monotonic()
+    settled = looked + SETTLE_SECONDS
     while True:
         with suppress(FileNotFoundError):
             return str(json.loads(file.read_text(encoding="utf-8"))["address"])
         if time.monotonic() - looked > _LOOK_SECONDS:
             alive, looked = session.alive(), time.monotonic()
-            job_id = job_id or session.unassigned(alive)
-            settled = job_id or session.commands.clock.now() >= session.unsettled_until
-            if alive is not None and job_id not in alive and settled:
+            job_id = job_id or next((own for own, name in (alive or {}).items() if name == session.owner), "")
+            if alive is not None and job_id not in alive and (job_id or looked >= settled):
                 log = session.commands.scheduler.log_path(session.workers.log_pattern, job_id)
                 raise JobError(
                     f"the job of Dask's scheduler ({job_id or 'id unknown'}) has ended: its log says why: {log}"

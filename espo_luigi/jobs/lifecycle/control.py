@@ -1,4 +1,4 @@
-"""Ending jobs and runs: signals to single jobs, jobs that do not end by themselves, and whole runs.
+"""Ending jobs and runs: single jobs, and whole runs.
 
 A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
 no task needs it any more.
@@ -19,14 +19,15 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import owner_of
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
+from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
-from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import Patience
 
@@ -114,63 +115,6 @@ class OwnJobs:
         return job_id in self._proven
 
 
-class Leftovers:
-    """The jobs that succeeded and do not end: they hold their allocation until they are cancelled."""
-
-    def __init__(self, commands: Commands, patience: Patience, own: OwnJobs) -> None:
-        self._commands = commands
-        self._patience = patience
-        self._own = own
-        self._since: dict[str, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def add(self, name: str, now: float) -> None:
-        """Take in that the job of that name has succeeded, and was still there."""
-        self._since[name] = now
-
-    def start_anew(self, now: float) -> None:
-        """Let all have their time again: nobody has looked for a while."""
-        self._since = dict.fromkeys(self._since, now)
-
-    def unwanted(self, rows: Mapping[str, Row], now: float) -> list[str]:
-        """The ids of those that have stayed for too long, by the scheduler's rows, by name."""
-        late_rows: list[Row] = []
-        for name, since in list(self._since.items()):
-            row, late = rows.get(name), now - since >= self._patience.latency_wait
-            if row is None and not late:
-                continue  # an answer may be older than the job
-            if row is None or _is_gone(row):
-                del self._since[name]
-            elif late:
-                late_rows.append(row)
-                self._since[name] = now
-        return _said(late_rows)
-
-    def unwanted_at_the_end(self) -> list[str]:
-        """The ids of those that do not go within a few seconds: nobody looks any more after this run."""
-        alive: list[Row] = []
-        for pause in self._patience.last_looks if self._since else ():
-            self._commands.clock.sleep(pause)
-            rows = self._own.renamed_back(self._commands.jobs() or [])
-            alive = [row for row in rows if row.name in self._since and not _is_gone(row)]
-            if not alive:
-                break
-        return _said(alive)
-
-
-def _said(alive: Iterable[Row]) -> list[str]:
-    for row in alive:
-        logger.warning("%s has written its result and does not end: cancelling job %s", row.name, row.job_id)
-    return [row.job_id for row in alive]
-
-
-def _is_gone(row: Row) -> bool:
-    # A job that leaves has no processes any more; its epilog is the site's business.
-    return row.phase.ended or row.phase is Phase.LEAVING
-
-
 def cancel_records(
     store: RecordStore,
     commands: Commands,
@@ -182,7 +126,7 @@ def cancel_records(
 
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.state in (SUBMITTING, SUBMITTED)]
+    out = [record for record in records if record.is_out]
     by_job: dict[str, list[Record]] = {}
     for record in out:
         by_job.setdefault(record.job_name, []).append(record)
@@ -211,7 +155,7 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
 
 def _finish(store: RecordStore, record: Record) -> None:
     store.close(record.name)
-    store.save(replace(record, state=FINISHED, outcome=Cause.DRIVER_CANCELLED))
+    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
 
 
 def _cancel_by_name(

@@ -20,8 +20,8 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.observe import Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
@@ -37,13 +37,13 @@ from espo_luigi.jobs.lifecycle.policy import (
     success_of,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
 from espo_luigi.jobs.lifecycle.submit import Submission, Submitter, bundling_of
 from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row
+from espo_luigi.jobs.schedulers.base import Phase, Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
@@ -81,6 +81,8 @@ class JobManager:
         self._incoming: deque[Handle] = deque()
         self._guard = threading.Lock()
         self._closed = False
+        # The ids of orders whose jobs are to end.
+        self._unwanted: set[str] = set()
         # Jobs to submit, jobs under way by task, and how many are over.
         self._ready: deque[Job] = deque()
         self._jobs: dict[str, Job] = {}
@@ -125,6 +127,7 @@ class JobManager:
                 if self._closed:
                     handle.resolve(self._stopped(handle))
                     return handle
+                self._unwanted.discard(order.id)
                 self._handles[task] = handle
                 self._incoming.append(handle)
         self._wake.set()
@@ -135,6 +138,11 @@ class JobManager:
         counts = Counter(job.state for job in list(self._jobs.values()))
         counts[JobState.READY] += len(self._incoming) + len(self._ready)
         return {**counts, **self._ended}
+
+    def cancel(self, order_id: str) -> None:
+        """Cancel the job of one order, which fails unless it has succeeded meanwhile; the others go on."""
+        self._unwanted.add(order_id)
+        self._wake.set()
 
     def cancel_all(self, timeout: float | None = None) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
@@ -171,7 +179,7 @@ class JobManager:
                 records = [job.record for job in self._jobs.values()]
                 patience, own = self.settings.patience, self._watcher.own
                 self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
-            self._cancel_leftovers()
+            self._cancel_orphans()
         finally:
             with self._guard:
                 self._closed = True
@@ -194,6 +202,7 @@ class JobManager:
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
+        self._tolerantly(partial(self._end_unwanted, now))
         self._submit_ready()
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
@@ -279,10 +288,10 @@ class JobManager:
         order = handle.order
         self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
-        if record is None or record.state == FINISHED:
+        if record is None or record.is_over:
             record = self.submitter.plan(handle.task, order, record)
         job = Job(order, record, self._scheduler, handle.report)
-        if record.state == PLANNED:
+        if record.state is JobState.READY:
             job.intent = Intent(ready=self._clock.now())
             self._ready.append(job)
             return
@@ -361,8 +370,18 @@ class JobManager:
 
     # Stopping.
 
-    def _cancel_leftovers(self) -> None:
-        unwanted = [] if self._locks.lost else self._watcher.unwanted_at_the_end()
+    def _end_unwanted(self, now: float) -> None:
+        for job in [job for job in self._ready if job.order.id in self._unwanted]:
+            self._ready.remove(job)
+            self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
+        for job in list(self._jobs.values()):
+            cancelled, again = job.intent.cancelled, self.settings.patience.cancel_again
+            is_due = job.record.job_id and (cancelled is None or job.lasts(cancelled, now, again))
+            if job.order.id in self._unwanted and is_due:
+                self._guarded(partial(self._cancel, ending=Cause.DRIVER_CANCELLED), job)
+
+    def _cancel_orphans(self) -> None:
+        unwanted = [] if self._locks.lost else self._watcher.orphans_at_the_end()
         if unwanted and self._is_still_ours():
             self.commands.cancel(unwanted)
 
@@ -409,12 +428,10 @@ class JobManager:
         self._nodes.does_well(job.node, job.seen.off_node)
         name = job.record.name
         if job.record.shares_job:
-            # This stops a member that does not end by itself.
+            # If the bundle is requeued, this member has no work.
             self.store.close(name)
             self._finish(job, success_of(job))
             return
-        if job.row is None or not job.row.phase.ended:
-            self._watcher.leftovers.add(job.record.job_name, now)
         self._finish(job, success_of(job))
         self._tolerantly(partial(self.store.forget_files, name))
 
@@ -493,7 +510,7 @@ class JobManager:
             return
         if cause is Cause.HOPELESS and self._goes_elsewhere(job, cause, job.intent.complaint):
             return
-        following = self._following(job, cause)
+        following = None if job.order.id in self._unwanted else self._following(job, cause)
         if following is None:
             self._finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
         else:
@@ -525,17 +542,16 @@ class JobManager:
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""
         now = self._clock.now()
-        excused = self._nodes.learn(job, cause, now)
+        self._nodes.ended(job, cause, now)
         if cause is Cause.CONFIGURATION and job.adopted:
             # It was ordered under an earlier driver's configuration.
             return job.record.next_submission(cause)
         job.listen(now)
-        progressed = job.blocks_done > 0
-        return next_record(job.record, cause, self.settings, job.node, excused, progressed)
+        return next_record(job.record, cause, self.settings, job.node, progressed=job.blocks_done > 0)
 
     def _again(self, job: Job, record: Record, alone: bool = False) -> None:
         self.store.save(record)
-        former, row, now = job.record, job.row, self._clock.now()
+        former, now = job.record, self._clock.now()
         not_before = now + pause_before(record, self.settings.patience.after_trouble)
         job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
         del self._jobs[record.task]
@@ -544,7 +560,7 @@ class JobManager:
             self._ready.append(job)
         else:
             self._ready.appendleft(job)
-        self._tolerantly(partial(self._leave_bundle, former, row))
+        self._tolerantly(partial(self._leave_bundle, former))
 
     def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
         """Bring a job to its outcome."""
@@ -555,7 +571,7 @@ class JobManager:
         self._ended[JobState.SUCCEEDED if isinstance(outcome, Success) else JobState.FAILED] += 1
         self._jobs.pop(job.record.task, None)
         self._resolve(job.record.task, outcome)
-        self._tolerantly(partial(self._leave_bundle, job.record, job.row))
+        self._tolerantly(partial(self._leave_bundle, job.record))
 
     def _resolve(self, task: str, outcome: Outcome) -> None:
         """Give a task's order its outcome."""
@@ -564,10 +580,9 @@ class JobManager:
         if handle is not None:
             handle.resolve(outcome)
 
-    def _leave_bundle(self, record: Record, row: Row | None) -> None:
-        gone = row is not None and row.phase.ended
-        if record.bundle and self._bundles.forget_if_over(record) and record.shares_job and not gone:
-            self._watcher.leftovers.add(record.job_name, self._clock.now())
+    def _leave_bundle(self, record: Record) -> None:
+        if record.bundle:
+            self._bundles.forget_if_over(record)
 
 
 def _last_line(job: Job) -> str:

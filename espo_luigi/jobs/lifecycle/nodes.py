@@ -1,4 +1,4 @@
-"""Nodes on which jobs end as soon as they start, and pauses when jobs do so on all nodes.
+"""Nodes on which jobs end as soon as they start, and the hold of submissions while jobs do so on all nodes.
 
 A broken node is always free, and gets job after job. If all nodes fail, as the file system with the programs does, all
 jobs of a run would use up their attempts within a minute.
@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
 from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import Patience
@@ -24,16 +23,16 @@ logger = logging.getLogger(__name__)
 # A node is avoided after so many different tasks ended at once there without a result.
 _TASKS_ON_A_NODE = 3
 _MOST_NODES = 20
-# Submission pauses after so many different tasks in a row ended at once, on nodes that are not avoided.
+# Submission is held after so many different tasks in a row ended at once, on nodes that are not avoided.
 _TASKS_IN_A_ROW = 6
-# After each pause one job is tried; after the last, an hour in all, the run goes on as if nothing were known.
-_PAUSES = 6
+# After each hold one job is tried; after the last, an hour in all, the run goes on until a job does well.
+_HOLDS = 6
 # How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
 _MOST_QUESTIONS = 5
 
 
 class NodeWatch:
-    """Learns from the ends of jobs which nodes are broken. Times are the driver's monotonic clock."""
+    """Finds broken nodes by the ends of jobs. Times are the driver's monotonic clock."""
 
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience or Patience()
@@ -47,7 +46,7 @@ class NodeWatch:
         self._row_since = -math.inf
         self.in_trouble = False
         self._hold_until = 0.0
-        self._pauses = 0
+        self._holds = 0
 
     def avoided_by(self, task: str) -> tuple[str, ...]:
         """The nodes that the run avoids for this task."""
@@ -61,21 +60,13 @@ class NodeWatch:
         """Whether to wait before the next submission."""
         return self.in_trouble and now < self._hold_until
 
-    def learn(self, job: Job, cause: Cause, now: float) -> bool:
-        """Learn from a job that did not succeed; return whether that is known to be the cluster's fault."""
-        task, node = job.record.task, job.node
+    def ended(self, job: Job, cause: Cause, now: float) -> None:
+        """Take in that a job did not succeed."""
         # A file system that failed under the job may be the node's own: no evidence that the node works.
         if has_failed(job) and cause is not Cause.FILES:
-            self.does_well(node, job.seen.off_node)
-        if cause is not Cause.CRASHED or not job.ended_at_once(now, self._patience.quick):
-            return False
-        self.crashed(task, node, now)
-        return self.in_trouble or node in self.avoided_by(task)
-
-    def look(self, job: Job, now: float) -> None:
-        """Learn from a job that works on its node for a while."""
-        if job.does_well(now, self._patience.quick):
             self.does_well(job.node, job.seen.off_node)
+        if cause is Cause.CRASHED and job.ended_at_once(now, self._patience.quick):
+            self.crashed(job.record.task, job.node, now)
 
     def does_well(self, node: str, started_after: float | None) -> None:
         """Take in that a job wrote a result there, or works there for a while; it started after that moment.
@@ -90,7 +81,8 @@ class NodeWatch:
         if started_after >= self._row_since:
             if self.in_trouble:
                 logger.warning("jobs do not end at once any more: submission goes on")
-            self._start_anew(-math.inf, pauses=0)
+            self.in_trouble, self._row_since, self._holds = False, -math.inf, 0
+            self._in_a_row.clear()
 
     def crashed(self, task: str, node: str, now: float) -> None:
         """Take in that a job of the task ended at once, without a result."""
@@ -103,50 +95,40 @@ class NodeWatch:
         if not self._in_a_row:
             self._row_since = now
         self._in_a_row[task] = node
-        if not self.in_trouble and self._pauses < _PAUSES and len(self._in_a_row) >= _TASKS_IN_A_ROW:
+        if not self.in_trouble and self._holds < _HOLDS and len(self._in_a_row) >= _TASKS_IN_A_ROW:
             self.in_trouble, self._row_since = True, now
-            self._pause(now)
+            self._hold(now)
 
     def submitted(self, now: float) -> None:
-        """Take in a submission: while there is trouble, jobs go singly."""
-        if not self.in_trouble:
-            return
-        if self._pauses < _PAUSES:
-            self._pause(now)
-        else:
-            logger.warning("jobs still end at once, after several pauses: submission goes on, and attempts are counted")
-            self._start_anew(now, pauses=_PAUSES)
+        """Take in a submission: while there is trouble, it is a single job, whose end is awaited."""
+        if self.in_trouble and self._holds < _HOLDS:
+            self._hold(now)
+        elif self.in_trouble:
+            logger.warning("jobs still end at once, after an hour: submission goes on")
+            self.in_trouble = False
 
     def _exclude(self, node: str) -> None:
-        most = min(_MOST_NODES, max(1, len(self._seen) // 2))
-        if len(self.excluded) >= most:
+        if len(self.excluded) >= min(_MOST_NODES, max(1, len(self._seen) // 2)):
             return
         self.excluded = (*self.excluded, node)
-        tasks = ", ".join(sorted(self._crashed[node]))
         logger.warning(
             "node %s: jobs of %d tasks ended there at once, without a result (%s): no further job of this run goes to "
             "it; tell the cluster's administrators",
             node,
             len(self._crashed[node]),
-            tasks,
+            ", ".join(sorted(self._crashed[node])),
         )
 
-    def _pause(self, now: float) -> None:
-        self._pauses += 1
-        seconds = growing_pause(self._pauses, self._patience.broken_nodes, self._patience.longest)
-        self._hold_until = now + seconds
+    def _hold(self, now: float) -> None:
+        self._holds += 1
+        self._hold_until = now + self._patience.broken_nodes
         logger.warning(
             "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "
-            "them: look into their logs; submission pauses for %.0f s, then one job is tried",
+            "them: look into their logs; after %.0f s, one job is tried",
             len(self._in_a_row),
             ", ".join(sorted({node or "unknown nodes" for node in self._in_a_row.values()})),
-            seconds,
+            self._patience.broken_nodes,
         )
-
-    def _start_anew(self, since: float, pauses: int) -> None:
-        self.in_trouble = False
-        self._in_a_row.clear()
-        self._row_since, self._pauses = since, pauses
 
 
 class Unstartable:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.files import listed_names
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.dask.jobs import orphans
-from espo_luigi.jobs.lifecycle.control import Leftovers, OwnJobs
+from espo_luigi.jobs.lifecycle.control import OwnJobs
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -60,22 +60,21 @@ class Watcher:
         self._pending_since: float | None = None
         self._unstartable = Unstartable(commands, submitter.nodes)
         self.own = OwnJobs(store)
-        self.leftovers = Leftovers(commands, settings.patience, self.own)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._last_poll = self._next_results = self._last_results = 0.0
         # Whether there may be jobs of Dask's workers.
         self.workers_about = False
 
-    def unwanted_at_the_end(self) -> list[str]:
+    def orphans_at_the_end(self) -> list[str]:
         """Return the ids of jobs to cancel at the end of a run, after which nobody looks any more."""
         rows = self.own.renamed_back(self._commands.jobs() or ()) if self.workers_about else ()
-        return [*self.leftovers.unwanted_at_the_end(), *orphans(rows, self._store.knows)]
+        return orphans(rows, self._store.knows)
 
     def look(self, jobs: Iterable[Job]) -> list[str]:
-        """Look at all that is due; return the ids of jobs to cancel, which have written their results and do not go."""
+        """Look at all that is due; return the ids of jobs to cancel: workers' whose own job has ended."""
         jobs, now = list(jobs), self._commands.clock.now()
         unwanted: list[str] = []
-        if now >= self._next_poll and (jobs or self.leftovers):
+        if now >= self._next_poll and jobs:
             unwanted = self._poll(jobs, now)
             now = self._commands.clock.now()
             self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
@@ -108,7 +107,6 @@ class Watcher:
         logger.warning(
             "this driver did not run for %.0f s (stopped, or its file system hung): it asks about all jobs anew", away
         )
-        self.leftovers.start_anew(now)
         self._next_poll = self._next_results = 0.0
         for job in jobs:
             job.watched_since = now
@@ -165,14 +163,15 @@ class Watcher:
         self._say_drained(jobs, now)
         for job in jobs:
             self._look_at(job, now)
-        return [*self.leftovers.unwanted(by_name, now), *orphans(rows, self._store.knows)]
+        return orphans(rows, self._store.knows)
 
     def _look_at(self, job: Job, now: float) -> None:
         # A missing job with a heartbeat is not lost, even if it was never seen running.
         if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
             age = math.inf if job.seen.off_node is None else now - job.seen.off_node
             job.listen(now, between_beats(age, self._settings.beat_seconds))
-        self._submitter.nodes.look(job, now)
+        if job.does_well(now, self._settings.patience.quick):
+            self._submitter.nodes.does_well(job.node, job.seen.off_node)
         job.report("\n".join(self._drained))
 
     def _without_result(self, missing: list[Job], now: float) -> list[Job]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.lifecycle.records import FINISHED, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Success
 from espo_luigi.jobs.order import JobState, ResultWord
 from espo_luigi.jobs.retry import growing_pause
@@ -21,8 +21,6 @@ from espo_luigi.jobs.schedulers.base import Phase, Scheduler
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
 GROWTH = 1.5
-# A record's `ending` when the driver cancels a job that has written why it failed, and does not end.
-RESULT_WRITTEN = "result written"
 
 
 class Cause(enum.StrEnum):
@@ -206,7 +204,6 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     its result says failure [latency_wait], and:
     - the scheduler is silent                                    END, unless out of memory: then its word is awaited
     - it leaves its node, or is in no answer                     END
-    - it is still there                                          CANCEL (result written), again [cancel_again]
     the scheduler is silent                                      WAIT
     it was cancelled, not yet [cancel_again]                     WAIT
     it is in no answer, its id is unknown [settle, or
@@ -228,12 +225,10 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     if record.shares_job and job.intent.cancelled is not None:
         # Its claim is closed, so that it stops by itself, or works in vain.
         return Action(Do.END) if job.lasts(job.intent.cancelled, now, patience.absent_after) else WAIT
-    just_cancelled = job.intent.cancelled is not None and not job.lasts(
-        job.intent.cancelled, now, patience.cancel_again
-    )
-    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait):
-        return _after_a_failure(job, just_cancelled)
-    if not job.seen.answered or just_cancelled:
+    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait) and _result_is_all(job):
+        return Action(Do.END)
+    cancelled = job.intent.cancelled
+    if not job.seen.answered or (cancelled is not None and not job.lasts(cancelled, now, patience.cancel_again)):
         return WAIT
     if job.seen.missing is not None:
         return _while_missing(job, now, patience)
@@ -246,14 +241,12 @@ def decide(job: Job, now: float, settings: BatchSettings) -> Action:
     return _while_running(job, now, settings)
 
 
-def _after_a_failure(job: Job, just_cancelled: bool) -> Action:
+def _result_is_all(job: Job) -> bool:
+    """Whether no more need be known of a job that has written why it failed."""
     if not job.seen.answered:
-        return WAIT if job.files.outcome == ResultWord.MEMORY else Action(Do.END)
+        return job.files.outcome != ResultWord.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
-    if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
-        return Action(Do.END)
-    # It would block the retry, or waste its allocation.
-    return WAIT if just_cancelled else Action(Do.CANCEL, RESULT_WRITTEN)
+    return job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
@@ -335,22 +328,14 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
 
 
 def next_record(
-    record: Record,
-    cause: Cause,
-    settings: BatchSettings,
-    node: str = "",
-    excused: bool = False,
-    progressed: bool = False,
+    record: Record, cause: Cause, settings: BatchSettings, node: str = "", progressed: bool = False
 ) -> Record | None:
     """The record of the next submission after `cause`; None if the job is not tried again.
 
-    An end that is known to be the cluster's fault is `excused`. A job that completed a part of its output has
-    `progressed`.
+    A job that completed a part of its output has `progressed`.
     """
     follows = CAUSES[cause]
     retry = Retry.FREE if progressed and follows.goes_on else follows.retry
-    if excused and retry is Retry.CHARGED:
-        retry = Retry.UNCHARGED
     changes: dict[str, Any] = {}
     if follows.other_node and node:
         changes["exclude"] = tuple(sorted({*record.exclude, node}))
@@ -374,7 +359,7 @@ def pause_before(record: Record, first: float) -> float:
 
 def last_record(record: Record, cause: Cause | None) -> Record:
     """The last record of a task in this run, after success (None) or for a cause."""
-    record = replace(record, state=FINISHED, outcome=cause or JobState.SUCCEEDED)
+    record = replace(record, state=JobState.FAILED if cause else JobState.SUCCEEDED, cause=cause or "")
     forgets = cause is not None and CAUSES[cause].forgets
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
 

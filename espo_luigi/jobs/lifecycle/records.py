@@ -20,22 +20,18 @@ from typing import Any
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import create_whole, parse_json, read_object, sync_path, this_version, write_atomically
 from espo_luigi.jobs.bundles.model import shares_job
-from espo_luigi.jobs.order import LAYOUT
+from espo_luigi.jobs.order import LAYOUT, JobState
 from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
 logger = logging.getLogger(__name__)
 
-PLANNED = "planned"
-SUBMITTING = "submitting"
-SUBMITTED = "submitted"
-FINISHED = "finished"
 _CLOSED = "the driver"
 _LAYOUT_FILE = "layout.json"
 
 
 @dataclass(frozen=True)
 class Record:
-    """A task's current submission, and its history. Causes and outcomes are codes: a `Cause`, or ``succeeded``."""
+    """A task's current submission, and its history. Causes are codes of a `Cause`."""
 
     task: str
     rule: str
@@ -46,13 +42,13 @@ class Record:
     submission: int = 1  # counts all submissions
     attempt: int = 1  # counts those that are charged against `retries`
     uncharged: int = 0  # counts those that are not, in a row: a node failed, the job was preempted
-    state: str = PLANNED
+    state: JobState = JobState.READY
     job_id: str | None = None
     exclude: tuple[str, ...] = ()
-    ending: str = ""  # why the driver cancelled the job: a cause, or `policy.RESULT_WRITTEN`
-    outcome: str = ""
+    ending: str = ""  # why the driver cancelled the job: a cause
+    cause: str = ""  # why it failed
     history: tuple[Mapping[str, Any], ...] = ()  # of each earlier submission its cause, as ``ended``
-    learnt_memory_bytes: int = 0  # the amount for the next run, after less had been too little
+    learnt_memory_bytes: int = 0  # the least amount for the next submission, after less had been too little
     learnt_time_minutes: int = 0
     bundle: str = ""  # the scheduler's name of the job that carries several tasks, or of this element of an array
 
@@ -67,6 +63,16 @@ class Record:
         return self.bundle or self.name
 
     @property
+    def is_out(self) -> bool:
+        """Whether the scheduler has, or may have, the submission's job."""
+        return self.state in (JobState.SUBMITTING, JobState.QUEUED)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the task has its outcome."""
+        return self.state in (JobState.SUCCEEDED, JobState.FAILED)
+
+    @property
     def shares_job(self) -> bool:
         """Whether that job carries other tasks, too."""
         return shares_job(self.bundle)
@@ -74,8 +80,8 @@ class Record:
     def next_submission(self, why: str, **changes: Any) -> Record:
         """The record of the next submission; the current submission ended for a cause, `why`."""
         past = {"name": self.name, "job_id": self.job_id, "ended": why, "bundle": self.bundle}
-        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": PLANNED, "job_id": None}
-        fresh |= dict.fromkeys(("ending", "outcome", "bundle"), "")
+        fresh: dict[str, Any] = {"submission": self.submission + 1, "state": JobState.READY, "job_id": None}
+        fresh |= dict.fromkeys(("ending", "cause", "bundle"), "")
         return replace(self, **{**fresh, **changes}, history=(*self.history, past))
 
 
@@ -123,7 +129,8 @@ class RecordStore:
         path = self._record_path(task)
         try:
             values = parse_json(path.read_text(encoding="utf-8"))
-            return Record(**{**values, "exclude": tuple(values["exclude"]), "history": tuple(values["history"])})
+            values |= {name: tuple(values[name]) for name in ("exclude", "history")}
+            return Record(**values | {"state": JobState(values["state"])})
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobOrder, JobState, ResultWord, Standing, at_work, end_of_log, listed
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
 
@@ -201,7 +201,7 @@ class Job:
     def state(self) -> JobState:
         """Where the job stands."""
         phase = self.row.phase if self.row is not None else None
-        if self.record.state == PLANNED:
+        if self.record.state is JobState.READY:
             return JobState.READY
         if self.ended_since is not None or self.files.succeeded:
             return JobState.ENDED
@@ -211,7 +211,7 @@ class Job:
             return JobState.MISSING
         if phase in (Phase.RUNNING, Phase.LEAVING):
             return JobState.READY if self.waits_its_turn else JobState.RUNNING
-        return JobState.SUBMITTING if phase is None and self.record.state == SUBMITTING else JobState.QUEUED
+        return JobState.SUBMITTING if phase is None and self.record.state is JobState.SUBMITTING else JobState.QUEUED
 
     @property
     def row(self) -> Row | None:
@@ -313,7 +313,7 @@ class Job:
         place = f"{job} on {self.node}" if self.node else job
         facts: dict[str, Any] = {"state": self.state, "job_id": job_id, "attempt": record.attempt, "node": self.node}
         if row is None:
-            word = "waiting to be submitted" if record.state == PLANNED else record.state
+            word = "waiting to be submitted" if record.state is JobState.READY else record.state
             return Standing(listed(word, place, again), **facts)
         if self.waits_its_turn:
             return Standing(listed("waiting in its bundle", place, again), **facts)
@@ -369,6 +369,6 @@ class Handle:
             return
         self.standing = standing
         try:
-            self.order.report(standing)
+            self.order.on_progress(standing)
         except Exception:  # the listener's error must not stop other jobs
             logger.exception("the progress listener of %s failed", self.task)

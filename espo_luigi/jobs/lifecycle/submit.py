@@ -15,13 +15,14 @@ from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
-from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.order import JobOrder, JobState
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, PackOptions, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Submitter:
         self._refusal = ""
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
-        self._handed_on = False
+        self._wrote_environment = False
         self.nodes = NodeWatch(settings.patience)
 
     # The parts of a submission.
@@ -78,23 +79,32 @@ class Submitter:
         return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
     def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
-        """The first record of a new run of the task, after the `old` run's record, if any.
-
-        It asks for no less than an earlier run has learnt to ask for, within the caps.
-        """
-        asked = order.resources
-        learnt_bytes, learnt_minutes = (old.learnt_memory_bytes, old.learnt_time_minutes) if old else (0, 0)
-        return Record(
+        """The first record of a new run of the task, after the `old` run's record, if any."""
+        record = Record(
             task=task,
             rule=order.family,
             wildcards=dict(order.wildcards),
-            memory_bytes=_learnt(asked.memory_bytes, learnt_bytes, self.settings.memory_cap_bytes),
-            time_minutes=_learnt(asked.time_minutes, learnt_minutes, self.settings.time_cap_minutes),
-            learnt_memory_bytes=learnt_bytes,
-            learnt_time_minutes=learnt_minutes,
+            memory_bytes=0,
+            time_minutes=0,
             log_pattern=self._log_pattern(order),
+            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
+            learnt_time_minutes=old.learnt_time_minutes if old else 0,
             # Numbers go on: no name is ever given twice.
-            submission=1 if old is None else old.submission + 1,
+            submission=old.submission + 1 if old else 1,
+        )
+        return self._asking(order, record)
+
+    def _asking(self, order: JobOrder, record: Record) -> Record:
+        """The record with the amounts of its next submission.
+
+        They are those of the order, or what the task has learnt to ask for if that is more, within the caps. Settings
+        may have changed since the record was written.
+        """
+        asked, chosen = order.resources, self.settings
+        return replace(
+            record,
+            memory_bytes=_larger(asked.memory_bytes, record.learnt_memory_bytes, chosen.memory_cap_bytes),
+            time_minutes=_larger(asked.time_minutes, record.learnt_time_minutes, chosen.time_cap_minutes),
         )
 
     def together(self, first: Job, ready: Iterable[Job], most: int, now: float) -> list[Job]:
@@ -115,7 +125,8 @@ class Submitter:
         return self._alone(jobs[0]) if len(jobs) == 1 else self._bundle(tuple(jobs))
 
     def _alone(self, job: Job) -> Submission:
-        record = replace(job.record, state=SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
+        record = self._asking(job.order, job.record)
+        record = replace(record, state=JobState.SUBMITTING, bundle="", log_pattern=self._log_pattern(job.order))
         values, path = self._script_values(job.order, record), self._store.script_path(record.name)
         script = self._scheduler.render(values)
         return Submission((job,), (record,), ({path: script},), self._scheduler.submit_command(values, path))
@@ -124,14 +135,16 @@ class Submitter:
         orders = [job.order for job in jobs]
         # The name is unique: members may be bundled again.
         name = f"{jobs[0].record.task.rpartition('.')[0]}.bundle-{secrets.token_hex(6)}"
-        bundle = self._bundle_values(name, orders, [job.record for job in jobs])
+        planned = [self._asking(job.order, job.record) for job in jobs]
+        bundle = self._bundle_values(name, orders, planned)
         text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
         common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
         common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
+        names = [bundle.member_name(place) for place in range(len(jobs))]
         records = tuple(
-            replace(job.record, state=SUBMITTING, bundle=bundle.member_name(place), log_pattern=values.log_pattern)
-            for place, (job, values) in enumerate(zip(jobs, bundle.members, strict=True))
+            replace(record, state=JobState.SUBMITTING, bundle=name, log_pattern=values.log_pattern)
+            for record, name, values in zip(planned, names, bundle.members, strict=True)
         )
         return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
@@ -175,7 +188,7 @@ class Submitter:
         return alike and bundling_of(one.order, self.settings) == bundling_of(other.order, self.settings)
 
     def _size(self, job: Job) -> ScriptValues:
-        values = self._script_values(job.order, job.record)
+        values = self._script_values(job.order, self._asking(job.order, job.record))
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
     def _command(self, order: JobOrder) -> tuple[str, ...]:
@@ -240,9 +253,9 @@ class Submitter:
         if job.adopted:
             job.order.write()
             job.adopted = False
-        if not self._handed_on:
-            self._commands.hand_on(self._store.environment_path)
-            self._handed_on = True
+        if not self._wrote_environment:
+            self._commands.write_environment(self._store.environment_path)
+            self._wrote_environment = True
         log = Path(self._scheduler.log_path(log_pattern, "0"))
         for folder in (log.parent, files.result.parent, files.heartbeat.parent):
             if folder not in self._made_folders:
@@ -262,7 +275,7 @@ class Submitter:
         now = self._commands.clock.now()
         for job in submission.jobs:
             job.seen = replace(job.seen, off_node=now)
-        job_id = self._scheduler.submitted_id(answer.stdout) if answer.ok else None
+        job_id = self._commands.id_of(answer)
         if answer.ok:
             self.nodes.submitted(now)
             if self._refusals:
@@ -283,7 +296,7 @@ class Submitter:
 
     def confirm(self, job: Job, job_id: str) -> None:
         """Take in the id of the job, and write it down now or, where the file system fails, later."""
-        job.record = replace(job.record, state=SUBMITTED, job_id=job_id)
+        job.record = replace(job.record, state=JobState.QUEUED, job_id=job_id)
         job.unsaved = True
         with contextlib.suppress(OSError):
             self.save(job)
@@ -342,5 +355,5 @@ def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
     return {"at_once": bundle.width, "members": members}
 
 
-def _learnt(asked: int, learnt: int, cap: int | None) -> int:
+def _larger(asked: int, learnt: int, cap: int | None) -> int:
     return max(asked, learnt if cap is None else min(learnt, cap))

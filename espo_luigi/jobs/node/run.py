@@ -32,16 +32,24 @@ from espo_luigi.errors import (
     as_text,
     log_as_text,
 )
-from espo_luigi.files import lives, open_own, private_mode, process_start, ready_standard_streams, this_version
+from espo_luigi.files import (
+    is_file_trouble,
+    lives,
+    open_own,
+    private_mode,
+    process_start,
+    ready_standard_streams,
+    this_version,
+)
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json
 from espo_luigi.jobs.resources import GIB, Resources, render_memory
-from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, is_file_trouble, persistently
+from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS, persistently
 from espo_luigi.jobs.schedulers.script import ATTEMPT_VARIABLE, LATE_VARIABLE
-from espo_luigi.machine import machine_memory
+from espo_luigi.machine import end_with, machine_memory
 
 logger = logging.getLogger("espo_luigi.job")
 
@@ -288,7 +296,7 @@ def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[
         monitor.done.wait()
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
-            os._exit(hand_over())
+            end_with(hand_over)
 
     threading.Thread(target=watch, daemon=True).start()
     try:

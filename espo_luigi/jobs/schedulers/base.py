@@ -1,40 +1,32 @@
 """The interface of a scheduler: text that goes to its commands, and text that comes back.
 
-A scheduler is a module that fulfils `Scheduler` by constants and pure functions, some of them
-parsers from a module beside it. `commands.Commands` alone runs the commands. A scheduler needs:
-
-| for                          | functions                                                                  |
-|------------------------------|----------------------------------------------------------------------------|
-| the options of a job         | `OPTIONS`                                                                  |
-| the script and its log       | `render`, `header`, `log_pattern`, `log_path`                              |
-| submitting                   | `submit_command`, `submitted_id`, `refusal`, `environment`, `handed_on`    |
-| following                    | `listing`, `one_job`, `in_words`, `drained_nodes`                          |
-| jobs that have ended         | `accounting`, `keeps_no_accounting`, `says_out_of_memory`, `usage`         |
-| stopping                     | `cancellations`, `has_ended`                                               |
-| the job, on its node         | `job_id`, `given`, `node_folder`                                           |
-
-Beside these it has the constants of `Scheduler`: `NAME`, `SUBMIT`, `VARIABLES`, `USER_VARIABLES`, `SCRATCH` and
-`FORGETS_CANCELLED`. Ids of jobs have to fit `script.JOB_ID`.
+A scheduler is a module that fulfils `Scheduler` by constants and pure functions, some of them parsers from a module
+beside it. `commands.Commands` alone runs the commands. Ids of jobs have to fit `script.JOB_ID`.
 
 A new option, such as ``--reservation`` of Slurm, is a field of that scheduler's `OPTIONS` (`SlurmOptions`), which
 `asked` (Slurm) or `arguments` (Grid Engine) renders. Slurm renders every such field as ``--name=value`` without further
 code. The key of luigi.cfg's section and the parameter of each task follow from the field.
 
-A new scheduler, such as LSF, is a module ``lsf`` beside `slurm` and `gridengine`, an entry in `SCHEDULERS`, and
-a section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. Only
-`slurm` has bundles, drivers that are jobs and steps in an allocation (`espo submit`, `espo shell`).
+A new scheduler, such as LSF, is a module ``lsf`` beside `slurm` and `gridengine`, an entry in `SCHEDULERS`, and a
+section of luigi.cfg in `driver.settings.sections`. `gridengine` is the smaller example. Only `slurm` has bundles,
+drivers that are jobs, and steps in an allocation (`espo submit`, `espo shell`).
 """
 
 from __future__ import annotations
 
 import enum
+import functools
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from espo_luigi.jobs.schedulers.script import PackOptions, ScriptValues
+from espo_luigi.jobs.resources import PackOptions
+from espo_luigi.jobs.schedulers.script import ScriptValues
+
+logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
@@ -168,6 +160,7 @@ class Scheduler(Protocol):
     def OPTIONS(self) -> type[PackOptions]:
         """The options that a job may ask for."""
 
+    # The script and its log.
     def log_pattern(
         self, log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: str = "", task: int = 0, /
     ) -> str:
@@ -182,6 +175,7 @@ class Scheduler(Protocol):
     def header(self, values: ScriptValues, /) -> list[str]:
         """Return the first lines of any job's script, for scripts that `render` does not make."""
 
+    # Submitting.
     def submit_command(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """Return the command that submits the script."""
 
@@ -191,6 +185,7 @@ class Scheduler(Protocol):
     def refusal(self, message: str, /) -> Refusal:
         """Say whether the same job may be accepted later."""
 
+    # Following.
     def listing(self, user: str, /) -> Query[Row]:
         """Ask for all jobs of the user, those that ended a short while ago included."""
 
@@ -200,6 +195,10 @@ class Scheduler(Protocol):
     def one_job(self, user: str, job_id: str, /) -> Query[Row]:
         """Ask for a job, with its expected start if the scheduler estimates that."""
 
+    def in_words(self, reason: str, /) -> str:
+        """Explain to the user why a job pends, and the remedy; empty if the reason says that itself."""
+
+    # Jobs that have ended.
     def accounting(
         self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
     ) -> Sequence[Accounting]:
@@ -211,25 +210,24 @@ class Scheduler(Protocol):
     def usage(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
         """Ask for the resources that ended jobs were given and used, by id or by the names of these jobs."""
 
-    def in_words(self, reason: str, /) -> str:
-        """Explain to the user why a job pends, and the remedy; empty if the reason says that itself."""
-
     def keeps_no_accounting(self, stderr: str, /) -> bool:
         """Return whether a command failed because this cluster keeps no accounting."""
 
+    def says_out_of_memory(self, log_tail: str, /) -> bool:
+        """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
+
+    # Stopping.
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
         """Return the commands that cancel jobs."""
 
     def has_ended(self, stderr: str, /) -> bool:
         """Return whether a cancellation failed because the job had ended meanwhile."""
 
-    def says_out_of_memory(self, log_tail: str, /) -> bool:
-        """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
-
+    # The environment of commands and jobs.
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
         """Return the environment of the scheduler's commands."""
 
-    def handed_on(self, environ: Mapping[str, str], /) -> str:
+    def environment_script(self, environ: Mapping[str, str], /) -> str:
         """Return bash that gives a job the environment of its submission; empty if the scheduler does that itself."""
 
     def job_id(self, environ: Mapping[str, str], /) -> str | None:
@@ -240,6 +238,12 @@ class Scheduler(Protocol):
 
     def node_folder(self, environ: Mapping[str, str], /) -> str | None:
         """Return the folder on the node that the job was given, if any."""
+
+
+@functools.cache
+def warn_of_unknown_state(scheduler: str, state: str) -> None:
+    """Log once that a scheduler answered a state that this package does not know."""
+    logger.warning("%s answered the unknown job state %r: the job is taken as still there", scheduler, state)
 
 
 def chunked(parts: Iterable[str], longest: int = 30_000) -> list[list[str]]:

@@ -20,7 +20,7 @@ from espo_luigi.jobs.settings import BatchSettings
 logger = logging.getLogger(__name__)
 
 # Pauses before the looks for the id of a job that was taken without one.
-ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
+_ID_LOOKS_SECONDS = 0.0, 1.0, 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -97,28 +97,26 @@ class Commands:
         self._submit_environ = without_zone | own_zone
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        """Submit a script, after `hand_on`; ``stdout`` holds the job's id if the scheduler accepted it."""
+        """Submit a script, after `write_environment`; ``stdout`` holds the job's id if the scheduler accepted it."""
         self.submit_rate.wait()
         return self.run(argv, self._submit_environ)
 
-    def id_of(self, answer: Answer, name: str) -> str | None:
-        """Return the id of the job that `submit` answered, by its name if a site's own command does not tell it.
+    def id_of(self, answer: Answer, name: str = "") -> str | None:
+        """Return the id of the job that `submit` answered; if a site's own command does not tell it, by `name`.
 
         None after a success means that the job was accepted, and is not listed within some seconds.
         """
         told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
-        if told is not None or not answer.ok:
-            return told
-        for pause in ID_LOOKS_SECONDS:
+        for pause in _ID_LOOKS_SECONDS if answer.ok and told is None and name else ():
             self.clock.sleep(pause)
             alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
             if alive:
                 return alive[-1]
-        return None
+        return told
 
-    def hand_on(self, path: Path) -> None:
+    def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
-        if lines := self.scheduler.handed_on(self._submit_environ):
+        if lines := self.scheduler.environment_script(self._submit_environ):
             replace_text(path, lines, 0o600)
 
     def jobs(self) -> list[Row] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, mib
+from espo_luigi.jobs.resources import MIB, PackOptions, mib
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some only as this is a `Scheduler`
     NO_JOB,
@@ -32,7 +32,6 @@ from espo_luigi.jobs.schedulers.gridengine_parse import (  # noqa: F401  # some 
 )
 from espo_luigi.jobs.schedulers.script import (
     VARIABLE_NAME,
-    PackOptions,
     ScriptValues,
     checked,
     log_stem,
@@ -196,25 +195,19 @@ def _refuse_own_resources(value: str, options: SgeOptions) -> None:
 
 def render(values: ScriptValues) -> str:
     """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
-    options, first = _header(values)
-    return render_script(values, options, "$JOB_ID", ["\n".join(first)])
+    return render_script(values, header(values), "$JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
     """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
-    options, first = _header(values)
-    return [*options, *first]
-
-
-def _header(values: ScriptValues) -> tuple[list[str], list[str]]:
     file = checked("environment file", values.environment_file)
-    first = [
+    return [
+        *(f"#$ {line}" for line in _lines(arguments(values))),
         *([f"environment_file={shlex.quote(file)}", *shell_text(_ENVIRONMENT).splitlines()] if file else ()),
         # Before it suspends a job, Grid Engine sends SIGUSR1 to all its processes, which would end Dask's workers.
         "trap '' USR1",
         f"export {_MEMORY_VARIABLE}={mib(positive('memory', values.memory_bytes))}",
     ]
-    return [f"#$ {line}" for line in _lines(arguments(values))], first
 
 
 def _lines(words: Sequence[str]) -> list[str]:
@@ -292,7 +285,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return lines of bash that give a job this environment: with ``-V``, qstat would show it to every user."""
     names = sorted(name for name in environ if VARIABLE_NAME.fullmatch(name) and name not in _OF_EACH_JOB)
     return "".join(f"export {name}={_quoted(environ[name])}\n" for name in names if not name.startswith(_PREFIXES))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import html
-import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
 
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage
-
-logger = logging.getLogger(__name__)
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage, warn_of_unknown_state
 
 # qacct fails with one of these if it has no such job (yet), or no job at all. Its file is written some seconds after
 # the end of a job.
@@ -70,20 +67,10 @@ def _listed(fields: Mapping[str, str]) -> Row:
 
 def phase_of(state: str) -> Phase:
     """Return the phase of a state's letters (``qw``, ``Rr``, ``dr``); an unknown state is logged once."""
-    for letter in state:
-        if letter not in _KNOWN + "".join(letters for letters, _ in _LETTERS):
-            _warn_unknown(state)
+    if set(state) - set(_KNOWN).union(*(letters for letters, _ in _LETTERS)):
+        warn_of_unknown_state("Grid Engine", state)
     meant = (phase for letters, phase in _LETTERS if set(letters) & set(state))
     return next(meant, Phase.RUNNING)
-
-
-_warned: set[str] = set()
-
-
-def _warn_unknown(state: str) -> None:
-    if state not in _warned:
-        _warned.add(state)
-        logger.warning("Grid Engine answered the unknown job state %r: the job is taken as still there", state)
 
 
 # Codes of ``failed`` (sge_status(5)) if the job's script has not begun, or the node has lost the job.

@@ -12,10 +12,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.resources import JobOptions
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x80-\x9f\u2028\u2029]")
 _SCRATCH = re.compile(r"\$\{?([A-Za-z_]\w*)\}?((?:/.*)?)", re.ASCII)
@@ -37,56 +38,11 @@ _CLAIM = Path(__file__).with_name("claim.sh")
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """The options of a job that every scheduler takes, besides CPUs, memory and time.
-
-    The job must not run on the nodes in `exclude`. `extra` holds any further option of the scheduler by its long name
-    without dashes (``{"reservation": "maintenance"}``). An empty value makes a flag, ``{"exclusive": ""}``. `setup` is
-    bash, run unchanged before the job's command. The values of `environment` are exported literally. `python` replaces
-    the driver's own Python: a path, or a name that is looked up in the ``PATH`` that `setup` leaves. `scratch` is a
-    folder on the node, a literal path or a path that begins with a variable (``$SLURM_TMPDIR/work``). The job finds it
-    in ``ESPO_NODE_SCRATCH``.
-    """
-
-    exclude: tuple[str, ...] = ()
-    extra: Mapping[str, str] = field(default_factory=dict)
-    setup: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    scratch: str | None = None
-    python: str = ""
-
-
-@dataclass(frozen=True)
-class PackOptions(JobOptions):
-    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
-
-    pack: str | None = None
-    bundle: str | None = None
-    pack_at_once: str | None = None
-    pack_per_step: str | None = None
-    step_options: Mapping[str, str] = field(default_factory=dict)
-
-
-# The kinds of `bundle`: see `bundles.model`.
-STEPS, ARRAY, PILOT = "steps", "array", "pilot"
-
-PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)
-# The options that are lists, and those that map names to values; all other options are text.
-LISTS = tuple(option.name for option in fields(PackOptions) if option.default == ())
-TABLES = tuple(option.name for option in fields(PackOptions) if option.default_factory is dict)
-
-
-def own_names(kind: type[JobOptions]) -> tuple[str, ...]:
-    """Return the names of the options that only this scheduler has."""
-    return tuple(option.name for option in fields(kind) if option.name not in JobOptions.__dataclass_fields__)
-
-
-@dataclass(frozen=True)
 class ScriptValues:
     """The values of a submission's script.
 
     `log_pattern` is the log's path with the scheduler's placeholders. The job that does the work writes its id to
-    `claim_file`. The command starts in `workdir`. `Commands.hand_on` has written the job's environment to
+    `claim_file`. The command starts in `workdir`. `Commands.write_environment` has written the job's environment to
     `environment_file`, if the scheduler needs that. The job gets a signal `warning_seconds` before its end, if the
     scheduler can send it (0: none).
     """
@@ -175,7 +131,14 @@ def render_script(
     claim = shlex.quote(checked("claim file", values.claim_file))
     claimed = f"claim={claim}\njob_id={job_id}\n{shell_text(_CLAIM)}"
     command = run(render_command(values.argv))
-    return _joined(values, header, [*first, claimed, "\n".join(_exports(values))], command)
+    exports = [
+        f"export {NAME_VARIABLE}={shlex.quote(values.name)}",
+        f"export {ATTEMPT_VARIABLE}={values.attempt}",
+        f"export {CLAIM_VARIABLE}={claim}",
+        f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))",
+        *option_exports(values.options),
+    ]
+    return _joined(values, header, [*first, claimed, "\n".join(exports)], command)
 
 
 def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
@@ -198,13 +161,6 @@ def rendered_setup(options: JobOptions) -> list[str]:
 def render_cd(workdir: str) -> str:
     """Return the line that goes to the work folder."""
     return f"cd -- {shlex.quote(workdir)} || exit 1"
-
-
-def _exports(values: ScriptValues) -> list[str]:
-    lines = [f"export {NAME_VARIABLE}={shlex.quote(values.name)}", f"export {ATTEMPT_VARIABLE}={values.attempt}"]
-    lines.append(f"export {CLAIM_VARIABLE}={shlex.quote(values.claim_file)}")
-    lines.append(f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))")
-    return [*lines, *option_exports(values.options)]
 
 
 def option_exports(options: JobOptions) -> list[str]:

@@ -12,37 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import MIB, Resources, mib
-from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
-from espo_luigi.jobs.schedulers.script import (
+from espo_luigi.jobs.resources import (
     ARRAY,
+    MIB,
     PACKING,
     PILOT,
     STEPS,
     JobOptions,
     PackOptions,
-    ScriptValues,
-    array_of,
-    checked,
-    log_stem,
+    Resources,
+    mib,
     own_names,
-    positive,
-    render_script,
-    safe,
 )
+from espo_luigi.jobs.schedulers import slurm_parse as answers
+from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
+from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only as this is a `Scheduler`
-    SACCT_FORMAT,
-    SQUEUE_FORMAT,
-    USAGE_FORMAT,
     has_ended,
     in_words,
     keeps_no_accounting,
-    parse_drained,
-    parse_one_of_squeue,
-    parse_sacct,
-    parse_scontrol,
-    parse_squeue,
-    parse_usage,
     refusal,
     says_out_of_memory,
     submitted_id,
@@ -213,25 +201,28 @@ def _for_header(directive: str) -> str:
 def listing(user: str) -> Query[Row]:
     """Ask for all jobs of this user in the controller's list, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
-    form = ("--all", "--noheader", "--states=all", "--array", f"--format={SQUEUE_FORMAT}")
-    return Query(("squeue", *form, f"--user={user}"), parse_squeue)
+    form = ("--all", "--noheader", "--states=all", "--array", f"--format={answers.SQUEUE_FORMAT}")
+    return Query(("squeue", *form, f"--user={user}"), answers.parse_squeue)
 
 
 def drained_nodes() -> Query[str]:
     """Ask for sentences about nodes that Slurm itself took out of use, and who can resume them."""
-    return Query(("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), parse_drained)
+    return Query(("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), answers.parse_drained)
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:
     """Ask for a job that waits or runs, with its expected start."""
-    return Query(("squeue", "--noheader", f"--jobs={job_id}", f"--format={SQUEUE_FORMAT}|%S"), parse_one_of_squeue)
+    return Query(
+        ("squeue", "--noheader", f"--jobs={job_id}", f"--format={answers.SQUEUE_FORMAT}|%S"),
+        answers.parse_one_of_squeue,
+    )
 
 
 def accounting(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
 ) -> tuple[Accounting, ...]:
     """Ask for jobs that squeue no longer lists: sacct, or scontrol on a cluster without accounting."""
-    form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={SACCT_FORMAT}")
+    form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={answers.SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight by default.
     by_name = [
@@ -241,17 +232,24 @@ def accounting(
     return (
         Accounting(
             "sacct",
-            tuple(Query(("sacct", *form, *selection), parse_sacct) for selection in (*by_id, *by_name)),
+            tuple(Query(("sacct", *form, *selection), answers.parse_sacct) for selection in (*by_id, *by_name)),
             without="no accounting (%s): squeue and scontrol are asked instead of sacct",
         ),
-        Accounting("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), parse_scontrol),)),
+        Accounting("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), answers.parse_scontrol),)),
     )
 
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     """Ask sacct for the resources of jobs and their steps, as only steps have the memory that was used."""
-    form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={USAGE_FORMAT}", f"--user={user}")
-    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), parse_usage) for group in chunked(job_ids)]
+    form = (
+        "--parsable2",
+        "--noheader",
+        "--duplicates",
+        "--noconvert",
+        f"--format={answers.USAGE_FORMAT}",
+        f"--user={user}",
+    )
+    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), answers.parse_usage) for group in chunked(job_ids)]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
@@ -261,7 +259,7 @@ def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 
 # A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables
 # are dropped. They would change the request (SBATCH_ARRAY_INX, SBATCH_WAIT, SBATCH_MEM_PER_CPU…) or the form of answers
-# (SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).
+# (answers.SQUEUE_FORMAT…). If the driver runs in a job, its jobs would inherit that job's sizes (SLURM_CPUS_PER_TASK…).
 USERS_OPTIONS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", *(f"{USER_VARIABLES}{name}" for name in USERS_OPTIONS)})
 _DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_")
@@ -273,7 +271,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard", "TZ": "UTC"}
 
 
-def handed_on(environ: Mapping[str, str]) -> str:
+def environment_script(environ: Mapping[str, str]) -> str:
     """Return nothing: sbatch hands the environment on, and shows it only to the job's owner and Slurm's operators."""
     return ""
 

@@ -5,16 +5,13 @@ The golden files come from Slurm 22.05. The forms of later versions, up to 25.05
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage, warn_of_unknown_state
 from espo_luigi.jobs.schedulers.script import JOB_ID, element_name
-
-logger = logging.getLogger(__name__)
 
 NO_SUCH_JOB = "Invalid job id"
 # In each format the name comes last, as other users' names may hold the separator.
@@ -106,7 +103,7 @@ def phase_of(state: str) -> Phase:
     names = _state_and_flags(state)
     for name in names:
         if name not in STATES:
-            _warn_unknown(name)
+            warn_of_unknown_state("Slurm", name)
     phases = [STATES[name] for name in names if name in STATES]
     first = phases[0] if phases else Phase.RUNNING
     return next((phase for phase in _PRECEDENCE if phase in phases), first)
@@ -114,15 +111,6 @@ def phase_of(state: str) -> Phase:
 
 def _state_and_flags(state: str) -> list[str]:
     return re.split(r"[,+]", state.upper())
-
-
-_warned: set[str] = set()
-
-
-def _warn_unknown(state: str) -> None:
-    if state not in _warned:
-        _warned.add(state)
-        logger.warning("Slurm answered the unknown job state %r: the job is taken as still there", state)
 
 
 def submitted_id(text: str) -> str | None:

@@ -22,9 +22,9 @@ import pytest
 from rich.console import Console
 from throwaway_daemons import eventually
 
+from espo_luigi.driver.board import BegunTask, Board, notify, reported
 from espo_luigi.driver.display.live import Screen, as_table, status_lines
 from espo_luigi.driver.display.status import status_of
-from espo_luigi.driver.run.board import BegunTask, Board, Reporter, in_terminal, notify
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing
 
@@ -121,12 +121,10 @@ def logger() -> Iterator[logging.Logger]:
 
 def test_what_is_logged_stays_above_the_table_and_is_not_broken(tmp_path: Path, logger: logging.Logger) -> None:
     screen = io.StringIO()
-    reporter = Reporter(large_board(), tmp_path, every_seconds=0.05)
-    with in_terminal(reporter, Console(file=screen, force_terminal=True, width=80, height=24)):
-        reporter.start()
+    console = Console(file=screen, force_terminal=True, width=80, height=24)
+    with Screen(console) as table, reported(large_board(), tmp_path, table.show, every_seconds=0.05):
         eventually(lambda: "other people's jobs go first" in screen.getvalue())
         logger.warning("/a/long/%s/path", "x" * 100)
-        reporter.stop()
     assert f"/a/long/{'x' * 100}/path\n" in screen.getvalue()
     assert json.loads((tmp_path / "run.json").read_text())["ended"]
 
@@ -150,11 +148,9 @@ def test_a_terminal_that_goes_takes_the_table_with_it_and_nothing_else(
     writes: int, logger: logging.Logger, log: pytest.LogCaptureFixture
 ) -> None:
     before = sys.stderr
-    screen = Screen(Console(file=Broken(writes), force_terminal=True, width=80, height=24))
-    screen.open()
-    for _ in range(5):
-        screen.show(large_board().snapshot())
-    screen.close()
+    with Screen(Console(file=Broken(writes), force_terminal=True, width=80, height=24)) as screen:
+        for _ in range(5):
+            screen.show(large_board().snapshot())
     assert sys.stderr is before
     assert [one.stream for one in logger.handlers if isinstance(one, logging.StreamHandler)][-1:] == [before]
     assert log.text.count("not shown in this terminal any more") == 1
@@ -242,6 +238,6 @@ def test_whom_notify_names_is_told_outcome_counts_and_what_failed_and_no_shell_s
 def test_a_message_that_cannot_be_given_is_a_warning(
     command: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.run.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("espo_luigi.driver.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
     notify(command, ended("done"))
     assert f"[espo] notify = {command}: " in log.text

@@ -20,10 +20,10 @@ from toy_tasks import run
 
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
+from espo_luigi.driver.board import BegunTask, Board, reported
 from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import column_of, cpu_time, seconds_left
+from espo_luigi.driver.display.status import cpu_time, seconds_left
 from espo_luigi.driver.luigi_glue import worker
-from espo_luigi.driver.run.board import BegunTask, Board, Reporter
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
@@ -86,7 +86,7 @@ def test_what_was_killed_is_told_by_status_and_by_why_with_its_log(
 def test_a_run_that_goes_on_is_told_with_its_jobs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("espo_luigi.driver.run.board.Reporter", functools.partial(Reporter, every_seconds=0.1))
+    monkeypatch.setattr("espo_luigi.driver.board.reported", functools.partial(reported, every_seconds=0.1))
     task = toy_tasks.Gated(n=1, folder=str(tmp_path), seconds=0.0)
     going = threading.Thread(target=run, args=[task])
     going.start()
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         (job,) = told["run"]["jobs"].values()
-        assert (job["label"], column_of(job["state"], True), told["left"]) == (task.label(), "running", {})
+        assert (job["label"], job["column"], told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))
         assert about(task).startswith(f"{task.label()} is at work: process ")
     finally:

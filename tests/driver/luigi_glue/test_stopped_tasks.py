@@ -11,12 +11,14 @@ import luigi
 import pytest
 import toy_tasks
 from luigi.configuration import get_config
+from throwaway_daemons import eventually
 from toy_tasks import run
 
+from espo_luigi.driver.board import board
 from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run.board import board
 from espo_luigi.errors import ProcessLimitError
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, RecordStore
+from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.order import JobState
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")
 
@@ -52,17 +54,21 @@ def test_of_an_interrupted_run_each_task_that_worked_has_a_line_and_none_is_an_e
     assert line.startswith("[0/2] Slow n=") and " stopped after " in line
 
 
-def test_a_task_that_takes_longer_than_luigi_lets_it_has_failed(
+def test_a_task_that_takes_longer_than_luigi_lets_it_fails_alone_and_its_job_is_ended(
     tmp_path: Path, own_workdir: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    get_config().set("worker", "timeout", "1")
-    result = run(toy_tasks.SlowOnes(n=1, folder=str(tmp_path), seconds=60.0))
-    threads_end()
-    assert result.status == luigi.LuigiStatusCode.FAILED
-    (line,) = lines(log, logging.ERROR)[:1]
-    assert "it took longer than [worker] timeout" in line
+    get_config().set("espo", "local_cpus", "1")
+    slow, other = toy_tasks.Sleep(n=60, folder=str(tmp_path)), toy_tasks.Echo(text="next", folder=str(tmp_path))
+    slow.worker_timeout, slow.priority, pid = 4, 1, tmp_path / "pid"
+    result = run(slow, other)
+    assert result.status == luigi.LuigiStatusCode.FAILED and other.complete()
+    assert f"{slow.label()} failed: it took longer than [worker] timeout, 4 s" in lines(log, logging.ERROR)[0]
+    eventually(lambda: not pid.exists() or not Path("/proc", pid.read_text()).exists())
     state = board().snapshot()
-    assert (state["outcome"], state["rules"]["Slow"]["failed"]) == ("failed", 1)
+    assert {name: (rule["done"], rule["failed"]) for name, rule in state["rules"].items()} == {
+        "Sleep": (0, 1),
+        "Echo": (1, 0),
+    }
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def third_task_has_no_thread(monkeypatch: pytest.MonkeyPatch, own_workdir: Path)
             started.append(thread.name)
             deadline = time.monotonic() + 30
             while len(started) == 3 and time.monotonic() < deadline:
-                if [record.state for record in store.all()] == [SUBMITTED] * 2:
+                if [record.state for record in store.all()] == [JobState.QUEUED] * 2:
                     raise RuntimeError("can't start new thread")
                 time.sleep(0.05)
         start(thread)

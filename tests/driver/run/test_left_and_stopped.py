@@ -16,8 +16,8 @@ from luigi.configuration import get_config
 
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, PLANNED, SUBMITTED, Record, RecordStore
-from espo_luigi.jobs.order import write_json
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
+from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.overview import standing, why
 
@@ -56,14 +56,14 @@ def test_a_heartbeat_that_goes_while_it_is_looked_at_ends_nothing(
 def test_what_goes_on_without_a_driver_was_submitted_and_is_counted_once(
     task: toy_tasks.Echo, own_workdir: Path
 ) -> None:
-    record_of(task, own_workdir, PLANNED)
+    record_of(task, own_workdir, JobState.READY)
     assert standing.read()["left"] == {}
-    record_of(task, own_workdir, SUBMITTED, job_id="7")
-    assert standing.read()["left"] == {"Echo": {"submitted": 1}}
+    record_of(task, own_workdir, JobState.QUEUED, job_id="7")
+    assert standing.read()["left"] == {"Echo": {"queued": 1}}
     write_json(task.order().files.heartbeat, {})
     assert standing.read()["left"] == {"Echo": {"at work": 1}}
     os.utime(task.order().files.heartbeat, (1, 1))
-    assert standing.read()["left"] == {"Echo": {"submitted": 1}}
+    assert standing.read()["left"] == {"Echo": {"queued": 1}}
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_a_job_that_the_driver_cancelled_did_not_fail_and_one_that_was_killed_di
     run_of(own_workdir, outcome="failed")
     assert "failed: its job ended without a result: killed, or out of memory" in why.about(task)
     assert "Raise the rule's `memory`" in why.about(task)
-    record_of(task, own_workdir, FINISHED, outcome=Cause.DRIVER_CANCELLED.value)
+    record_of(task, own_workdir, JobState.FAILED, cause=Cause.DRIVER_CANCELLED.value)
     assert why.about(task) == f"{task.label()} was stopped with its run, and {NOT_RUN}."
-    record_of(task, own_workdir, FINISHED, outcome=Cause.MEMORY.value)
+    record_of(task, own_workdir, JobState.FAILED, cause=Cause.MEMORY.value)
     assert "failed: out of memory" in why.about(task)
 
 
@@ -201,5 +201,5 @@ def test_what_an_outcome_means_is_explained_in_the_words_of_its_scheduler(
     task: toy_tasks.Echo, own_workdir: Path, engine: str, cause: Cause, said: str
 ) -> None:
     get_config().set("espo", "engine", engine)
-    record_of(task, own_workdir, FINISHED, outcome=cause)
+    record_of(task, own_workdir, JobState.FAILED, cause=cause)
     assert f"{task.label()} failed: {said}" in why.about(task)

@@ -11,9 +11,9 @@ import luigi
 import pytest
 
 from espo_luigi import SlurmTask
+from espo_luigi.driver.board import board, forget_board
 from espo_luigi.driver.display.status import status_of
 from espo_luigi.driver.luigi_glue.install import show_progress_on_stderr
-from espo_luigi.driver.run.board import board, forget_board
 from espo_luigi.driver.run.run import Run, checked_graph
 from espo_luigi.errors import Failure, StoreError
 

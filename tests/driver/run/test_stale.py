@@ -13,7 +13,7 @@ import pytest
 from luigi.interface import run as luigi_run
 
 from espo_luigi import SlurmTask, install
-from espo_luigi.driver.run.board import FILE, board, forget_board
+from espo_luigi.driver.board import FILE, board, forget_board
 from espo_luigi.driver.run.run import checked_graph
 from espo_luigi.driver.run.stale import program_words, stale_lines, told_of
 

@@ -16,7 +16,7 @@ from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import Bundling
 from espo_luigi.jobs.engine import fitted
 from espo_luigi.jobs.lifecycle.submit import bundling_of
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT
+from espo_luigi.jobs.resources import ARRAY, PILOT
 
 
 class Packed(SlurmTask):

@@ -14,17 +14,16 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.commands import cli
-from espo_luigi.driver.run.engines import engine
+from espo_luigi.driver.engines import engine
 from espo_luigi.driver.run.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.local.engine import LocalEngine
+from espo_luigi.jobs.local import LocalEngine
 from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.settings import BatchSettings, Site
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -87,7 +87,7 @@ def test_an_order_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     order = table(jobs=7, exclude=["n1", "n2"], environment={"A": "b"}).order("slurm")
     order.write()
     parsed = JobOrder.parsed(json.loads(order.files.order.read_text()))
-    assert workers_of(parsed).values("x") == workers_of(order).values("x")
+    assert workers_of(parsed).values("x", "x") == workers_of(order).values("x", "x")
     assert parsed.cluster == "jobqueue"
 
 

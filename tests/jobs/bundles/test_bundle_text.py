@@ -19,10 +19,10 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS, ScriptValues
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 from espo_luigi.jobs.schedulers.slurm_parse import parse_sacct, parse_scontrol, parse_squeue
 

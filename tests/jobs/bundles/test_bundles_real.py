@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from espo_luigi.jobs.schedulers.slurm.submit import SlurmOptions
 from job_work import Work
 from real_clusters import MIB, running, start_driver
 from throwaway_daemons import eventually
@@ -22,7 +21,8 @@ from espo_luigi.jobs.bundles.model import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome, Success
-from espo_luigi.jobs.schedulers.script import ARRAY, PILOT, STEPS
+from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS
+from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2)

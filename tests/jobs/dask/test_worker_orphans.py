@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.dask.jobs import new_name, orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
 
@@ -22,7 +22,7 @@ def store(folder: Path) -> RecordStore:
 
 def workers(name: str) -> list[Row]:
     phases = (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED, Phase.LEAVING)
-    return [row(str(n), f"{name}.workers", phase) for n, phase in enumerate(phases)]
+    return [row(str(n), new_name(name), phase) for n, phase in enumerate(phases)]
 
 
 def test_workers_that_wait_or_run_are_cancelled_once_their_job_is_gone(tmp_path: Path) -> None:

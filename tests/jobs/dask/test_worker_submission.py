@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 from fake_clock import FakeClock
 
-from espo_luigi.jobs.dask.jobqueue import Session, _Keeper
-from espo_luigi.jobs.dask.jobs import WorkerJobs, workers_name
-from espo_luigi.jobs.schedulers import slurm
+from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, _Keeper
+from espo_luigi.jobs.dask.jobs import WorkerJobs, new_name
+from espo_luigi.jobs.schedulers import slurm, slurm_parse
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
 
+OWNER = "run.rule.0123456789ab.1"
+NAME = new_name(OWNER)
 FULL = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
 
 
@@ -30,7 +32,7 @@ class FullCluster(Commands):
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     workers = WorkerJobs("slurm", str(tmp_path), str(tmp_path / "%j.out"), str(tmp_path))
-    return Session(workers, "run.rule.hash.1", FullCluster(slurm, environ={}, clock=FakeClock()))
+    return Session(workers, OWNER, FullCluster(slurm, environ={}, clock=FakeClock()))
 
 
 def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session: Session) -> None:
@@ -38,7 +40,7 @@ def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session
     for second in range(200):
         for _ in range(100):
             try:
-                taken.append((second, session.submit(Path("script"))))
+                taken.append((second, session.submit(Path("script"), NAME)))
             except RuntimeError as error:
                 assert str(error) == FULL
         session.commands.clock.sleep(1)
@@ -51,17 +53,16 @@ def test_of_thousands_of_jobs_one_is_tried_at_a_time_and_ever_less_often(session
 def test_a_job_is_known_by_its_id_and_not_by_a_number_of_the_sites_banner(
     session: Session, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
-    listed = [slurm.parse_squeue(f"{job_id}|PENDING|||run.rule.hash.1.workers")[0] for job_id in (17, 18)]
+    listed = [slurm_parse.parse_squeue(f"{n}|PENDING|||{name}")[0] for n, name in ((17, new_name(OWNER)), (18, NAME))]
     monkeypatch.setattr(session.commands, "submit", lambda argv: Answer(0, says))
     monkeypatch.setattr(session.commands, "jobs", lambda: listed)
-    session.ids.add("17")
-    assert session.submit(Path("script")) == "18"
+    assert session.submit(Path("script"), NAME) == "18"
 
 
 def test_nothing_is_submitted_once_the_session_is_over(session: Session) -> None:
     session.over.set()
     with pytest.raises(RuntimeError, match="over"):
-        session.submit(Path("script"))
+        session.submit(Path("script"), NAME)
     assert session.commands.asked == 0
 
 
@@ -71,32 +72,33 @@ class SilentCluster(Commands):
     late = 3.0
 
     def submit(self, argv: tuple[str, ...]) -> Answer:
-        self.taken = [*getattr(self, "taken", []), self.clock.now()]
+        name = next(word.removeprefix("--job-name=") for word in argv if word.startswith("--job-name="))
+        self.taken = [*getattr(self, "taken", []), (name, self.clock.now())]
         return Answer(0, "Welcome\n")
 
     def jobs(self) -> list[Row]:
-        listed = [str(n) for n, since in enumerate(self.taken) if self.clock.now() >= since + self.late]
-        return [Row(n, workers_name("run.rule.hash.1"), "PENDING", Phase.PENDING) for n in listed]
+        listed = [(str(n), name) for n, (name, since) in enumerate(self.taken) if self.clock.now() >= since + self.late]
+        return [Row(n, name, "PENDING", Phase.PENDING) for n, name in listed]
 
 
 def test_jobs_that_were_taken_without_an_id_get_one_each_although_they_are_submitted_at_once(session: Session) -> None:
     session.commands = SilentCluster(slurm, environ={}, clock=FakeClock())
     with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(session.submit, [Path("script")] * 8))
+        ids = list(pool.map(session.submit, [Path("script")] * 8, [new_name(OWNER) for _ in range(8)]))
     assert sorted(ids) == list("01234567")
 
 
 def test_a_job_that_is_listed_late_is_not_submitted_again(session: Session) -> None:
     session.commands = commands = SilentCluster(slurm, environ={}, clock=FakeClock())
     commands.late = 30.0
-    job = SimpleNamespace(job_id=session.submit(Path("script")))
+    settled = commands.clock.now() + SETTLE_SECONDS
+    job = SimpleNamespace(job_id=session.submit(Path("script"), NAME), own_name=NAME, settled=settled)
     keeper = _Keeper(session, cast("Any", None))
     assert job.job_id == ""
-    assert keeper._gone({"a": job}, session.alive() or set()) == [], "it may be listed later"
+    assert keeper._gone({"a": job}, session.alive() or {}) == [], "it may be listed later"
     commands.clock.sleep(30)
-    assert keeper._gone({"a": job}, session.alive() or set()) == []
+    assert keeper._gone({"a": job}, session.alive() or {}) == []
     assert job.job_id == "0"
-    assert keeper._gone({"a": job}, set()) == ["a"], "it has ended"
-    refused = SimpleNamespace(job_id="")
-    commands.clock.sleep(60)
-    assert keeper._gone({"b": refused}, session.alive() or set()) == ["b"]
+    assert keeper._gone({"a": job}, {}) == ["a"], "it has ended"
+    refused = SimpleNamespace(job_id="", own_name=new_name(OWNER), settled=0.0)
+    assert keeper._gone({"b": refused}, session.alive() or {}) == ["b"]

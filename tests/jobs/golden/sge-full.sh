@@ -14,7 +14,6 @@
 #$ -l mem_free=4G
 #$ -R y
 #$ -p -100
-
 environment_file=/work/state/environment.sh
 for pause in 1 2 4 8 15 30 60 120 0; do [ -r "$environment_file" ] && break; sleep "$pause"; done
 . "$environment_file" || exit 1

@@ -8,7 +8,6 @@
 #$ -notify
 #$ -l h_rt=3600,h_vmem=64G
 #$ -w e
-
 environment_file=/work/state/environment.sh
 for pause in 1 2 4 8 15 30 60 120 0; do [ -r "$environment_file" ] && break; sleep "$pause"; done
 . "$environment_file" || exit 1

@@ -18,10 +18,10 @@ from throwaway_daemons import eventually
 
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import task_name
@@ -98,7 +98,7 @@ def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_s
     replace(order, files=replace(files, heartbeat=elsewhere)).write()
     store = engine._manager.store
     task = task_name(tmp_path.name, "Rule", {}, store.salt)
-    store.save(Record(task, "Rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1"))
+    store.save(Record(task, "Rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="1"))
     watched: list[Path] = []
 
     def submit(order: JobOrder) -> Handle:

@@ -16,12 +16,12 @@ from job_work import Work
 
 from espo_luigi import files
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.bundles.members import Bundles
 from espo_luigi.jobs.lifecycle import observe as watcher
 from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.manager import JobManager
+from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.lifecycle.records import FINISHED, SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Intent, Success
 from espo_luigi.jobs.order import JobState
 
@@ -84,17 +84,17 @@ def test_a_job_whose_id_cannot_be_written_down_is_not_submitted_again(
     fake: FakeCluster, work: Work, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.QUEUED
     faults.begin(errno.EDQUOT, "save")
     handle = fake.submitted(work.order("a"), manager)
     fake.clock.go_on(8)
     record = manager.store.load(handle.task)
-    assert record is not None and (record.state, record.job_id) == (SUBMITTING, None)
+    assert record is not None and (record.state, record.job_id) == (JobState.SUBMITTING, None)
     assert caplog.text.count("trouble with the files") == 1
     faults.end()
     fake.clock.go_on(2)
     record = manager.store.load(handle.task)
-    assert record is not None and (record.state, record.job_id) == (SUBMITTED, "1")
+    assert record is not None and (record.state, record.job_id) == (JobState.QUEUED, "1")
     assert len(fake.calls("sbatch")) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_driver_that_dies_with_an_id_not_written_down_is_followed_by_one_that_
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     first = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTED
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.QUEUED
     faults.begin(errno.EDQUOT, "save")
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
@@ -117,7 +117,7 @@ def test_what_is_written_before_a_submission_can_fail_and_the_name_is_used_again
     fake: FakeCluster, work: Work, faults: Faults
 ) -> None:
     manager = fake.manager()
-    faults.when = lambda record, *_: isinstance(record, Record) and record.state == SUBMITTING
+    faults.when = lambda record, *_: isinstance(record, Record) and record.state == JobState.SUBMITTING
     faults.begin(errno.ENOSPC, "save")
     handle = manager.submit(work.order("a"))
     fake.clock.go_on(5)
@@ -309,7 +309,7 @@ def test_jobs_are_cancelled_while_nothing_can_be_written_and_that_is_written_dow
     faults.begin(errno.EDQUOT, "close", "save")
     threading.Timer(1.5, faults.end).start()
     assert manager.cancel_all() == 3
-    assert {record.state for record in manager.store.all()} == {FINISHED}
+    assert {record.state for record in manager.store.all()} == {JobState.FAILED}
 
 
 def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(

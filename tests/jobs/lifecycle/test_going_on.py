@@ -14,9 +14,8 @@ from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.schedulers.site import Site
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions, directives
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.settings import BatchSettings, Site
 
 RECORD = Record("run.Rule.0", "Rule", {}, memory_bytes=2**30, time_minutes=180, log_pattern="log")
 STRICT = BatchSettings(retries=0, max_uncharged=0)

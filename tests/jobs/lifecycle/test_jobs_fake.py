@@ -298,6 +298,31 @@ def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work
     assert handle.standing.attempt == 1
 
 
+def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    first, second = (manager.submit(work.order(name, retries=3)) for name in "ab")
+    fake.eventually(has_id(first))
+    fake.eventually(has_id(second))
+    manager.cancel(first.order.id)
+    outcome = fake.outcome(first, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
+    assert len(fake.calls("scancel")) == 1 and len(fake.calls("sbatch")) == 2
+    assert second.outcome is None
+    # Given again, it is a new order.
+    again = manager.submit(work.order("a"))
+    fake.eventually(has_id(again))
+
+
+def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager(max_jobs=1)
+    first, second = (manager.submit(work.order(name)) for name in "ab")
+    fake.eventually(has_id(first))
+    manager.cancel(second.order.id)
+    outcome = fake.outcome(second, 10)
+    assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
+    assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
+
+
 def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:

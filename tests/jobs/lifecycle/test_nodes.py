@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
@@ -11,8 +13,8 @@ from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
-from espo_luigi.jobs.resources import GIB
-from espo_luigi.jobs.schedulers.script import JobOptions, task_name
+from espo_luigi.jobs.resources import GIB, JobOptions
+from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 
@@ -82,18 +84,18 @@ def test_a_node_known_as_broken_gets_no_further_job_of_the_run(fake: FakeCluster
     assert excluded_by(fake.calls("sbatch")[-1]) == ["n1"]
 
 
-def test_where_all_jobs_end_at_once_submission_pauses_and_no_attempt_is_burnt(
+def test_where_all_jobs_end_at_once_submission_is_held_and_one_job_is_tried_at_a_time(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"n{i}" for i in range(1, 40)]
     nodes = Nodes(fake, names, broken=set(names), spread=True)
-    run_tasks(fake, work, nodes, n_tasks=20, seconds=200, poll_seconds=5.0, result_seconds=5.0)
+    run_tasks(fake, work, nodes, n_tasks=20, seconds=1500, poll_seconds=5.0, result_seconds=5.0)
     assert not any(handle.outcome for handle in nodes.handles)
-    assert len(nodes.started) <= 22, "the twenty that were under way, and one after each pause"
-    assert max(handle.standing.attempt for handle in nodes.handles) == 2
-    assert "submission pauses for 60 s" in caplog.text and "submission pauses for 120 s" in caplog.text
+    assert len(nodes.started) == 22, "the twenty that were under way, and one after each hold"
+    assert max(handle.standing.attempt for handle in nodes.handles) == 2, "tasks take turns"
+    assert caplog.text.count("after 600 s, one job is tried") == 3
     nodes.broken = set()
-    go_on(fake, nodes, seconds=600, step=5.0)
+    go_on(fake, nodes, seconds=1000, step=5.0)
     assert all(isinstance(handle.outcome, Success) for handle in nodes.handles)
     assert "submission goes on" in caplog.text
 
@@ -146,7 +148,7 @@ def test_a_job_that_had_started_before_says_nothing_of_the_node_now() -> None:
     assert watch.excluded == ("n1",)
 
 
-def test_a_task_that_can_only_run_on_a_node_that_is_avoided_is_not_excused_there() -> None:
+def test_tasks_that_can_only_run_on_a_node_that_is_avoided_count_there() -> None:
     watch = NodeWatch()
     for number in range(3):
         watch.crashed(f"t{number}", "n1", number)
@@ -173,7 +175,7 @@ def test_never_more_than_half_of_the_nodes_seen_are_avoided() -> None:
     assert len(watch.excluded) == 3
 
 
-def test_after_an_hour_of_pauses_the_run_goes_on_and_attempts_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_after_an_hour_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     watch, now, tried = NodeWatch(), 0.0, 0
     for number in range(6):
         watch.crashed(f"t{number}", "", now)
@@ -184,7 +186,10 @@ def test_after_an_hour_of_pauses_the_run_goes_on_and_attempts_are_counted(caplog
             watch.submitted(now)
             watch.crashed(f"t{tried}", "", now + 1)
     assert 3600 <= now <= 4000 and tried == 6
-    assert "attempts are counted" in caplog.text
+    assert "after an hour: submission goes on" in caplog.text
+    for number in range(10):
+        watch.crashed(f"u{number}", "", now)
+    assert not watch.in_trouble, "until a job does well"
 
 
 def test_a_job_from_before_the_trouble_does_not_end_it() -> None:
@@ -246,6 +251,51 @@ def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_alwa
     grown = next_record(plan(name, request, None), Cause.MEMORY, BatchSettings(retries=1))
     assert plan(name, request, grown).memory_bytes == 15 * GIB
     assert plan(name, work.order("a", memory_bytes=20 * GIB), grown).memory_bytes == 20 * GIB
+
+
+def sizes_of(call: str) -> list[str]:
+    return [word for word in call.split() if word.startswith(("--mem", "--time", "--cpus"))]
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "cap", "asked"),
+    [
+        ("OUT_OF_MEMORY", {"memory_bytes": 64 * GIB}, {}, "--mem=65536M --time=100"),
+        ("OUT_OF_MEMORY", {"memory_bytes": 5 * GIB}, {}, "--mem=6144M --time=100"),
+        ("OUT_OF_MEMORY", {"memory_bytes": 4 * GIB}, {"memory_cap_bytes": 5 * GIB}, "--mem=5120M --time=100"),
+        ("TIMEOUT", {"time_minutes": 600}, {}, "--mem=4096M --time=600"),
+        ("TIMEOUT", {"time_minutes": 90}, {"time_cap_minutes": 120}, "--mem=4096M --time=120"),
+        ("NODE_FAIL", {"memory_bytes": 2 * GIB, "time_minutes": 30}, {}, "--mem=2048M --time=30"),
+    ],
+)
+def test_a_setting_that_is_changed_counts_for_a_job_that_an_earlier_driver_planned(
+    fake: FakeCluster, work: Work, state: str, now: dict[str, int], cap: dict[str, int], asked: str
+) -> None:
+    before = {"memory_bytes": 4 * GIB, "time_minutes": 100}
+    first = fake.manager(retries=3, patience=replace(PATIENCE, first_refusal=1000, longest_refusal=1000))
+    handle = fake.submitted(work.order("a", **before), first)
+    # A refused submission holds all that follow.
+    fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Socket timed out")
+    first.submit(work.order("b"))
+    fake.eventually(lambda: first.submitter.held(fake.clock.now()))
+    fake.set_state(state)
+    fake.eventually(lambda: getattr(first.store.load(handle.task), "submission", 0) == 2)
+    first.cancel_all()
+    fake.behave("sbatch")
+    again = fake.submitted(work.order("a", **{**before, **now}, cpus_per_task=3), retries=3, **cap)
+    assert again.task == handle.task
+    assert sizes_of(fake.calls("sbatch")[-1]) == ["--cpus-per-task=3", *asked.split()]
+
+
+def test_a_memory_raised_while_a_job_is_out_counts_for_its_next_try(fake: FakeCluster, work: Work) -> None:
+    first = fake.manager(retries=3)
+    fake.submitted(work.order("a", memory_bytes=4 * GIB), first)
+    first.detach()
+    handle = fake.submitted(work.order("a", memory_bytes=64 * GIB), retries=3)
+    assert handle.standing.job_id == "1"
+    fake.set_state("OUT_OF_MEMORY")
+    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
+    assert f"--mem={64 * 1024}M" in fake.calls("sbatch")[-1]
 
 
 def test_nodes_that_the_user_excludes_meanwhile_get_no_job_that_an_earlier_driver_planned(

@@ -10,7 +10,6 @@ from job_work import Work
 
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
-    RESULT_WRITTEN,
     WAIT,
     Action,
     Cause,
@@ -19,7 +18,7 @@ from espo_luigi.jobs.lifecycle.policy import (
     next_record,
     words_of,
 )
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import SCHEDULERS
@@ -30,8 +29,8 @@ STALL = 1800.0
 PATIENCE = Patience()
 SETTINGS = BatchSettings(stall_timeout_seconds=STALL)
 SLURM = SCHEDULERS["slurm"]
-RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=SUBMITTED, job_id="7")
-WITHOUT_ID = replace(RECORD, state=SUBMITTING, job_id=None)
+RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QUEUED, job_id="7")
+WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
 EPOCH = 10_000.0  # when what a row knows began
@@ -81,13 +80,7 @@ ROWS = {
     "failure, silent, out of memory": Known(WAIT, PATIENCE.latency_wait, seen=SILENT, files=said("memory")),
     "failure, it leaves its node": Known(END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")),
     "failure, in no answer": Known(END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
-    "failure, still there": Known(Action(Do.CANCEL, RESULT_WRITTEN), PATIENCE.latency_wait, files=said("error")),
-    "failure, still there, cancelled": Known(
-        Action(Do.CANCEL, RESULT_WRITTEN),
-        PATIENCE.cancel_again + 30,
-        files=said("error"),
-        intent=Intent(cancelled=EPOCH + 30),
-    ),
+    "failure, still there": Known(STALLED, STALL, files=said("error")),
     "stopped by a signal": Known(WAIT, 1e6, files=said("stopped"), seen=PENDING),
     "the scheduler is silent": Known(WAIT, 1e6, seen=replace(RUNNING, answered=False)),
     "just cancelled": Known(WAIT, PATIENCE.cancel_again - 1, CANCELLED, HOPELESS, intent=Intent(cancelled=EPOCH)),
@@ -136,7 +129,7 @@ def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, nam
 @pytest.mark.parametrize(
     ("known", "state"),
     [
-        (Known(WAIT, record=replace(RECORD, state=PLANNED, job_id=None), seen=Seen()), JobState.READY),
+        (Known(WAIT, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()), JobState.READY),
         (Known(WAIT, record=WITHOUT_ID, seen=Seen()), JobState.SUBMITTING),
         (Known(WAIT, seen=Seen()), JobState.QUEUED),
         (Known(WAIT, seen=PENDING), JobState.QUEUED),
@@ -200,4 +193,3 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
 def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
     assert cause in CAUSES and cause.value == cause.name.lower()
     assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
-    assert words_of(RESULT_WRITTEN) == RESULT_WRITTEN

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.records import PLANNED, SUBMITTED, SUBMITTING, Record
+from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Job, Seen
 from espo_luigi.jobs.order import JobState, Standing, at_work, between_beats, done
 from espo_luigi.jobs.schedulers import slurm
@@ -25,7 +25,7 @@ BEAT = {
 }
 
 
-RECORD = Record("a", "rule", {}, 1, 1, "log", state=SUBMITTED, job_id="1234")
+RECORD = Record("a", "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="1234")
 
 
 def standing(work: Work, record: Record, row: Row | None = None, beat: Mapping[str, object] | None = None) -> Standing:
@@ -47,18 +47,18 @@ def test_a_running_job_is_told_with_its_node_progress_and_memory(work: Work, sta
 
 
 @pytest.mark.parametrize(
-    ("record", "state", "expected"),
+    ("state", "expected"),
     [
-        (PLANNED, JobState.READY, "waiting to be submitted"),
-        (SUBMITTING, JobState.SUBMITTING, "submitting"),
-        (SUBMITTED, JobState.QUEUED, "submitted, job 7"),
+        (JobState.READY, "waiting to be submitted"),
+        (JobState.SUBMITTING, "submitting"),
+        (JobState.QUEUED, "queued, job 7"),
     ],
 )
 def test_what_the_scheduler_has_not_listed_is_told_with_what_is_on_record(
-    work: Work, record: str, state: JobState, expected: str
+    work: Work, state: JobState, expected: str
 ) -> None:
-    job_id = "7" if record == SUBMITTED else None
-    found = standing(work, replace(RECORD, state=record, job_id=job_id))
+    job_id = "7" if state is JobState.QUEUED else None
+    found = standing(work, replace(RECORD, state=state, job_id=job_id))
     assert found == Standing(expected, state=state, job_id=job_id)
 
 

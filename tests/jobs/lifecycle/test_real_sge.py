@@ -214,8 +214,8 @@ def test_a_job_that_cannot_start_is_cancelled_and_fails_with_the_accountings_wor
 
 def test_a_log_folder_that_is_not_on_the_nodes_is_named_at_once(work: Work, cluster: ThrowawayGridEngine) -> None:
     cluster.run("qmod", "-d", "*")
-    with running(work, cluster) as manager:
-        handle = manager.submit(work.order("a", retries=3))
+    with running(work, cluster, retries=3) as manager:
+        handle = manager.submit(work.order("a"))
         eventually(lambda: handle.standing.job_id is not None)
         shutil.rmtree(work.folder / "sge_logs")
         cluster.run("qmod", "-e", "*")
@@ -235,12 +235,6 @@ def test_a_host_that_puts_job_after_job_into_an_error_state_is_found_out_and_avo
     assert work.starts() == []
 
 
-def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, cluster: ThrowawayGridEngine) -> None:
-    with running(work, cluster) as manager:
-        outcome = success_of(manager.submit(work.order("a", "linger")))
-        eventually(lambda: not _is_known(cluster, outcome.job_id))
-
-
 def test_a_time_limit_is_a_cause_of_its_own_and_its_cap_is_kept(timed_out: Handle) -> None:
     failure = failure_of(timed_out, 180)
     assert (failure.cause, failure.attempts) == (Cause.TIMEOUT, 1)
@@ -255,7 +249,3 @@ def test_a_master_that_is_away_costs_nothing(work: Work, cluster: ThrowawayGridE
         cluster.start_daemon("execd")
 
     check_an_absence(work, cluster, "qmaster", come_back)
-
-
-def _is_known(cluster: ThrowawayGridEngine, job_id: str) -> bool:
-    return bool(cluster.run("qstat", "-j", job_id, check=False))

@@ -90,13 +90,6 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
     assert outcome.attempts == 1
 
 
-def test_a_job_that_stays_after_its_result_is_cancelled(work: Work, without_accounting: ThrowawayCluster) -> None:
-    with running(work, without_accounting) as manager:
-        outcome = success_of(manager.submit(work.order("a", "linger")))
-        ask = ("squeue", "--noheader", "--format=%T", f"--jobs={outcome.job_id}")
-        eventually(lambda: not without_accounting.run(*ask, check=False).strip())
-
-
 def test_a_controller_that_is_away_costs_nothing(work: Work, without_accounting: ThrowawayCluster) -> None:
     check_an_absence(work, without_accounting, "slurmctld", without_accounting.wait_for_controller)
 

@@ -219,15 +219,12 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.TIMEOUT, "error", "", Cause.TIMEOUT),
         (Phase.PREEMPTED, "error", "", Cause.PREEMPTED),
         (Phase.CANCELLED, "error", "", Cause.CANCELLED),
-        (Phase.CANCELLED, "error", "result written", Cause.EXCEPTION),
-        (Phase.CANCELLED, "memory", "result written", Cause.MEMORY),
         (Phase.CANCELLED, None, "stalled", Cause.STALLED),
         (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
         (Phase.CANCELLED, None, "node", Cause.NODE),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),
-        (Phase.CANCELLED, "files", "result written", Cause.FILES),
         (None, "files", "", Cause.FILES),
         (None, "input", "", Cause.INPUT),
         (Phase.FAILED, "memory", "", Cause.MEMORY),
@@ -246,7 +243,6 @@ def test_slurms_word_goes_before_the_jobs_own(
     [
         # An allocation that failed, and was survived, is in the log of a job that somebody cancels hours later.
         (Phase.CANCELLED, "", Cause.CANCELLED),
-        (Phase.CANCELLED, "result written", Cause.MEMORY),
         (Phase.FAILED, "", Cause.MEMORY),
         (None, "", Cause.MEMORY),
     ],

@@ -113,22 +113,6 @@ def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
         assert state_of(cluster, first) == "COMPLETING"
 
 
-def test_a_job_whose_run_is_over_does_not_stay_after_its_result(work: Work, cluster: ThrowawayCluster) -> None:
-    manager = work.manager(cluster.environ)
-    manager.start()
-    outcome = success_of(manager.submit(work.order("a", "linger")), 30)
-    manager.detach()
-    eventually(lambda: state_of(cluster, outcome.job_id) == "CANCELLED", 15)
-
-
-def test_jobs_of_the_end_that_go_by_themselves_are_not_cancelled(work: Work, cluster: ThrowawayCluster) -> None:
-    manager = work.manager(cluster.environ)
-    manager.start()
-    outcome = success_of(manager.submit(work.order("a")), 30)
-    manager.detach()
-    eventually(lambda: state_of(cluster, outcome.job_id) == "COMPLETED", 15)
-
-
 def test_a_squeue_whose_answers_are_old_ends_no_job(work: Work, cluster: ThrowawayCluster, tmp_path: Path) -> None:
     # Of the driver's patience with jobs that are not listed (absent_after) as much as a minute is of the usual 300 s.
     old = (

@@ -20,6 +20,7 @@ import xarray as xr
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import InputChangedError, StoreError
+from espo_luigi.files import is_file_trouble
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.dask.local import dask_session
 from espo_luigi.jobs.node import heartbeat
@@ -27,7 +28,7 @@ from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.jobs.retry import is_file_trouble, persistently
+from espo_luigi.jobs.retry import persistently
 from espo_luigi.store import Marker, write_store
 
 

@@ -24,6 +24,7 @@ from espo_luigi.jobs.schedulers.script import ScriptValues
 JOB = """
 import subprocess, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def at_its_work(order, monitor):
@@ -104,6 +105,7 @@ def test_a_job_that_is_told_to_end_when_its_time_is_nearly_up_says_so(
 FORKS = """
 import os, signal, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def end_of_a_fork():
@@ -141,6 +143,7 @@ def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_s
 IN_A_HOOK = """
 import os, signal, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 to_send = [signal.SIGTERM]
@@ -171,6 +174,7 @@ def test_a_signal_stops_a_job_even_if_it_comes_where_python_drops_exceptions(
 HANGS = """
 import ctypes, sys, time
 from pathlib import Path
+from espo_luigi import machine
 from espo_luigi.jobs.node import run as node
 
 def hang():
@@ -196,3 +200,34 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
     done = subprocess.run(job, check=True, timeout=60, stderr=subprocess.PIPE, text=True)
     assert done.stderr.count("Timeout (") == 1, "not while it gets on"
     assert "in hang" in done.stderr
+
+
+LEAVES = """
+import atexit, sys, threading, time
+from functools import partial
+from pathlib import Path
+from espo_luigi import machine
+from espo_luigi.jobs.node import run as node
+
+def work(order, monitor):
+    print("its last words", end="")
+    if sys.argv[2] == "thread":
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    else:
+        atexit.register(time.sleep, 60)
+    if sys.argv[3] == "1":
+        raise ValueError("no such model")
+
+machine.end_with(partial(node.run_order, Path(sys.argv[1]), work))
+"""
+
+
+@pytest.mark.parametrize(("left", "code"), [("thread", 0), ("exit handler", 0), ("thread", 1)])
+def test_what_a_task_leaves_behind_does_not_keep_its_job_once_the_result_is_written(
+    tmp_path: Path, order: JobOrder, left: str, code: int
+) -> None:
+    (tmp_path / "job.py").write_text(LEAVES)
+    job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), left, str(code)]
+    done = subprocess.run(job, check=False, timeout=30, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (code, "its last words")
+    assert json.loads(order.files.result.read_text())["outcome"] == ("error" if code else "success")

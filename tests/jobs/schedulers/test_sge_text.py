@@ -21,7 +21,7 @@ from espo_luigi.jobs.schedulers.gridengine import (
     SgeOptions,
     accounting,
     arguments,
-    handed_on,
+    environment_script,
     log_path,
     log_pattern,
     render,
@@ -96,7 +96,7 @@ def test_a_submission_gives_all_options_as_arguments_and_has_none_read_from_the_
 def test_an_environment_that_is_handed_on_is_the_same_in_bash_but_for_what_is_of_each_job() -> None:
     kept = {"A_TOKEN": "it's $(date) `x`\n\\ \t", "ODD": "\udcff", "EMPTY": "", "SGE_ROOT": "/sge", "HOME": "/home/me"}
     of_a_job = {"JOB_ID": "7", "TMPDIR": "/tmp/7", "SGE_TASK_ID": "undefined", "HOSTNAME": "n1", "PWD": "/work"}
-    lines = handed_on({**kept, **of_a_job, "BASH_FUNC_ml%%": "() { :; }", "no-name": "x"})
+    lines = environment_script({**kept, **of_a_job, "BASH_FUNC_ml%%": "() { :; }", "no-name": "x"})
     show = "import os, json; print(json.dumps(dict(os.environ)))"
     script = f"{lines}exec {sys.executable} -c {shlex.quote(show)}"
     done = subprocess.run(["bash", "-c", script], env={"LC_ALL": "C"}, capture_output=True, text=True, check=True)

@@ -8,11 +8,11 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.files import lives
-from espo_luigi.jobs.local.forkserver import Child, ForkServer
+from espo_luigi.jobs.forkserver import Child, ForkServer
 
 LIMITED = """
 import os, sys
-from espo_luigi.jobs.local import forkserver
+from espo_luigi.jobs import forkserver
 
 fork, tries = os.fork, []
 
@@ -27,7 +27,7 @@ forkserver.serve(lambda order: 0)
 """
 CHATTY = """
 import os
-from espo_luigi.jobs.local import forkserver
+from espo_luigi.jobs import forkserver
 
 def imports():
     print("half a line, as Python buffers it", end="")
@@ -38,7 +38,7 @@ forkserver.serve(lambda order: 0, imports)
 """
 SLEEPY = """
 import time
-from espo_luigi.jobs.local import forkserver
+from espo_luigi.jobs import forkserver
 
 forkserver.serve(lambda order: time.sleep(600))
 """

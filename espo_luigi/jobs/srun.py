@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 
 from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
-from espo_luigi.jobs.local.engine import Child, Room
+from espo_luigi.jobs.local import Child, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, headroom, render_memory
+from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import JobOptions
 from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
 from espo_luigi.machine import machine_memory
 

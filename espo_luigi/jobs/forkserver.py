@@ -19,16 +19,16 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import lives, open_own, process_start
 from espo_luigi.jobs.dask.local import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
+from espo_luigi.machine import end_with
 
 # How often it is looked whether a job lives that lost its server.
 _LOOK_SECONDS = 0.2
@@ -191,7 +191,7 @@ def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
     if pid:
         return pid
 
-    try:
+    def child() -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -199,21 +199,9 @@ def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
         stream_to = open_own(log, mode, 0o644)
         for stream in (1, 2):
             os.dup2(stream_to, stream)
-        end_fork(SystemExit(run()))
-    except BaseException as error:
-        end_fork(error)
+        return run()
 
-
-def end_fork(error: BaseException | None) -> NoReturn:
-    """End a forked process as Python ends a program after `error`, but without what its parent has still to do."""
-    code = error.code if isinstance(error, SystemExit) else error and 1
-    if error is not None and not isinstance(error, SystemExit):
-        traceback.print_exception(error)
-    elif isinstance(code, str):
-        sys.stderr.write(f"{code}\n")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else code is not None)
+    end_with(child)
 
 
 def _reap(channel: socket.socket) -> None:

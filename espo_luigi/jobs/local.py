@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
-from espo_luigi.jobs.local.forkserver import ForkServer
+from espo_luigi.jobs.forkserver import ForkServer
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import (
     JobOrder,
@@ -193,6 +193,7 @@ class LocalEngine:
         self._children: dict[str, Child] = {}
         self._said: set[str] = set()
         self._stopping = False
+        self._cancelled: set[str] = set()
         self._over = ""
         self._waited_in_vain = False
 
@@ -220,14 +221,15 @@ class LocalEngine:
             If the job fails; it carries the `Failure`.
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
-        order.report(Standing("waiting for free CPUs", state=JobState.READY))
+        self._cancelled.discard(order.id)
+        order.on_progress(Standing("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
-            if self._over:
-                raise JobError(Failure(order.label, f"not started: {self._over}"))
+            if self._over or order.id in self._cancelled:
+                raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
-            order.report(Standing("running", state=JobState.RUNNING))
+            order.on_progress(Standing("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
@@ -236,7 +238,7 @@ class LocalEngine:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
         try:
             succeeded = _checked_result(order, result, self._launcher.why_killed)
-            order.report(done(succeeded))
+            order.on_progress(done(succeeded))
             return seconds_of(succeeded)
         except JobInputError:
             raise
@@ -251,18 +253,21 @@ class LocalEngine:
                 raise
             raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log)) from None
 
-    def stop(self, order_id: str) -> None:
-        """Stop the job of that order, if it runs, and start no further jobs."""
+    def cancel(self, order_id: str) -> None:
+        """Stop the job of that order, or do not start it; the others go on."""
+        self._cancelled.add(order_id)
+        if child := self._children.get(order_id):
+            child.stop()
+
+    def stop(self) -> None:
+        """Stop all jobs, and start no further ones."""
         self._stopping = True
-        child = self._children.get(order_id)
-        if child is not None:
+        for child in list(self._children.values()):
             child.stop()
 
     def detach(self) -> None:
         """Stop all jobs and end, as jobs cannot outlive this driver."""
-        self._stopping = True
-        for child in list(self._children.values()):
-            child.stop()
+        self.stop()
         self.close()
 
     def close(self) -> None:
@@ -292,6 +297,8 @@ class LocalEngine:
     def _start(self, order: JobOrder, node: str) -> Child:
         with self._lock:
             child = self._children[order.id] = self._launcher.start(order, node)
+            if order.id in self._cancelled:
+                child.stop()
         return child
 
     def _wait(self, order: JobOrder, child: Child) -> None:
@@ -299,7 +306,7 @@ class LocalEngine:
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
                 where = f"running on {heartbeat.get('node')}"
-                order.report(at_work(where, heartbeat))
+                order.on_progress(at_work(where, heartbeat))
         del self._children[order.id]
         if child.refused:
             raise JobError(Failure(order.label, f"not started: {child.refused}"))

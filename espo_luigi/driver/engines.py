@@ -12,12 +12,12 @@ from espo_luigi.driver.settings.profile import parsed
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.local.engine import LocalEngine, LocalSettings
-from espo_luigi.jobs.local.srun import AllocationSettings
+from espo_luigi.jobs.local import LocalEngine, LocalSettings
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.srun import AllocationSettings
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,14 @@ def _give_up(error: SecondDriverError) -> None:
 
 
 _held = HeldLocks(_give_up)
+
+
+def stop_engines() -> None:
+    """End all jobs of this run."""
+    with _lock:
+        running = list(_engines.values())
+    for one in running:
+        one.stop()
 
 
 def close_engines(*, detach: bool = False) -> None:

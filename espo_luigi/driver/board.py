@@ -11,15 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.display.status import RUNNING, column_of, is_alive, summary_line
-from espo_luigi.driver.run.signals import Detach
+from espo_luigi.driver.display.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
 from espo_luigi.driver.settings.espo import settings
+from espo_luigi.driver.signals import Detach
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
@@ -29,6 +29,8 @@ from espo_luigi.jobs.retry import start
 logger = logging.getLogger(__name__)
 
 FILE = "run.json"
+Show = Callable[[Mapping[str, Any]], None]
+EVERY_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 300.0
 _NOTIFY_TIMEOUT_SECONDS = 60.0
 _FAILURES_TOLD = 50
@@ -49,8 +51,8 @@ class Rule:
 class BegunTask:
     """A task that was begun, and the state of its job. `running_since` is 0 until the job runs.
 
-    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `message` is for people.
-    `espo why` knows the task by `words`.
+    `state` and `reason` are codes: a `JobState`, and the scheduler's reason why the job pends. `column` of the displays
+    counts it. `message` is for people. `espo why` knows the task by `words`.
     """
 
     id: str
@@ -63,6 +65,7 @@ class BegunTask:
     message: str = "waiting"
     percent: int | None = None
     state: JobState = JobState.READY
+    column: str = WAITING
     reason: str = ""
     running_since: float = 0.0
     words: str = ""
@@ -128,8 +131,8 @@ class Board:
             if job := self.state.jobs.get(task_id):
                 job.message, job.percent = standing.message, standing.percent
                 job.state, job.reason = standing.state or job.state, standing.reason
-                runs = column_of(job.state, bool(job.running_since)) == RUNNING
-                job.running_since = (job.running_since or time.time()) if runs else 0.0
+                job.column = COLUMNS.get(job.state, job.column)
+                job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 
     def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0) -> None:
         """Record how a task ended; `seconds` is how long its job worked, 0 if that is unknown."""
@@ -202,39 +205,33 @@ def read_state(workdir: Path) -> dict[str, Any]:
     return {}
 
 
-class Reporter:
-    """A thread that writes the board to `run.json` every few seconds, and calls the functions in `shows` with it."""
+@contextmanager
+def reported(board: Board, workdir: Path, show: Show, every_seconds: float = EVERY_SECONDS) -> Iterator[None]:
+    """Write the board to `run.json`, and `show` it, every few seconds during the block and at its end."""
+    over = threading.Event()
 
-    def __init__(self, board: Board, workdir: Path, every_seconds: float = 2.0) -> None:
-        self._board, self._path, self._every = board, workdir / FILE, every_seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
-        self.shows: list[Any] = []
-
-    def start(self) -> None:
-        """Begin."""
-        with suppress(ProcessLimitError):  # nothing depends on what it shows
-            start(self._thread)
-
-    def stop(self) -> None:
-        """Write a last time, and end."""
-        self._board.close()
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(30.0)
-        self._write()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._every):
-            self._write()
-
-    def _write(self) -> None:
-        state = self._board.snapshot()
+    def report() -> None:
+        state = board.snapshot()
         with suppress(OSError):  # nothing depends on the file, and it is written again soon
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(state, default=str))
-        for show in self.shows:
-            show(state)
+            workdir.mkdir(parents=True, exist_ok=True)
+            write_atomically(workdir / FILE, json.dumps(state, default=str))
+        show(state)
+
+    def report_until_over() -> None:
+        while not over.wait(every_seconds):
+            report()
+
+    thread = threading.Thread(target=report_until_over, name="board", daemon=True)
+    with suppress(ProcessLimitError):  # nothing depends on what it shows
+        start(thread)
+    try:
+        yield
+    finally:
+        board.close()
+        over.set()
+        if thread.is_alive():
+            thread.join(30.0)
+        report()
 
 
 _boards: list[Board] = []
@@ -258,25 +255,24 @@ def watched() -> Iterator[None]:
     if not board().state.rules:  # nothing to do
         yield
         return
-    reporter = Reporter(board(), Path(settings().workdir).absolute())
-    with in_terminal(reporter) if _is_terminal() else _by_line(reporter):
-        reporter.start()
+    with _display() as show, reported(board(), Path(settings().workdir).absolute(), show):
         try:
             yield
             board().close(board().outcome)
         except BaseException as error:
             board().close("detached" if isinstance(error, Detach | ProcessLimitError) else "stopped")
             raise
-        finally:
-            reporter.stop()
-
-
-def _is_terminal() -> bool:
-    return bool(settings().live) and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None)
 
 
 @contextmanager
-def _by_line(reporter: Reporter) -> Iterator[None]:
+def _display() -> Iterator[Show]:
+    """Yield what shows a state: a table at the bottom of a terminal, or a line in the log every few minutes."""
+    if settings().live and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None):
+        from espo_luigi.driver.display.live import Screen
+
+        with Screen() as screen:
+            yield screen.show
+        return
     shown_at = time.monotonic()
 
     def show(state: Mapping[str, Any]) -> None:
@@ -285,22 +281,7 @@ def _by_line(reporter: Reporter) -> Iterator[None]:
             shown_at = time.monotonic()
             logger.info("%s", summary_line(state, time.time()))
 
-    reporter.shows.append(show)
-    yield
-
-
-@contextmanager
-def in_terminal(reporter: Reporter, console: Any = None) -> Iterator[None]:
-    """Show the reporter's board as a table at the bottom of a terminal."""
-    from espo_luigi.driver.display.live import Screen
-
-    screen = Screen(console)
-    screen.open()
-    reporter.shows.append(screen.show)
-    try:
-        yield
-    finally:
-        screen.close()
+    yield show
 
 
 def tell_the_end() -> None:

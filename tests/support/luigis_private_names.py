@@ -1,7 +1,7 @@
-"""The insides of Luigi and sciluigi that this package uses: private names, with signatures, or "" where it is a value.
+"""The insides of Luigi and sciluigi that the package uses: private names, with signatures, or "" where it is a value.
 
-A test checks each name in the installed Luigi; setup.cfg allows the minor versions that pass. Names that
-are not private, but that this package replaces or overrides, are listed too.
+`test_private_names.py` checks each in the installed Luigi; setup.cfg allows the minor versions that pass. Names that
+are not private, but that the package replaces or overrides, are listed too.
 """
 
 from __future__ import annotations

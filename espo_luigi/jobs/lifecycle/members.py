@@ -7,7 +7,7 @@ from pathlib import Path
 
 from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
-from espo_luigi.jobs.lifecycle.records import SUBMITTED, SUBMITTING, Record, RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.script import array_of, end_path
@@ -48,18 +48,15 @@ class Bundles:
         except JobError:
             return True  # a record that cannot be read may need it
 
-    def forget_if_over(self, record: Record) -> bool:
-        """Delete the files of a submission's bundle unless a task still needs it; return whether they were deleted."""
+    def forget_if_over(self, record: Record) -> None:
+        """Delete the files of a submission's bundle unless a task still needs it."""
         if self.is_needed(record):
-            return False
-        self._forget(array_of(record.bundle))
-        return True
-
-    def _forget(self, name: str) -> None:
+            return
+        name = array_of(record.bundle)
         plan = self._plan_path(name)
         for member, record in self._members(name):
             end_path(self._store.claim_path(member)).unlink(missing_ok=True)
-            if record.name == member and record.outcome == JobState.SUCCEEDED:
+            if record.name == member and record.state is JobState.SUCCEEDED:
                 self._store.forget_files(member)
         for path in plan.parent.glob(f"{name}.*"):
             path.unlink(missing_ok=True)
@@ -76,4 +73,4 @@ class Bundles:
 
 
 def _needs(record: Record, name: str) -> bool:
-    return array_of(record.bundle) == name and record.state in (SUBMITTING, SUBMITTED) and not record.ending
+    return array_of(record.bundle) == name and record.is_out and not record.ending

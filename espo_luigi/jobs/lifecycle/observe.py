@@ -13,7 +13,7 @@ from pathlib import Path
 
 from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
-from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long

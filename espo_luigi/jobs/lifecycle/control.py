@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -77,25 +78,32 @@ class OwnJobs:
         return job_id in self._proven
 
 
-def cancel_records(
+def cancel_jobs(
     store: RecordStore,
     commands: Commands,
-    records: Iterable[Record],
+    newer: Iterable[Record] = (),
     patience: Patience | None = None,
     own: OwnJobs | None = None,
 ) -> int | None:
-    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer.
+    """Cancel exactly the jobs of this run's records; return how many, or None if the scheduler did not answer.
 
+    `newer` records replace those on disk, which include jobs of earlier drivers that this one may not have taken over.
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.is_out]
+    records: dict[str, Record] = {}
+    try:
+        for record in store.all():
+            records[record.task] = record
+    except OSError as error:
+        logger.error("not all records can be read, their jobs are not cancelled: %s", error)
+    records |= {record.task: record for record in newer}
     by_job: dict[str, list[Record]] = {}
-    for record in out:
-        by_job.setdefault(record.job_name, []).append(record)
-    cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if out else 0
-    if cancelled is None:
-        return None
-    _write_down(store, out, (patience or Patience()).writing_down)
+    for record in records.values():
+        if record.is_out:
+            by_job.setdefault(record.job_name, []).append(record)
+    cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if by_job else 0
+    if cancelled is not None:
+        _write_down(store, itertools.chain(*by_job.values()), (patience or Patience()).writing_down)
     return cancelled
 
 
@@ -127,7 +135,7 @@ def _cancel_by_name(
     A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
-    for record in (record for group in records.values() for record in group):
+    for record in itertools.chain(*records.values()):
         own.add(record)
     for _ in range(_CANCEL_TRIES):
         rows = commands.jobs()
@@ -138,7 +146,7 @@ def _cancel_by_name(
         owned = {row.job_id: owner_of(row.name) for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
-        for record in (record for name in set(alive.values()) for record in records[name]):
+        for record in itertools.chain(*(records[name] for name in set(alive.values()))):
             try:
                 store.save(replace(record, ending=Cause.DRIVER_CANCELLED))
             except OSError as error:
@@ -147,29 +155,6 @@ def _cancel_by_name(
         if not alive or commands.cancel(alive):
             return len(cancelled)
     return None
-
-
-def cancel_run(
-    store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience, own: OwnJobs
-) -> int:
-    """Cancel the jobs of all records of this run; return how many. `newer` records replace those on disk.
-
-    The records on disk include jobs of earlier drivers that this driver may not have taken over yet.
-    """
-    records: dict[str, Record] = {}
-    try:
-        for record in store.all():
-            records[record.task] = record
-    except OSError as error:
-        logger.error("not all records can be read, their jobs are not cancelled: %s", error)
-    records |= {record.task: record for record in newer}
-    cancelled = cancel_records(store, commands, records.values(), patience, own)
-    if cancelled is None:
-        name = commands.scheduler.NAME
-        logger.error("%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs", name)
-        return 0
-    logger.warning("cancelled %d job(s) of this run", cancelled)
-    return cancelled
 
 
 def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:

@@ -20,7 +20,7 @@ from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
-from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_run, take_control
+from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_jobs, take_control
 from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
@@ -168,7 +168,15 @@ class JobManager:
             if self.stopping == CANCEL:
                 records = [job.record for job in self._jobs.values()]
                 patience, own = self.settings.patience, self._watcher.own
-                self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
+                cancelled = cancel_jobs(self.store, self.commands, records, patience, own)
+                if cancelled is None:
+                    logger.error(
+                        "%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs",
+                        self._scheduler.NAME,
+                    )
+                else:
+                    logger.warning("cancelled %d job(s) of this run", cancelled)
+                self.cancelled = cancelled or 0
             if not self._locks.lost and (orphans := self._watcher.orphans_at_the_end()) and self._is_still_ours():
                 self.commands.cancel(orphans)
         finally:

@@ -21,7 +21,7 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.control import cancel_jobs
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
@@ -107,7 +107,7 @@ def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.rename("thesis")
-    assert cancel_records(first.store, first.commands, first.store.all(), PATIENCE) == 0
+    assert cancel_jobs(first.store, first.commands, patience=PATIENCE) == 0
     assert fake.calls("scancel") == []
 
 
@@ -164,7 +164,7 @@ def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path
     store.create_folders()
     records = [Record(name, "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id=str(ord(name))) for name in "ab"]
     commands = HalfDeaf(store)
-    assert cancel_records(store, cast("Commands", commands), records) == 2
+    assert cancel_jobs(store, cast("Commands", commands), records) == 2
     assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
 
 

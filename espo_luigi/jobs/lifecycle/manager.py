@@ -380,7 +380,7 @@ class JobManager:
         """Decide the job's next action, and take it."""
         self.submitter.save(job)
         job.state, action = step(job, now, self.settings)
-        if action is Action.CANCEL and cause_to_cancel(job) is Cause.STALLED:
+        if action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             job.state, action = step(job, now, self.settings)

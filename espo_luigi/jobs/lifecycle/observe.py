@@ -269,10 +269,12 @@ class Watcher:
         self._say_drained(jobs, now)
         for job in jobs:
             # A missing job with a heartbeat is not lost, even if it was never seen running.
-            if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
-                age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+            runs = job.seen.since_when(Phase.RUNNING) is not None
+            age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+            if runs or job.seen.missing is not None:
                 job.listen(now, between_beats(age, self._settings.beat_seconds))
-            if job.does_well(now, self._settings.patience.quick):
+            if runs and job.files.beat and age >= self._settings.patience.quick:
+                # On a broken node, it could not give signs of life for so long.
                 self._submitter.nodes.does_well(job.node, job.seen.off_node)
         return orphans(rows, self._store.knows)
 
@@ -327,12 +329,14 @@ class Watcher:
             known = self._take_in(job, by_name, now)
             # A submission without an id is settled by its claim: it does not have to wait for a database.
             if not known and (rows is not None or job.record.job_id is None):
-                job.seen = job.seen.missed(now)
+                since = now if job.seen.missing is None else job.seen.missing
+                job.seen = replace(job.seen, missing=since, answered=True)
         return rows is not None
 
     def _scheduler_is_silent(self, now: float, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            job.seen = job.seen.unanswered()
+            # Only replies can show that a job is gone.
+            job.seen = replace(job.seen, missing=None, answered=False)
         self._silent_since = self._silent_since or now
         name, seconds, why = self._commands.scheduler.NAME, now - self._silent_since, self._commands.silence
         self._silence.warn("%s has not answered for %.0f s (%s); waiting, its jobs go on", name, seconds, why)

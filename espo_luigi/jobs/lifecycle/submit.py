@@ -90,7 +90,9 @@ class NodeWatch:
         # A file system that failed under the job may be the node's own: no evidence that the node works.
         if has_failed(job) and cause is not Cause.FILES:
             self.does_well(job.node, job.seen.off_node)
-        if cause is Cause.CRASHED and job.ended_at_once(now, self._patience.quick):
+        began = job.seen.off_node
+        at_once = began is not None and (job.ended_since or now) - began < self._patience.quick
+        if cause is Cause.CRASHED and at_once:
             self.crashed(job.record.task, job.node, now)
 
     def does_well(self, node: str, started_after: float | None) -> None:
@@ -324,10 +326,6 @@ class Submitter:
             warning_seconds=self.settings.site.warning_seconds(order.options, record.time_minutes),
             environment_file=str(self._store.environment_path),
         )
-
-    def any_log(self) -> bool:
-        """Whether a node has ever opened a log in the log folder."""
-        return any(True for _ in self.settings.log_dir.rglob("*.out"))
 
     def avoids_nodes(self, job: Job) -> bool:
         """Whether the job avoids nodes because jobs ended badly there."""

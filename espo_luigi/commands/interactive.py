@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.luigi_glue.install import named_by
+from espo_luigi.driver.install import named_by
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask

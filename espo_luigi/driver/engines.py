@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from espo_luigi.driver.settings.espo import parsed, settings, state_dir
@@ -35,19 +35,21 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = (
-                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
-                if name in SCHEDULERS
-                else _OTHERS[name]()
-            )
+            _engines[name] = _made(name)
         return _engines[name]
 
 
-def _local_engine() -> LocalEngine:
-    refuse_login_host()
+def _made(name: str) -> Engine:
+    if name in SCHEDULERS:
+        return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
+    if name == "local":
+        refuse_login_host()
+        made = LocalEngine(local_settings(), _held)
+    else:
+        made = LocalEngine(AllocationSettings(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
-    _held.hold(DriverLock(state_dir(), engine="local"))
-    return LocalEngine(local_settings(), _held)
+    _held.hold(DriverLock(state_dir(), engine=name))
+    return made
 
 
 def local_settings() -> LocalSettings:
@@ -56,16 +58,6 @@ def local_settings() -> LocalSettings:
     given = chosen.local_memory
     memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
     return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
-
-
-def _allocation_engine() -> LocalEngine:
-    options = SECTIONS["slurm"]().options_of({}, {})
-    made = LocalEngine(AllocationSettings(JOB_COMMAND, options), _held)
-    _held.hold(DriverLock(state_dir(), engine="allocation"))
-    return made
-
-
-_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

@@ -24,7 +24,7 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
-from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
+from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
 from espo_luigi.driver.task_classes import (
     check_names,
@@ -180,11 +180,6 @@ class SlurmTask(KnownParameters, luigi.Task):
     def dask_client(self) -> dict[str, Any]:
         """Return further keywords for this task's `LocalCluster`."""
         return {}
-
-    @classmethod
-    def expected(cls, name: str) -> Sequence[str]:
-        """Return the values that a parameter takes, if they can be listed."""
-        return choices_of(getattr(cls, name))
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:

@@ -134,9 +134,6 @@ def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
 def check_options(task: Any) -> None:
     """Check that each of a class's options is read by an engine; raises `SubmissionError`."""
     family = task.get_task_family()
-    for name in SCHEDULERS:
-        if hasattr(task, f"{name}_default"):
-            raise SubmissionError(f"{family}: {name}_default has no effect; write options_default = {{{name!r}: …}}")
     if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
         raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 

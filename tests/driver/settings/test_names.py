@@ -16,7 +16,7 @@ from luigi.configuration import get_config
 from luigi.parameter import UnconsumedParameterWarning
 
 from espo_luigi import install
-from espo_luigi.driver.luigi_glue.install import wrong_setting
+from espo_luigi.driver.install import wrong_setting
 from espo_luigi.driver.settings.espo import check_names, espo
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError

@@ -15,7 +15,7 @@ from luigi.configuration import get_config
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.commands import cli
 from espo_luigi.driver.engines import engine
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SubmissionError

@@ -13,7 +13,7 @@ import yaml
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions

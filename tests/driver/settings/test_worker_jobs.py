@@ -14,7 +14,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.cluster import session
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, EspoError, SizingError, SubmissionError
 from espo_luigi.jobs.dask.jobs import WorkerJobs

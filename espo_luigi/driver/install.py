@@ -18,11 +18,11 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterException, UnconsumedParameterWarning
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
+from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler
 from espo_luigi.driver.settings.espo import wrong_value
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text
 from espo_luigi.files import ready_standard_streams
 from espo_luigi.jobs.settings import BatchSettings

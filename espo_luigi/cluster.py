@@ -13,7 +13,7 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS, BatchSection
 from espo_luigi.driver.settings.worker_jobs import scheduler_job, worker_table, workers_of
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 

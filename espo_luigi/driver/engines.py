@@ -11,12 +11,12 @@ from espo_luigi.driver.settings.espo import parsed, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.local import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.srun import AllocationSettings
+from espo_luigi.jobs.srun import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +44,20 @@ def _made(name: str) -> Engine:
         return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
     if name == "local":
         refuse_login_host()
-        made = LocalEngine(local_settings(), _held)
+        made = LocalEngine(local_launcher(), _held)
     else:
-        made = LocalEngine(AllocationSettings(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
+        made = LocalEngine(Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
     _held.hold(DriverLock(state_dir(), engine=name))
     return made
 
 
-def local_settings() -> LocalSettings:
-    """Return what jobs of the local engine may use of this machine."""
+def local_launcher() -> Forks:
+    """Return the launcher of jobs on this machine, which knows what they may use of it."""
     chosen = settings()
     given = chosen.local_memory
     memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
-    return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
+    return Forks((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause

@@ -186,7 +186,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class PackOptions(JobOptions):
-    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
+    """The options that make several tasks of a rule one submission; `bundles.Bundling` reads them."""
 
     pack: str | None = None
     bundle: str | None = None
@@ -195,7 +195,7 @@ class PackOptions(JobOptions):
     step_options: Mapping[str, str] = field(default_factory=dict)
 
 
-# The kinds of `bundle`: see `bundles.model`.
+# The kinds of `bundle`: see `bundles`.
 STEPS, ARRAY, PILOT = "steps", "array", "pilot"
 
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)

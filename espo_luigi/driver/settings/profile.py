@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, cr
 
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
-from espo_luigi.jobs.dask.jobs import GPU_DIRECTIVES
+from espo_luigi.jobs.dask import GPU_DIRECTIVES
 from espo_luigi.jobs.resources import LISTS, TABLES, JobOptions, parse_memory, parse_time
 from espo_luigi.jobs.settings import Site
 

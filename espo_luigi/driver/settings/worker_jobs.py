@@ -19,7 +19,7 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.profile import Memory, Minutes, Number, Strict, Text, options_model, valid
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
-from espo_luigi.jobs.dask.jobs import Directive, WorkerJobs, read_directive, read_resources
+from espo_luigi.jobs.dask import Directive, WorkerJobs, read_directive, read_resources
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.files import listed_names
-from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
 from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable

@@ -17,7 +17,7 @@ from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.order import JobState, Standing
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers import gridengine_parse as sge_answers
+from espo_luigi.jobs.schedulers import gridengine as sge_answers
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands

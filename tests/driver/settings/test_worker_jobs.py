@@ -17,7 +17,7 @@ from espo_luigi.cluster import session
 from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, EspoError, SizingError, SubmissionError
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.schedulers import SCHEDULERS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs.dask.jobs import Directive, read_directive, read_resources
+from espo_luigi.jobs.dask import Directive, read_directive, read_resources
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.gridengine import SgeOptions
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions

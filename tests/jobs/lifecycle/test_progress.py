@@ -15,7 +15,7 @@ from espo_luigi.jobs.order import JobState, Standing, at_work, between_beats, do
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.schedulers.gridengine_parse import phase_of
+from espo_luigi.jobs.schedulers.gridengine import phase_of
 from espo_luigi.jobs.settings import BatchSettings
 
 BEAT = {

@@ -164,7 +164,7 @@ def check_a_hang_up(work: Work, cluster: Cluster) -> None:
     driver.wait(20)
     again = start_driver(work, cluster, jobs=3, seconds=4)
     assert again.wait(40) == 0
-    assert len(work.starts()) == 4
+    assert len(work.starts()) == 3
 
 
 def check_an_absence(work: Work, cluster: Any, daemon: str, come_back: Callable[[], None]) -> None:

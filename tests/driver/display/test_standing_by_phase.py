@@ -14,7 +14,7 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
-from espo_luigi.jobs.order import JobState, Standing
+from espo_luigi.jobs.order import JobState, Progress
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers import gridengine_parse as sge_answers
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
@@ -46,8 +46,8 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
     record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id=row.job_id)
-    standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
-    board.tell(task.task_id, standing)
+    progress = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).progress()
+    board.tell(task.task_id, progress)
     return board
 
 
@@ -88,7 +88,7 @@ def test_each_state_of_a_job_has_a_column_but_those_that_say_nothing_of_whether_
 def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task: SlurmTask) -> None:
     board = told(task, slurm_answers.row("9", "a", "RUNNING", "n1"), "slurm")
     since = board.snapshot()["jobs"][task.task_id]["running_since"]
-    board.tell(task.task_id, Standing("job 9 on n1\nDask: 5 tasks", state=JobState.MISSING))
+    board.tell(task.task_id, Progress("job 9 on n1\nDask: 5 tasks", state=JobState.MISSING))
     found = board.snapshot()
     assert found["jobs"][task.task_id]["running_since"] == since > 0
     assert "1 running" in status_lines(found)[0]
@@ -97,7 +97,7 @@ def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task:
 
 def test_a_pending_job_that_is_cancelled_never_counts_as_running(task: SlurmTask) -> None:
     board = told(task, ROWS["PENDING"], "slurm")
-    board.tell(task.task_id, Standing("PENDING (Licenses), job 9", state=JobState.CANCELLING))
+    board.tell(task.task_id, Progress("PENDING (Licenses), job 9", state=JobState.CANCELLING))
     found = board.snapshot()
     assert found["jobs"][task.task_id]["running_since"] == 0
     assert "1 pending" in status_lines(found)[0]

@@ -70,8 +70,8 @@ def session(
         from espo_luigi.jobs.dask.remote import remote_session
 
         asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
-        amounts: dict[str, str | int] = {"memory": asked.memory, "time": asked.time, "cpus": asked.cpus_per_task}
-        if refusals := section.site().exceeded({name: f"scheduler_{name}" for name in amounts}, **amounts):
+        called = {name: f"scheduler_{name}" for name in ("memory", "time")}
+        if refusals := section.site().exceeded(called, memory=asked.memory_bytes, time=asked.time_minutes):
             raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.driver.settings.espo import parsed, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine

@@ -67,7 +67,8 @@ def own_resources(task: type[luigi.Task], base: type[luigi.Task], names: Iterabl
                 f"resource of every {base.__name__}'s job, but no such resource as its default; give it another name"
             )
         if not has_none:
-            defaults[name] = default
+            # A number is in Slurm's units, as a text is.
+            defaults[name] = str(default) if name in ("memory", "time") else default
     return defaults
 
 

@@ -26,8 +26,7 @@ from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_
 from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.settings.espo import check_names, settings, state_dir
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.stale import stale_lines, told_of

@@ -14,7 +14,7 @@ from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.local import Child, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
+from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory, said_memory
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -112,7 +112,8 @@ class Steps:
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
         """Return the likely reason for a step's end without a result, from Slurm's lines in its log."""
         if slurm.says_out_of_memory(log_tail):
-            return f"out of memory, of which it had {order.resources.memory}: raise [{order.family}] memory"
+            had = said_memory(order.resources.memory_bytes)
+            return f"out of memory, of which it had {had}: raise [{order.family}] memory"
         return "killed, or its step could not be started"
 
     def is_over(self) -> str:

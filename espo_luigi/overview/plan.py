@@ -11,13 +11,12 @@ from luigi.task import Task
 
 from espo_luigi.driver.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
 from espo_luigi.driver.scratch import Scratch, scratch_limit
-from espo_luigi.driver.settings.espo import unchanging_settings
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.settings.espo import check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
 from espo_luigi.driver.stale import stale_in
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
-from espo_luigi.jobs.engine import refusals_of, tasks_at_once
+from espo_luigi.jobs.engine import room_of
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.states import BLOCKED, RUN, TaskState, TaskStatus, problem_of
@@ -198,8 +197,8 @@ def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, in
     key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
     if key not in _refused:
         order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
-        fitted, refusals = refusals_of(order, batch)
-        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else tasks_at_once(order, batch)
+        fitted, refusals, at_once = room_of(order, batch)
+        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else at_once
     return _refused[key]
 
 

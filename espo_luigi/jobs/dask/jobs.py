@@ -20,12 +20,13 @@ from espo_luigi.jobs.resources import (
     DEFAULT_TIME,
     LEAST_WORKER_BYTES,
     LISTS,
+    MIB,
     TABLES,
     JobOptions,
     headroom,
     parse_memory,
     parse_time,
-    render_memory,
+    said_memory,
 )
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -60,8 +61,9 @@ _ALWAYS = ("cwd", "V", "j")
 class WorkerJobs:
     """The jobs whose Dask workers compute for a task, or for a session without a task.
 
-    - Each of `jobs` asks for `cores` CPUs, `memory` and `walltime`. Its `processes` workers share them equally.
-    - `job_cpu` and `job_mem` ask for more CPUs and memory than Dask uses.
+    - Each of `jobs` asks for `cores` CPUs, `memory_bytes` and `walltime_minutes`. Its `processes`
+      workers share them equally.
+    - `job_cpu` and `job_mem_bytes` ask for more CPUs and memory than Dask uses.
     - With `maximum_jobs`, Dask adapts the number of jobs to the work, but keeps at least `minimum_jobs`.
     - The work begins once `wait_for_workers` workers are there, a number or a share (``50%``).
     - A session without work ends after `idle_timeout`, a worker without a scheduler after `death_timeout` seconds.
@@ -81,10 +83,10 @@ class WorkerJobs:
     cores: int = 1
     job_cpu: int = 0
     processes: int = 1
-    memory: str = DEFAULT_MEMORY
-    job_mem: str = ""
+    memory_bytes: int = parse_memory(DEFAULT_MEMORY)
+    job_mem_bytes: int = 0
     memory_cap_bytes: int | None = None
-    walltime: str = DEFAULT_TIME
+    walltime_minutes: int = parse_time(DEFAULT_TIME)
     wait_for_workers: str = "0"
     idle_timeout: str = ""
     death_timeout: int = 60
@@ -111,19 +113,14 @@ class WorkerJobs:
         return max(self.job_cpu, self.cores)
 
     @property
-    def memory_bytes(self) -> int:
-        """The memory of a job."""
-        return parse_memory(self.memory)
-
-    @property
     def dask_memory_bytes(self) -> int:
         """The share of a job's memory for Dask's workers; the rest is for their nannies."""
         return self.memory_bytes - headroom(self.memory_bytes)
 
     @property
-    def asked_memory(self) -> str:
+    def asked_memory_bytes(self) -> int:
         """The memory that a job asks for."""
-        return max(self.memory, self.job_mem or self.memory, key=parse_memory)
+        return max(self.memory_bytes, self.job_mem_bytes)
 
     @property
     def workers_to_wait_for(self) -> int:
@@ -145,8 +142,8 @@ class WorkerJobs:
     def check(self, label: str) -> None:
         """Raise `SizingError` if the numbers contradict each other; `label` is named in the message."""
         try:
-            _ = self.memory_bytes, self.asked_memory, parse_time(self.walltime), self.workers_to_wait_for
-        except (SizingError, ValueError) as error:
+            _ = self.workers_to_wait_for
+        except ValueError as error:
             raise SizingError(f"{label}: worker_jobs: {error}") from None
         for name in ("jobs", "cores", "processes"):
             if getattr(self, name) < 1:
@@ -162,8 +159,8 @@ class WorkerJobs:
             )
         if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
             raise SizingError(
-                f"{label}: worker_jobs: memory = {self.memory} leaves less than 256 MiB for each of {self.processes} "
-                "Dask worker(s): raise memory or lower processes"
+                f"{label}: worker_jobs: memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of "
+                f"{self.processes} Dask worker(s): raise memory or lower processes"
             )
 
     def check_text(self) -> None:
@@ -173,9 +170,8 @@ class WorkerJobs:
 
     def refusals(self, site: Site) -> list[str]:
         """Return the violations of the site's rules."""
-        amounts: dict[str, str | int] = {"memory": self.asked_memory, "cpus": self.cpus}
-        amounts |= {"time": self.walltime, "jobs": self.most_jobs}
-        said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts)
+        amounts = {"memory": self.asked_memory_bytes, "cpus": self.cpus, "time": self.walltime_minutes}
+        said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts, jobs=self.most_jobs)
         return [f"worker_jobs: {words}" for words in (*said, *self._forbidden(site))]
 
     def _forbidden(self, site: Site) -> list[str]:
@@ -194,17 +190,15 @@ class WorkerJobs:
         cores = min(self.cores, cpus or self.cores)
         processes = max(n for n in range(1, min(self.processes, cores) + 1) if cores % n == 0)
         memory = min(self.memory_bytes, memory_bytes or self.memory_bytes)
-        text = self.memory if memory == self.memory_bytes else render_memory(memory)
-        return replace(
-            self, cores=cores, processes=processes, memory=text, job_cpu=min(self.job_cpu, cpus or self.job_cpu)
-        )
+        job_cpu = min(self.job_cpu, cpus or self.job_cpu)
+        return replace(self, cores=cores, processes=processes, memory_bytes=memory, job_cpu=job_cpu)
 
     def grown(self, factor: float) -> WorkerJobs:
         """Return the same jobs with `factor` times the memory, up to the cap."""
         if factor <= 1:
             return self
-        memory = int(self.memory_bytes * factor)
-        return replace(self, memory=render_memory(min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes))))
+        memory = int(self.memory_bytes * factor) // MIB * MIB
+        return replace(self, memory_bytes=min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes)))
 
     def values(self, owner: str, name: str) -> ScriptValues:
         """Return the values of the script of the job called `name` in the session called `owner`."""
@@ -213,8 +207,8 @@ class WorkerJobs:
             attempt=1,
             argv=(),
             cpus_per_task=self.cpus,
-            memory_bytes=parse_memory(self.asked_memory),
-            time_minutes=parse_time(self.walltime),
+            memory_bytes=self.asked_memory_bytes,
+            time_minutes=self.walltime_minutes,
             log_pattern=self.log_pattern,
             claim_file="",
             workdir=self.workdir,
@@ -249,15 +243,15 @@ def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
 
 @dataclass(frozen=True)
 class Directive:
-    """The request of a line that is written for dask-jobqueue: `options` by their names, and amounts as text.
+    """The request of a line that is written for dask-jobqueue: `options` by their names, and amounts.
 
-    `memory` is for each slot, if `per_slot`.
+    `memory_bytes` is for each slot, if `per_slot`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    cpus: str | None = None
-    memory: str | None = None
-    time: str | None = None
+    cpus: int = 0
+    memory_bytes: int = 0
+    time_minutes: int = 0
     per_slot: bool = False
 
 
@@ -270,7 +264,7 @@ def read_directive(scheduler: str, line: str, options: Mapping[str, Any]) -> Dir
     value = value or " ".join(rest)
     if scheduler == "sge":
         if name == "pe" and len(rest) == 2:
-            return Directive({"parallel_environment": rest[0]}, cpus=rest[1])
+            return Directive({"parallel_environment": rest[0]}, cpus=int(rest[1]))
         if name == "l":
             return read_resources(scheduler, value, options)
         if name in _ALWAYS:
@@ -293,19 +287,23 @@ def read_resources(scheduler: str, text: str, options: Mapping[str, Any]) -> Dir
     listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
     return Directive(
         {"extra": {**options["extra"], "l": listed}} if others else {},
-        memory=memory if memory is None else _whole_bytes(memory),
-        time=str(-(-int(seconds) // 60)) if seconds is not None and seconds.isdecimal() else seconds,
+        memory_bytes=0 if memory is None else _bytes(memory),
+        time_minutes=0 if seconds is None else _minutes(seconds),
         per_slot=options["memory_per"] == "slot",
     )
 
 
-def _whole_bytes(text: str) -> str:
-    """Convert an amount of Grid Engine (a bare number is bytes, g is 10^9, G is 2^30) to this package's text."""
+def _minutes(text: str) -> int:
+    return -(-int(text) // 60) if text.isdecimal() else parse_time(text)
+
+
+def _bytes(text: str) -> int:
+    """Read an amount of Grid Engine: a bare number is bytes, g is 10^9, G is 2^30."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
     if found is None:
         raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
     unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
-    return render_memory(int(float(found[1]) * unit))
+    return int(float(found[1]) * unit)
 
 
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:

@@ -162,10 +162,10 @@ def test_a_profile_reaches_the_script_as_it_is_written(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("- account", r"expected options, such as 'account: ctb-somebody', not \['account'\]"),
-        ("account: [a, b]", r"account is \['a', 'b'\], expected text or a number"),
-        ("environment: A=1", "environment is 'A=1', expected names with values"),
-        ("extra: {a: {b: 1}}", "extra: a is {'b': '1'}, expected text or a number"),
-        ("exclude: [[n1]]", r"exclude is \['n1'\], expected text"),
+        ("account: [a, b]", r"account = \['a', 'b'\]: expected text or a number"),
+        ("environment: A=1", "environment = A=1: expected names with values"),
+        ("extra: {a: {b: 1}}", r"extra: a = {'b': '1'}: expected text or a number"),
+        ("exclude: [[n1]]", r"exclude = \[\['n1'\]\]: expected text"),
     ],
 )
 def test_a_value_of_another_kind_is_an_error_with_the_profiles_name(tmp_path: Path, text: str, words: str) -> None:

@@ -450,7 +450,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
     engine = BatchEngine(slurm, settings, HeldLocks(on_lost, clock := FakeClock()))
     taken_over(settings.state_dir)
     clock.sleep(31)
-    stopping = threading.Thread(target=engine.stop, args=("id",), daemon=True)
+    stopping = threading.Thread(target=engine.stop, daemon=True)
     stopping.start()
     stopping.join(20)
     assert not stopping.is_alive() and not engine._manager._thread.is_alive()

@@ -171,7 +171,7 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
     submitter = Submitter(settings, Commands(scheduler, settings), RecordStore(settings.state_dir))
     name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    layout = _layout(order, submitter.plan(name, order, None).name)
+    layout = _layout(order, submitter.record_for(name, order, None).name)
     return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
 
 

@@ -288,7 +288,7 @@ class JobManager:
         self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
         if record is None or record.is_over:
-            record = self.submitter.plan(handle.task, order, record)
+            record = self.submitter.record_for(handle.task, order, record)
         job = Job(order, record, self._scheduler, handle.report)
         if record.state is JobState.READY:
             job.intent = Intent(ready=self._clock.now())

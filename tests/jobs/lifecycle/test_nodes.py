@@ -236,14 +236,14 @@ def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, 
     assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
     record = first.store.load(handle.task)
     assert record is not None and record.memory_bytes == 150 * GIB
-    assert first.submitter.plan(handle.task, request, record).memory_bytes == 100 * GIB
+    assert first.submitter.record_for(handle.task, request, record).memory_bytes == 100 * GIB
 
 
 def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_always(
     fake: FakeCluster, work: Work
 ) -> None:
     manager = fake.manager()
-    plan = manager.submitter.plan
+    plan = manager.submitter.record_for
     request = work.order("a", memory_bytes=10 * GIB)
     name = task_name("run", "rule", {"name": "a"})
     asked_much = plan(name, work.order("a", memory_bytes=50 * GIB), None)

@@ -1,7 +1,7 @@
 """A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``.
 
-``--serve MODULE…`` forks a job for each order that arrives on standard input, ``--pilot PLAN MODULE…`` a job for each
-order of a plan.
+``--serve MODULE…`` forks a job for each order that arrives on standard input, ``--pilot LISTING MODULE…`` a job for
+each order of a listing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
-from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_members
 from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
 from espo_luigi.jobs.forkserver import serve
@@ -38,7 +38,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job of an order, serve the local engine, or run a bundle's plan; return the exit code."""
+    """Run the job of an order, serve the local engine, or run a bundle's listing; return the exit code."""
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     if fault := drop_shared_numba_cache():
         logger.warning(fault)
@@ -50,10 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
     if first == "--serve":
         serve(run, lambda: _import(others))
         return 0
-    plan, *modules = others
+    listing, *modules = others
     limit_thread_pools(os.environ)
     _import(modules)
-    return run_plan(Path(plan), run)
+    return run_members(Path(listing), run)
 
 
 def _import(modules: Iterable[str]) -> None:

@@ -22,8 +22,8 @@ from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import (
     JobOrder,
     JobState,
+    Progress,
     ResultWord,
-    Standing,
     at_work,
     between_beats,
     done,
@@ -191,14 +191,14 @@ class LocalEngine:
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
         self._cancelled.discard(order.id)
-        order.on_progress(Standing("waiting for free CPUs", state=JobState.READY))
+        order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
             if self._over or order.id in self._cancelled:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
-            order.on_progress(Standing("running", state=JobState.RUNNING))
+            order.on_progress(Progress("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)

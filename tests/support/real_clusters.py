@@ -48,12 +48,12 @@ def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManage
 
 
 def state_is(handle: Handle, word: str) -> Callable[[], bool]:
-    return lambda: handle.standing.message.startswith(word)
+    return lambda: handle.progress.message.startswith(word)
 
 
 def at_work(handle: Handle) -> Callable[[], bool]:
     """A scheduler's "running" comes before the job's command has started: the heartbeat shows that it has."""
-    return lambda: handle.standing.percent is not None
+    return lambda: handle.progress.percent is not None
 
 
 def failure_of(handle: Handle, timeout: float = 120.0) -> Failure:
@@ -69,8 +69,8 @@ def success_of(handle: Handle, timeout: float = 120.0) -> Success:
 
 
 def job_id_of(handle: Handle) -> str:
-    eventually(lambda: handle.standing.job_id is not None)
-    return str(handle.standing.job_id)
+    eventually(lambda: handle.progress.job_id is not None)
+    return str(handle.progress.job_id)
 
 
 @contextmanager

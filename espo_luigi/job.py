@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
@@ -23,7 +24,7 @@ from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_members
 from espo_luigi.jobs.dask import WorkerJobs
-from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
+from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
@@ -74,9 +75,12 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     monitor.workers_elsewhere = order.cluster != ""
     with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
         if client is not None:
+            from espo_luigi.jobs.dask.session import fail_on_exit
+
             fail_on_exit(client)
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
-        monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
+        link = getattr(client, "dashboard_link", None) if settings().dashboard else None
+        monitor.dashboard_port = urlsplit(link or "").port or 0
         # All imports live as long as the job. Frozen, they cost the garbage collector no time, which tens of thousands
         # of dates start often, and a forked job no copies.
         gc.freeze()
@@ -127,9 +131,9 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
-    if order.cluster == "allocation":
-        from espo_luigi.jobs.dask.session import allocation_session
+    from espo_luigi.jobs.dask.session import allocation_session, dask_session
 
+    if order.cluster == "allocation":
         folder = order.files.workdir / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
     return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)

@@ -121,7 +121,7 @@ def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, ValueError) and (told := _no_text_in_settings()):
         return told
     if isinstance(error, (ValueError, configparser.Error)):
-        from espo_luigi.driver.luigi_glue.install import wrong_setting
+        from espo_luigi.driver.install import wrong_setting
 
         if wrong := wrong_setting(error):
             return wrong
@@ -366,7 +366,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.luigi_glue.install import preview_of
+    from espo_luigi.driver.install import preview_of
 
     say(preview_of(["--module", module, task, *parameters]), end="")
 
@@ -390,7 +390,7 @@ def detach() -> None:
 
 
 def _stop(how: str) -> None:
-    from espo_luigi.driver.run.run import stop_from_outside
+    from espo_luigi.driver.run import stop_from_outside
 
     views.be_quiet_about_other_parameters()
     say(stop_from_outside(how))

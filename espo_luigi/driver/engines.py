@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.driver.settings.espo import parsed, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
@@ -36,19 +35,21 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = (
-                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
-                if name in SCHEDULERS
-                else _OTHERS[name]()
-            )
+            _engines[name] = _made(name)
         return _engines[name]
 
 
-def _local_engine() -> LocalEngine:
-    refuse_login_host()
+def _made(name: str) -> Engine:
+    if name in SCHEDULERS:
+        return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
+    if name == "local":
+        refuse_login_host()
+        made = LocalEngine(local_launcher(), _held)
+    else:
+        made = LocalEngine(Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
-    _held.hold(DriverLock(state_dir(), engine="local"))
-    return LocalEngine(local_launcher(), _held)
+    _held.hold(DriverLock(state_dir(), engine=name))
+    return made
 
 
 def local_launcher() -> Forks:
@@ -57,16 +58,6 @@ def local_launcher() -> Forks:
     given = chosen.local_memory
     memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
     return Forks((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
-
-
-def _allocation_engine() -> LocalEngine:
-    options = SECTIONS["slurm"]().options_of({}, {})
-    made = LocalEngine(Steps(JOB_COMMAND, options), _held)
-    _held.hold(DriverLock(state_dir(), engine="allocation"))
-    return made
-
-
-_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from espo_luigi.jobs.bundles.model import shares_job
+from espo_luigi.jobs.bundles import shares_job
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Usage

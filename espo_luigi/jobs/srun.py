@@ -13,11 +13,11 @@ from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
 from espo_luigi.jobs.local import Child, Launcher, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
+from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory, said_memory
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
+from espo_luigi.jobs.schedulers.slurm_parse import NO_SUCH_JOB, Allocation, parse_allocation
 from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,8 @@ class Steps(Launcher):
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
         """Return the likely reason for a step's end without a result, from Slurm's lines in its log."""
         if slurm.says_out_of_memory(log_tail):
-            return f"out of memory, of which it had {order.resources.memory}: raise [{order.family}] memory"
+            had = said_memory(order.resources.memory_bytes)
+            return f"out of memory, of which it had {had}: raise [{order.family}] memory"
         return "killed, or its step could not be started"
 
     def is_over(self) -> str:
@@ -122,12 +123,13 @@ class Steps(Launcher):
 
 def allocation_of(job_id: str, commands: Commands) -> Allocation:
     """Ask Slurm for a job's state and nodes; raise SubmissionError if Slurm does not answer."""
-    answer = commands.run(slurm.allocation_command(job_id))
-    if knows_no_such_job(answer.stderr):
+    answer = commands.run(("scontrol", "--details", "show", "job", job_id))
+    if NO_SUCH_JOB in answer.stderr:  # the controller has forgotten the job, which has then ended
         return Allocation("unknown to Slurm")
     if not answer.ok:
         raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
-    return parse_allocation(answer.stdout, lambda nodes: commands.run(slurm.names_command(nodes)).stdout.split())
+    hostnames = "scontrol", "show", "hostnames"
+    return parse_allocation(answer.stdout, lambda nodes: commands.run((*hostnames, nodes)).stdout.split())
 
 
 _ANOTHER = "give the same command in another allocation (`espo shell`)"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from espo_luigi.driver.engines import local_launcher
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError

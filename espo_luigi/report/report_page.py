@@ -15,7 +15,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.display.status import cpu_time
+from espo_luigi.driver.status import cpu_time
 from espo_luigi.files import write_new
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
 from espo_luigi.jobs.resources import GIB

@@ -13,7 +13,7 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus

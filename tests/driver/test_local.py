@@ -23,10 +23,10 @@ from toy_tasks import run
 from espo_luigi.commands import cli
 from espo_luigi.driver import engines
 from espo_luigi.driver.engines import close_engines, engine
-from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
 from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
+from espo_luigi.driver.threads import ThreadTaskProcess
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.local import Forks, LocalEngine, Room, Slots

@@ -342,7 +342,7 @@ def test_the_plan_over_a_grown_catalogue_says_who_enters_a_pool_and_which_produc
     v2(members=3)
     Register.clear_instance_cache()
     found = plan_of((), Selection())
-    stale = {task_id: " ".join(one.state.changed) for task_id, one in found.tasks.items() if one.state.changed}
+    stale = {task_id: " ".join(one.status.changed) for task_id, one in found.tasks.items() if one.status.changed}
     changed = [tasks.ConcatClean(sim_id=sim_id, var="pr").task_id for sim_id in ENSEMBLE[:2]]
     assert all(f"pool {POOL} ({ENSEMBLE[2]} enters)" in stale[task_id] for task_id in changed)
     assert not [name for name in stale if "Demo_Single" in name], "products of other pools stay as they are"

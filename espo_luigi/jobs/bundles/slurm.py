@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import BundleText, BundleValues
+from espo_luigi.jobs.bundles import BundleText, BundleValues
 from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Scheduler
@@ -54,20 +54,24 @@ def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
             "it to 1"
         )
     kind = bundle.bundling.kind
-    arguments = directives(sized(bundle), bundle.width if kind == STEPS else 1)
+    arguments = directives(_sized(bundle), bundle.width if kind == STEPS else 1)
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
         arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
-    script, files = render_job(bundle)
+    files: Mapping[str, str] = {}
+    if kind == STEPS:
+        script, files = _render_steps(bundle)
+    else:
+        script = (_render_array if kind == ARRAY else _render_pilot)(bundle)
     return BundleText(
         script="\n".join(["#!/bin/bash", *header_lines(arguments)]) + "\n\n" + script,
-        members=tuple(render_member(values, kind) for values in bundle.members),
+        members=tuple(_render_member(values, kind) for values in bundle.members),
         command=("sbatch", "--parsable", *arguments),
         files=files,
     )
 
 
-def sized(bundle: BundleValues) -> ScriptValues:
+def _sized(bundle: BundleValues) -> ScriptValues:
     """Return the values of the job that carries the members, with room for those that run at once."""
     member, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
     options: Any = member.options
@@ -99,7 +103,7 @@ def _times(gres: str, n: int) -> str:
     return f"{gres}:{n}"
 
 
-def render_member(values: ScriptValues, kind: str) -> str:
+def _render_member(values: ScriptValues, kind: str) -> str:
     """Return the script of a member, which claims its work by itself."""
     if kind == ARRAY:
         return render_script(values, (), '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"')
@@ -114,13 +118,6 @@ def render_member(values: ScriptValues, kind: str) -> str:
     # The pilot has run the setup, and takes the member's environment from the script's output.
     bare = replace(values, options=replace(values.options, setup=""))
     return render_script(bare, (), "$SLURM_JOB_ID", [sizes, stop], lambda _: shell_text(_PILOT_MEMBER))
-
-
-def render_job(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
-    """Return the bash of the job that carries the members, and the texts of further files by their suffixes."""
-    if bundle.bundling.kind == STEPS:
-        return _render_steps(bundle)
-    return (_render_array if bundle.bundling.kind == ARRAY else _render_pilot)(bundle), {}
 
 
 def _render_pilot(bundle: BundleValues) -> str:

@@ -299,8 +299,8 @@ def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work
 
 
 def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager()
-    first, second = (manager.submit(work.order(name, retries=3)) for name in "ab")
+    manager = fake.manager(retries=3)
+    first, second = (manager.submit(work.order(name)) for name in "ab")
     fake.eventually(has_id(first))
     fake.eventually(has_id(second))
     manager.cancel(first.order.id)

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from espo_luigi.driver.settings.espo import settings
-from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.driver.settings.espo import parsed, settings
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import render_size
 

@@ -108,7 +108,7 @@ def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int
 def test_the_error_of_a_full_disk_names_the_file(tmpfs: Callable[[str, str], Path]) -> None:
     path = tmpfs("disk", "size=16k") / "file"
     with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
-        files.replace_text(path, "x" * 100_000)
+        files.write_atomically(path, "x" * 100_000)
     assert not list(path.parent.iterdir())
 
 
@@ -126,9 +126,9 @@ def test_a_file_of_ones_own_is_appended_to_emptied_or_only_opened(tmp_path: Path
 
 def test_a_text_that_cannot_be_written_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    files.replace_text(path, "old")
+    files.write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        files.replace_text(path, "\ud800")
+        files.write_atomically(path, "\ud800")
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
     assert path.read_text() == "old"
 

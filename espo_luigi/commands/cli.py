@@ -425,9 +425,11 @@ def clean(yes: bool, as_json: bool) -> None:
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    help="Write the exact versions of all that is installed and needed to a file, by default print them.",
+    help="Write the exact versions of all installed packages to a file, by default print them.",
 )
-@click.option("--wheelhouse", type=_PATH, metavar="DIR", help="Collect their wheels, the project's own, too.")
+@click.option(
+    "--wheelhouse", type=_PATH, metavar="DIR", help="Collect the wheels of the project and of all that it requires."
+)
 @click.option("--compile", is_flag=True, help="Compile the kernels for this kind of processor, once.")
 def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> None:
     """Make this installation again elsewhere, or compile it.

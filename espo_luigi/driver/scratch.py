@@ -17,7 +17,9 @@ from espo_luigi.jobs.resources import render_size
 
 try:
     from dask.utils import parse_bytes
-except ValueError as unreadable:  # a file of the user's own settings of Dask
+except ValueError as unreadable:
+    if not str(unreadable).startswith("A dask config file"):  # of the user's own
+        raise
     said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
     # Luigi's command, which imports the module of tasks, would show a traceback.
     raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.files import replace_text
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -65,7 +65,7 @@ class Work:
         job_file = self.folder / f"{name}.json"
         job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
         # Whole at any moment: jobs of a killed driver read it, too.
-        replace_text(job_file, json.dumps(job, default=str))
+        write_atomically(job_file, json.dumps(job, default=str))
         return Order(
             id=name,
             label=f"rule (name={name})",

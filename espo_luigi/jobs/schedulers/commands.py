@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from espo_luigi.files import replace_text
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
@@ -117,7 +117,7 @@ class Commands:
     def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
         if lines := self.scheduler.environment_script(self._submit_environ):
-            replace_text(path, lines, 0o600)
+            write_atomically(path, lines, mode=0o600)
 
     def jobs(self) -> list[Row] | None:
         """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""

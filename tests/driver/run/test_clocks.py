@@ -56,10 +56,10 @@ def host(cluster: ThrowawayCluster, ahead: int) -> Iterator[dict[str, str]]:
     conf = cluster.folder / f"slurm{ahead}.conf"
     conf.write_text((cluster.folder / "slurm.conf").read_text().replace("/run/munge.sock", f"/run/munge{ahead}.sock"))
     try:
-        eventually(Path(f"{munge}.sock").exists, 10)
+        eventually(Path(f"{munge}.sock").exists)
         yield cluster.environ | clock | {"SLURM_CONF": str(conf)}
     finally:
-        end_process(munged.pid, hard=False, timeout=10)
+        end_process(munged.pid, hard=False, timeout=60)
         forget_shared_clock(munged.pid)
 
 

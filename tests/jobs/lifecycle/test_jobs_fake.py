@@ -214,7 +214,7 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
 
 def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
-    outcome = fake.manager(retries=5).submit(work.order("a")).wait(5)
+    outcome = fake.manager(retries=5).submit(work.order("a")).wait(60)
     assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
     assert len(fake.calls("sbatch")) == 1
 

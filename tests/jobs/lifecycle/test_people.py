@@ -442,7 +442,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
     monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
 
     def on_lost(_: SecondDriverError) -> None:
-        eventually(lambda: engine._manager.stopping is not None, 20)
+        eventually(lambda: engine._manager.stopping is not None)
         # As the driver does, in the thread that finds out that a folder is another's.
         engine.detach()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
-from espo_luigi.jobs.bundles.slurm import bundled
+from espo_luigi.jobs.bundles.bundle import BundleValues, Bundling, bundled, total_minutes
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused

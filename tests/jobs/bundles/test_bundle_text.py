@@ -17,8 +17,7 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.model import BundleValues, Bundling, total_minutes
-from espo_luigi.jobs.bundles.slurm import bundled
+from espo_luigi.jobs.bundles.bundle import BundleValues, Bundling, bundled, total_minutes
 from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm

@@ -27,7 +27,7 @@ from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
 from espo_luigi.driver.engines import engine
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from throwaway_slurm import ClusterSpec, ThrowawayCluster

@@ -92,7 +92,7 @@ def _ours(n: int, kind: str) -> tuple[Any, Any]:
     import luigi.worker
 
     from espo_luigi import SlurmTask
-    from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+    from espo_luigi.driver.install import WorkerSchedulerFactory
     from espo_luigi.driver.settings.espo import Settings
 
     factory, base = WorkerSchedulerFactory(), SlurmTask
@@ -184,7 +184,7 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
 def make_run(n: int) -> None:
     """Make the catalogue, the markers and the results, in the working folder."""
     from espo_luigi import store, tasks
-    from espo_luigi.driver.run.run import each_after_its_needs, walk
+    from espo_luigi.driver.run import each_after_its_needs, walk
     from espo_luigi.jobs.order import write_json
     from espo_luigi.tasks.base import EspoTask
     from espo_luigi.tasks.context import context, forget

@@ -34,7 +34,7 @@ import luigi
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.driver.settings import sections
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espo_luigi.api import Summary, build
-    from espo_luigi.driver.luigi_glue.install import install
+    from espo_luigi.driver.install import install
     from espo_luigi.driver.task import SlurmTask
     from espo_luigi.jobs.resources import Resources
 
@@ -18,7 +18,7 @@ _HOMES = {
     "build": "espo_luigi.api",
     "Summary": "espo_luigi.api",
     "SlurmTask": "espo_luigi.driver.task",
-    "install": "espo_luigi.driver.luigi_glue.install",
+    "install": "espo_luigi.driver.install",
     "Resources": "espo_luigi.jobs.resources",
 }
 

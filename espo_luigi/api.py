@@ -12,7 +12,7 @@ import luigi
 from luigi.configuration import get_config
 from luigi.execution_summary import LuigiRunResult, LuigiStatusCode
 
-from espo_luigi.driver.luigi_glue.install import install
+from espo_luigi.driver.install import install
 from espo_luigi.driver.task import made_anew
 from espo_luigi.jobs.settings import BatchSettings
 from espo_luigi.tasks.context import forget

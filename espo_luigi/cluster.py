@@ -13,7 +13,7 @@ from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS, BatchSection
 from espo_luigi.driver.settings.worker_jobs import scheduler_job, worker_table, workers_of
 from espo_luigi.errors import ConfigurationError, SubmissionError
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
@@ -70,8 +70,8 @@ def session(
         from espo_luigi.jobs.dask.remote import remote_session
 
         asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
-        amounts: dict[str, str | int] = {"memory": asked.memory, "time": asked.time, "cpus": asked.cpus_per_task}
-        if refusals := section.site().exceeded({name: f"scheduler_{name}" for name in amounts}, **amounts):
+        called = {name: f"scheduler_{name}" for name in ("memory", "time")}
+        if refusals := section.site().exceeded(called, memory=asked.memory_bytes, time=asked.time_minutes):
             raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:

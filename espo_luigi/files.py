@@ -212,15 +212,20 @@ def write_new(path: Path, text: str, mode: int = 0o666, durable: bool = False) -
         raise
 
 
-def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False, shared: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees either the old or the new text, whole.
+def write_atomically(
+    path: Path, text: str, durable: bool = False, public: bool = False, mode: int | None = None
+) -> None:
+    """Write a file beside its name and rename it: a reader sees either the old or the new text.
 
-    A `durable` file survives a crash of the machine. A `shared` file keeps mode and group of the file that it replaces.
+    Without a `mode`, only the user can read it; if the folder hands its group on (setgid), that group can, too, as far
+    as the umask lets it. A `public` file has mode and group of the file that it replaces, or those of any new file. A
+    `durable` file survives a crash of the machine.
     """
+    mode = 0o666 if public else private_mode(path) if mode is None else mode
     aside = aside_of(path)
     try:
         write_new(aside, text, mode, durable)
-        if shared:
+        if public:
             keep_rights(aside, path)
         os.replace(aside, path)
     except BaseException as error:
@@ -230,16 +235,6 @@ def replace_text(path: Path, text: str, mode: int = 0o666, durable: bool = False
         raise
     if durable:
         sync_path(path.parent)
-
-
-def write_atomically(path: Path, text: str, durable: bool = False, public: bool = False) -> None:
-    """Write a file beside its name and rename it: a reader sees either the old or the new text.
-
-    Only the user can read it. If the folder hands its group on (setgid), that group can, too, as far as the umask lets
-    it. A `public` file has the mode of the file that it replaces, or any new file's. A `durable` file survives a crash
-    of the machine.
-    """
-    replace_text(path, text, 0o666 if public else private_mode(path), durable, shared=public)
 
 
 def private_mode(path: Path) -> int:
@@ -292,15 +287,16 @@ def is_file_trouble(error: BaseException) -> bool:
     """Return whether a file-system error is among an error's causes: xarray, Zarr and Dask wrap such errors."""
     return any(
         (isinstance(one, OSError) and passes(one)) or any(words in str(one) for words in _WORDS)
-        for one in _chain(error)
+        for one in causes(error)
     )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from or beside."""
     seen: list[BaseException] = []
     to_do: list[BaseException | None] = [error]
     while to_do:
-        one = to_do.pop()
+        one = to_do.pop(0)
         if one is not None and not any(one is other for other in seen):
             seen.append(one)
             yield one

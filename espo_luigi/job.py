@@ -22,7 +22,7 @@ from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
 from espo_luigi.jobs.bundles.pilot import run_plan
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import keep_rights, open_new, parse_json, write_new
+from espo_luigi.files import MOST_BYTES, keep_rights, open_new, parse_json, write_new
 
 Judge = Callable[[int], str]
 # The device, inode and time of a change of a file or folder.
@@ -40,7 +40,6 @@ _CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM, 
 _TAKEN_MEANWHILE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR}
 _ATTEMPTS = 100
 _LOOKS = 10
-_MOST_BYTES = 2**28
 # From `files.aside_of` and `partial_path`; nobody else makes such names.
 _HIDDEN = re.compile(r"\..+\.(?:\d+\.[0-9a-f]{16}|[^/]+-\d+-[0-9a-f]{8,}\.partial)", re.DOTALL)
 # What has made room for a successor of the same name; more than a writer's partial, it may be the only copy.
@@ -325,17 +324,9 @@ def why_not(path: str | Path, judge: Judge, folder: int | None = None) -> str:
         return "it is a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0)
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a regular file of up to 256 MB, following no link. Raises OSError."""
-    with _opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
-        if not is_file(descriptor) or os.fstat(descriptor).st_size > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"no regular file of up to {_MOST_BYTES >> 20} MiB", os.fspath(path))
-        return _read(file)
-
-
 def _read(file: BinaryIO) -> bytes:
     # Python would make room for all bytes that it is asked for.
-    return file.read(min(os.fstat(file.fileno()).st_size, _MOST_BYTES))
+    return file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES))
 
 
 def by_content(is_ours: Callable[[bytes], bool], expected: str) -> Judge:
@@ -346,7 +337,7 @@ def by_content(is_ours: Callable[[bytes], bool], expected: str) -> Judge:
             return f"it is a folder or a device, expected {expected}"
         size = os.fstat(descriptor).st_size
         with open(descriptor, "rb", closefd=False) as file:
-            return "" if size <= _MOST_BYTES and is_ours(_read(file)) else f"it is not {expected}"
+            return "" if size <= MOST_BYTES and is_ours(_read(file)) else f"it is not {expected}"
 
     return judge
 

@@ -43,12 +43,12 @@ LONG = (
     "tasks/test_inputs.py",
     "driver/test_many_nodes.py",
     "jobs/lifecycle/test_real_sge_drivers.py",
-    "driver/luigi_glue/test_luigid.py",
+    "driver/test_luigid.py",
     "commands/test_cli.py",
     "jobs/bundles/test_bundles_real.py",
     "catalog/test_catalog_examine_values.py",
     "commands/test_interactive.py",
-    "driver/luigi_glue/test_browser.py",
+    "driver/test_browser.py",
     "science/adjust/test_preparation.py",
     "science/diagnose/test_uncalibrated.py",
     "driver/test_preemption.py",
@@ -110,7 +110,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.CallI
 @pytest.fixture()
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """What the package logs from INFO up, which a run would else send to standard error by a handler of its own."""
-    monkeypatch.setattr("espo_luigi.driver.luigi_glue.install.show_progress_on_stderr", lambda: None)
+    monkeypatch.setattr("espo_luigi.driver.install.show_progress_on_stderr", lambda: None)
     monkeypatch.setattr(logging.getLogger("espo_luigi"), "propagate", True)
     caplog.set_level(logging.INFO, "espo_luigi")
     return caplog

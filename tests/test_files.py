@@ -22,6 +22,8 @@ from espo_luigi.files import create_whole, write_atomically
 from espo_luigi.jobs.forkserver import forked
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.node.run import _write_beat
+from espo_luigi.jobs.order import JobFiles, JobOrder
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.publication.alone import alone
 from espo_luigi.replacing import by_content
 from espo_luigi.science.adjust.kernel_cache import _take_turn
@@ -43,6 +45,11 @@ def logged(folder: Path) -> None:
     os.waitpid(forked(folder / "log", os.O_TRUNC, lambda: 0), 0)
 
 
+def beaten(folder: Path) -> None:
+    files = JobFiles(*(folder / name for name in ("order", "result", "beat", "log")))
+    _write_beat(JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files), {"a": 1})
+
+
 def published(folder: Path) -> None:
     with alone(folder / "catalogue.json") as write:
         write(folder / "catalogue.json", "{}", by_content(lambda content: content == b"{}", "the file"))
@@ -53,7 +60,7 @@ WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "lock": (locked, (".driver.lock.guard", ".driver.lock.{pid}", ".driver.lock.{pid}.now", "driver.lock")),
     "record": (lambda at: write_atomically(at / "a.json", "new"), (".a.json.{pid}", "a.json")),
     "claim": (lambda at: create_whole(at / "claim", "new"), (".claim.{pid}",)),
-    "heartbeat": (lambda at: _write_beat(at / "beat", {"a": 1}), ("beat",)),
+    "heartbeat": (beaten, ("beat",)),
     "log": (logged, ("log",)),
     "catalogue": (lambda at: write_catalog([], at / "c.json", "me"), (".c.csv.{pid}", ".c.json.{pid}", "c.csv")),
     "publication": (published, (".catalogue.json.lock", "..catalogue.json.lock.guard", "catalogue.json")),
@@ -101,7 +108,7 @@ def test_a_name_that_leads_elsewhere_is_taken_for_a_new_file(kind: str, how: int
 def test_the_error_of_a_full_disk_names_the_file(tmpfs: Callable[[str, str], Path]) -> None:
     path = tmpfs("disk", "size=16k") / "file"
     with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
-        files.replace_text(path, "x" * 100_000)
+        files.write_atomically(path, "x" * 100_000)
     assert not list(path.parent.iterdir())
 
 
@@ -119,9 +126,9 @@ def test_a_file_of_ones_own_is_appended_to_emptied_or_only_opened(tmp_path: Path
 
 def test_a_text_that_cannot_be_written_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    files.replace_text(path, "old")
+    files.write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        files.replace_text(path, "\ud800")
+        files.write_atomically(path, "\ud800")
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
     assert path.read_text() == "old"
 

@@ -103,7 +103,7 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
-    _or_catalog_error(check_replaceable, out)
+    _or_catalog_error(check_catalog_replaceable, out)
     if not folder.is_dir():
         raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
     rows: list[dict[str, str]] = []
@@ -402,7 +402,7 @@ def _defaults(row: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in inferred.items() if value} | filled
 
 
-def check_replaceable(out: Path) -> None:
+def check_catalog_replaceable(out: Path) -> None:
     """Raise an error if a catalogue `out` would replace, or its table beside it, what `espo catalog` has not made."""
     if out.suffix == ".csv":
         raise CatalogError(
@@ -428,7 +428,7 @@ def write_catalog(rows: list[dict[str, str]], out: Path, maker: str) -> None:
     writer.writeheader()
     writer.writerows(rows)
     out.parent.mkdir(parents=True, exist_ok=True)
-    check_replaceable(out)
+    check_catalog_replaceable(out)
     write_ours(out, json.dumps(description(out, table, maker), indent=2) + "\n", OF_OURS)
     write_ours(table, text.getvalue(), TABLE_OF_OURS)
 

@@ -121,7 +121,7 @@ def _unexpected(error: Exception, words: list[str]) -> str:
     if isinstance(error, ValueError) and (told := _no_text_in_settings()):
         return told
     if isinstance(error, (ValueError, configparser.Error)):
-        from espo_luigi.driver.luigi_glue.install import wrong_setting
+        from espo_luigi.driver.install import wrong_setting
 
         if wrong := wrong_setting(error):
             return wrong
@@ -366,7 +366,7 @@ def script(task: str, parameters: tuple[str, ...], module: str) -> None:
 
     PARAMETERS are the task's, as luigi takes them; `espo script TASK --help` lists them.
     """
-    from espo_luigi.driver.luigi_glue.install import preview_of
+    from espo_luigi.driver.install import preview_of
 
     say(preview_of(["--module", module, task, *parameters]), end="")
 
@@ -390,7 +390,7 @@ def detach() -> None:
 
 
 def _stop(how: str) -> None:
-    from espo_luigi.driver.run.run import stop_from_outside
+    from espo_luigi.driver.run import stop_from_outside
 
     views.be_quiet_about_other_parameters()
     say(stop_from_outside(how))
@@ -425,9 +425,11 @@ def clean(yes: bool, as_json: bool) -> None:
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
-    help="Write the exact versions of all that is installed and needed to a file, by default print them.",
+    help="Write the exact versions of all installed packages to a file, by default print them.",
 )
-@click.option("--wheelhouse", type=_PATH, metavar="DIR", help="Collect their wheels, the project's own, too.")
+@click.option(
+    "--wheelhouse", type=_PATH, metavar="DIR", help="Collect the wheels of the project and of all that it requires."
+)
 @click.option("--compile", is_flag=True, help="Compile the kernels for this kind of processor, once.")
 def env(requirements: str | None, wheelhouse: Path | None, compile: bool) -> None:
     """Make this installation again elsewhere, or compile it.

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from luigi.configuration import get_config
 
-from espo_luigi.driver.luigi_glue.install import named_by
+from espo_luigi.driver.install import named_by
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
@@ -175,8 +175,7 @@ def request_of(given: Mapping[str, str]) -> Request:
     asked_for = {
         "nodes": given.get("nodes", "1"),
         "cpus_per_task": given.get("cpus_per_task", "1"),
-        "memory": asked.memory,
-        "time": asked.time,
+        **{name: text for name, text in asked.as_text().items() if name in ("memory", "time")},
     }
     _numbers(asked_for)
     return Request(asked_for, section.options_of({}, {}), section.site()).checked()
@@ -203,8 +202,8 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
     asked = {"memory": _DRIVERS_MEMORY, "time": _DRIVERS_TIME, **given}
     if "time" not in given:
         profile = given.get("profile") or SlurmSection().profile
-        limit = SlurmSection.profile_called(profile).site.limits.get("time", _DRIVERS_TIME)
-        asked["time"] = min(_DRIVERS_TIME, limit, key=parse_time)
+        own = parse_time(_DRIVERS_TIME)
+        asked["time"] = str(min(own, SlurmSection.profile_called(profile).site.limits.get("time", own)))
     request = request_of(asked)
     if request.resources.time_minutes < _DRIVERS_LEAST_MINUTES:
         raise SubmissionError(

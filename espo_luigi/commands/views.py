@@ -38,7 +38,7 @@ def show_plan(ends: Sequence[Any]) -> int:
     """Print what a run of tasks and of those that they need would do, and return the exit code."""
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.plan import plan_of
-    from espo_luigi.overview.standing import BLOCKED
+    from espo_luigi.overview.states import BLOCKED
     from espo_luigi.tasks.all import Selection
 
     found = plan_of((), Selection(), ends)
@@ -82,7 +82,7 @@ def plan(
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.dag import NOTATIONS, nodes_of
     from espo_luigi.overview.plan import plan_of
-    from espo_luigi.overview.standing import BLOCKED
+    from espo_luigi.overview.states import BLOCKED
     from espo_luigi.tasks import staleness
     from espo_luigi.tasks.all import Selection, full_ids
 
@@ -125,18 +125,18 @@ def be_quiet_about_other_parameters() -> None:
 @json_option
 def status(watch: bool, as_json: bool) -> int:
     """How the run here stands, without disturbing it."""
-    from espo_luigi.overview import standing
+    from espo_luigi.overview import states
 
     be_quiet_about_other_parameters()
     while True:
-        found = standing.read()
+        found = states.read()
         if as_json:
             print_json(found)
         else:
             columns, lines = _screen() if watch and found["alive"] else (None, 0)
             if lines:
                 click.clear()
-            say("\n".join(line[:columns] for line in standing.render(found, lines=lines)))
+            say("\n".join(line[:columns] for line in states.render(found, lines=lines)))
         if not watch or not found["alive"]:
             return 0
         time.sleep(_WATCH_SECONDS)
@@ -171,7 +171,7 @@ def logs(words: tuple[str, ...], lines: int) -> int:
     """
     from espo_luigi.errors import ParameterError
     from espo_luigi.jobs.order import end_of_log
-    from espo_luigi.overview.standing import traces_like
+    from espo_luigi.overview.states import traces_like
 
     be_quiet_about_other_parameters()
     found = traces_like(words)

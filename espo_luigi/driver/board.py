@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.display.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.signals import Detach
+from espo_luigi.driver.status import COLUMNS, RUNNING, WAITING, is_alive, summary_line
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
@@ -268,7 +268,7 @@ def watched() -> Iterator[None]:
 def _display() -> Iterator[Show]:
     """Yield what shows a state: a table at the bottom of a terminal, or a line in the log every few minutes."""
     if settings().live and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "", None):
-        from espo_luigi.driver.display.live import Screen
+        from espo_luigi.driver.screen import Screen
 
         with Screen() as screen:
             yield screen.show
@@ -304,7 +304,7 @@ def notify(command: str, state: Mapping[str, Any]) -> None:
 
 def _told(state: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return the text and the environment that the command gets."""
-    from espo_luigi.driver.display.live import status_lines
+    from espo_luigi.driver.screen import status_lines
 
     outcome, summary = state["outcome"], summary_line(state, time.time())
     counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done")}

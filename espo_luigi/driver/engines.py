@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.driver.settings.espo import parsed, settings, state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS, refuse_login_host
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.local import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import Engine
 from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.srun import AllocationSettings
+from espo_luigi.jobs.srun import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -36,37 +35,29 @@ def engine(name: str) -> Engine:
         if _lost:
             raise _lost[0]
         if name not in _engines:
-            _engines[name] = (
-                BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
-                if name in SCHEDULERS
-                else _OTHERS[name]()
-            )
+            _engines[name] = _made(name)
         return _engines[name]
 
 
-def _local_engine() -> LocalEngine:
-    refuse_login_host()
+def _made(name: str) -> Engine:
+    if name in SCHEDULERS:
+        return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
+    if name == "local":
+        refuse_login_host()
+        made = LocalEngine(local_launcher(), _held)
+    else:
+        made = LocalEngine(Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
-    _held.hold(DriverLock(state_dir(), engine="local"))
-    return LocalEngine(local_settings(), _held)
-
-
-def local_settings() -> LocalSettings:
-    """Return what jobs of the local engine may use of this machine."""
-    chosen = settings()
-    given = chosen.local_memory
-    memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
-    return LocalSettings((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
-
-
-def _allocation_engine() -> LocalEngine:
-    options = SECTIONS["slurm"]().options_of({}, {})
-    made = LocalEngine(AllocationSettings(JOB_COMMAND, options), _held)
-    _held.hold(DriverLock(state_dir(), engine="allocation"))
+    _held.hold(DriverLock(state_dir(), engine=name))
     return made
 
 
-_OTHERS: Mapping[str, Callable[[], Engine]] = {"local": _local_engine, "allocation": _allocation_engine}
+def local_launcher() -> Forks:
+    """Return the launcher of jobs on this machine, which knows what they may use of it."""
+    chosen = settings()
+    given = chosen.local_memory
+    memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
+    return Forks((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
 
 
 def hold_folders(folders: Iterable[Path]) -> None:

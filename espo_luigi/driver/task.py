@@ -24,9 +24,8 @@ from luigi.task_register import Register, TaskClassException
 
 from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
-from espo_luigi.driver.settings.espo import KnownParameters, Section, choices_of, give_parameter, section_of, settings
+from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.settings.worker_jobs import with_cluster
 from espo_luigi.driver.task_classes import (
     check_names,
     check_options,
@@ -36,7 +35,7 @@ from espo_luigi.driver.task_classes import (
     hashable,
     own_resources,
 )
-from espo_luigi.errors import EspoError, StoppedError, SubmissionError
+from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
 
@@ -133,12 +132,14 @@ class SlurmTask(KnownParameters, luigi.Task):
         return self._resources(settings().engine)
 
     def _resources(self, engine_name: str) -> Resources:
-        asked = Resources(**{name: getattr(self, name) for name in RESOURCE_NAMES})
+        # A number is in Slurm's units, as a text is.
+        asked = Resources(self.n_workers, self.cpus_per_task, str(self.memory), str(self.time))
         section = SECTIONS.get(engine_name)
-        if section is None or (asked.memory and asked.time):
-            return asked.completed()
-        site = section()
-        return asked.completed(site.memory, site.time)
+        site = section() if section and not (asked.memory and asked.time) else None
+        try:
+            return asked.completed(site.memory, site.time) if site else asked.completed()
+        except SizingError as error:
+            raise SizingError(f"{self.get_task_family()}: {error}") from None
 
     @functools.cached_property
     def wildcards(self) -> dict[str, str]:
@@ -179,11 +180,6 @@ class SlurmTask(KnownParameters, luigi.Task):
     def dask_client(self) -> dict[str, Any]:
         """Return further keywords for this task's `LocalCluster`."""
         return {}
-
-    @classmethod
-    def expected(cls, name: str) -> Sequence[str]:
-        """Return the values that a parameter takes, if they can be listed."""
-        return choices_of(getattr(cls, name))
 
     @classmethod
     def exclusive_folders(cls) -> tuple[Path, ...]:
@@ -296,6 +292,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         )
         cluster = {name: getattr(self, name) for name in _CLUSTER_NAMES if _is_option(type(self), name)}
         kind = cluster.get("cluster", "") if self.uses_dask else ""
+        # pydantic, which reads what people write, would cost each job a tenth of a second.
+        from espo_luigi.driver.settings.worker_jobs import with_cluster
+
         return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
     def _show(self, standing: Standing) -> None:

@@ -67,7 +67,8 @@ def own_resources(task: type[luigi.Task], base: type[luigi.Task], names: Iterabl
                 f"resource of every {base.__name__}'s job, but no such resource as its default; give it another name"
             )
         if not has_none:
-            defaults[name] = default
+            # A number is in Slurm's units, as a text is.
+            defaults[name] = str(default) if name in ("memory", "time") else default
     return defaults
 
 
@@ -133,9 +134,6 @@ def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
 def check_options(task: Any) -> None:
     """Check that each of a class's options is read by an engine; raises `SubmissionError`."""
     family = task.get_task_family()
-    for name in SCHEDULERS:
-        if hasattr(task, f"{name}_default"):
-            raise SubmissionError(f"{family}: {name}_default has no effect; write options_default = {{{name!r}: …}}")
     if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
         raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 

@@ -17,7 +17,7 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export.conventions import Stretch
 from espo_luigi.export.netcdf import Layout, write_netcdf
-from espo_luigi.files import aside_of, load_json, replace_text, write_new
+from espo_luigi.files import aside_of, load_json, write_atomically, write_new
 from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.publish import check_replaceable
@@ -185,7 +185,7 @@ class _Notes:
         lines = [f"{digest}  {name}\n" for name, digests in sorted(noted.items()) for digest in sorted(digests)]
         with disk_errors(self._path, "write"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(self._path, "".join(lines), durable=True)
+            write_atomically(self._path, "".join(lines), durable=True, public=True)
 
     def add(self, path: Path, digest: str) -> None:
         """Note a file that is about to get its name."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from espo_luigi.jobs.bundles import shares_job
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Usage
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import array_of, shares_job
+from espo_luigi.jobs.schedulers.script import array_of
 from espo_luigi.jobs.settings import BatchSettings
 
 _LONGEST_ANSWER_SECONDS = 30.0

@@ -7,12 +7,10 @@ import math
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
-from espo_luigi.jobs.dask.jobs import WorkerJobs
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -21,7 +19,7 @@ from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lifecycle.submit import Submitter, bundling_of
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import JobOrder, done, seconds_of
-from espo_luigi.jobs.resources import ARRAY, GIB, STEPS, Resources, mib
+from espo_luigi.jobs.resources import ARRAY, GIB, MIB, STEPS, Resources, mib
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -79,7 +77,7 @@ class BatchEngine:
         JobError
             If the job does not succeed; it carries the `Failure`.
         """
-        order = persistently(lambda: self._written(order), math.inf, self._pause, self._trouble.warn)
+        persistently(lambda: self._write(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()
         if isinstance(outcome, Success):
             order.on_progress(done(outcome.result))
@@ -87,15 +85,11 @@ class BatchEngine:
         assert outcome is not None  # as there was no time-out
         raise _ERRORS.get(outcome.cause, JobError)(outcome)
 
-    def _written(self, order: JobOrder) -> JobOrder:
-        if not (self._is_out(order) and order.files.order.exists()):
+    def _write(self, order: JobOrder) -> None:
+        if self._is_out(order) and (theirs := read_json(order.files.order)) is not None:
+            _warn_of_another_configuration(order, str(theirs.get("configuration", "")))
+        else:
             order.write()
-            return order
-        theirs = read_json(order.files.order) or {}
-        _warn_of_another_configuration(order, theirs)
-        # Jobs of an earlier version may give their signs of life elsewhere.
-        heartbeat = theirs.get("files", {}).get("heartbeat", order.files.heartbeat)
-        return replace(order, files=replace(order.files, heartbeat=Path(heartbeat)))
 
     def _pause(self, seconds: float) -> None:
         if self._ending.wait(seconds):
@@ -149,33 +143,26 @@ def fitted(order: JobOrder, settings: BatchSettings) -> JobOrder:
 
 
 def _refusals(order: JobOrder, settings: BatchSettings) -> list[str]:
+    """Return the violations of the site's rules by a fitted order: alone, or in a bundle of as many as may be."""
+    site, asked, bundling = settings.site, order.resources, bundling_of(order, settings)
     workers = WorkerJobs.of(order)
-    of_workers = workers.refusals(settings.site) if workers else []
-    alone = [*settings.site.refusals(order.resources, order.options, settings.max_jobs), *of_workers]
-    return alone or _refusals_of_bundle(order, settings)
+    alone = [*site.refusals(asked, order.options, settings.max_jobs), *(workers.refusals(site) if workers else [])]
+    if alone or bundling.most < 2 or bundling.kind == ARRAY:
+        return alone
+    amounts = {"memory": mib(asked.memory_bytes) * MIB, "cpus": asked.cpus_per_task}
+    amounts = {name: bundling.width * amount for name, amount in amounts.items()}
+    if bundling.kind == STEPS:
+        amounts["steps"] = -(-bundling.most // bundling.per_step)
+    return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in site.exceeded(**amounts)]
 
 
-def _refusals_of_bundle(order: JobOrder, settings: BatchSettings) -> list[str]:
-    """What of a bundle of as many as may be is more than the site allows for a job."""
-    bundling, asked = bundling_of(order, settings), order.resources
-    if bundling.most < 2 or bundling.kind == ARRAY:
-        return []
-    steps = {"steps": -(-bundling.most // bundling.per_step)} if bundling.kind == STEPS else {}
-    more = settings.site.exceeded(
-        memory=f"{bundling.width * mib(asked.memory_bytes)}M", cpus=bundling.width * asked.cpus_per_task, **steps
-    )
-    return [f"pack = {bundling.most}, {bundling.width} at once: {one}" for one in more]
+def room_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str], int]:
+    """Return an order's resources on the cluster's nodes, its violations of the site's rules, and its room.
 
-
-def refusals_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[str]]:
-    """Return an order's resources on the cluster's nodes, and its violations of the site's rules."""
+    The room is how many of the order's kind run at once in one job of the scheduler.
+    """
     order = fitted(order, settings)
-    return order.resources, _refusals(order, settings)
-
-
-def tasks_at_once(order: JobOrder, settings: BatchSettings) -> int:
-    """Return how many of an order's kind run at once in one job of the scheduler."""
-    return bundling_of(fitted(order, settings), settings).width
+    return order.resources, _refusals(order, settings), bundling_of(order, settings).width
 
 
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
@@ -217,8 +204,7 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     return f"{cancelled} job(s) cancelled"
 
 
-def _warn_of_another_configuration(order: JobOrder, earlier: Mapping[str, Any]) -> None:
-    theirs = str(earlier.get("configuration", ""))
+def _warn_of_another_configuration(order: JobOrder, theirs: str) -> None:
     if theirs != order.configuration:
         logger.warning(
             "%s: its job is out already, ordered under another configuration (%s, now %s). If it has begun, "

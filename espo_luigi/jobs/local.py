@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -36,15 +37,15 @@ from espo_luigi.machine import machine_cpus, machine_memory
 logger = logging.getLogger(__name__)
 
 
+# The likely reason when a job of this machine leaves no result.
+KILLED = "killed, or out of memory"
+
+
 class Child(Protocol):
-    """A job that was started."""
+    """A job that was started, or `refused` for that reason."""
 
-    @property
-    def ended(self) -> threading.Event: ...
-
-    @property
-    def refused(self) -> str:
-        """Why the machine did not let it start; otherwise empty."""
+    ended: threading.Event
+    refused: str
 
     def stop(self) -> None:
         """Make the job end, soon and in order."""
@@ -58,71 +59,47 @@ class Room:
     memory_bytes: int
 
 
-class Launcher(Protocol):
+class Launcher(ABC):
     """Starts jobs on `nodes`, each with room for some jobs.
 
     `place` names the machine or the allocation for people. `largest` is the most that a job may use. `parent` goes into
     each order and lets the job notice the end of its driver.
     """
 
-    @property
-    def place(self) -> str: ...
+    place: str
+    nodes: Mapping[str, Room]
+    largest: Room
+    parent: int | str
 
-    @property
-    def nodes(self) -> Mapping[str, Room]: ...
-
-    @property
-    def largest(self) -> Room: ...
-
-    @property
-    def parent(self) -> int | str: ...
-
+    @abstractmethod
     def start(self, order: JobOrder, node: str) -> Child:
         """Start the job on that node; a single thread calls it at a time."""
 
-    def why_killed(self, order: JobOrder, log_tail: str) -> str:
-        """Return the likely reason for a job's end without a result."""
-
-    def is_over(self) -> str:
-        """Return why no further job can start, or an empty text."""
-
+    @abstractmethod
     def close(self) -> None:
         """End the launcher's own processes."""
 
+    def why_killed(self, order: JobOrder, log_tail: str) -> str:
+        """Return the likely reason for a job's end without a result."""
+        return KILLED
 
-# The likely reason when a job of this machine leaves no result.
-KILLED = "killed, or out of memory"
-
-
-class LauncherSettings(Protocol):
-    """Settings that create a launcher."""
-
-    def launcher(self) -> Launcher: ...
+    def is_over(self) -> str:
+        """Return why no further job can start, or an empty text."""
+        return ""
 
 
-@dataclass(frozen=True)
-class LocalSettings:
-    """The CPUs and memory of this machine for jobs; by default all CPUs and nine tenths of the memory.
+class Forks(Launcher):
+    """Starts jobs on this machine, as forks of a process that has imported everything.
 
-    `server` is a command that imports its arguments' modules and then calls `forkserver.serve`.
+    `command` imports its arguments' modules and then calls `forkserver.serve`. Jobs get all CPUs and nine tenths of the
+    memory, unless told otherwise.
     """
-
-    server: Sequence[str]
-    cpus: int | None = None
-    memory_bytes: int | None = None
-
-    def launcher(self) -> Forks:
-        """Return the launcher of jobs on this machine."""
-        return Forks(self.server, Room(self.cpus or machine_cpus(), self.memory_bytes or machine_memory() * 9 // 10))
-
-
-class Forks:
-    """Starts jobs on this machine, as forks of a process that has imported everything."""
 
     place = "this machine"
 
-    def __init__(self, command: Sequence[str], room: Room) -> None:
+    def __init__(self, command: Sequence[str], cpus: int | None = None, memory_bytes: int | None = None) -> None:
         self._command = command
+        room = Room(cpus or machine_cpus(), memory_bytes or machine_memory() * 9 // 10)
         self.nodes = {"": room}
         # Half of the machine: while a job starts, reads or writes, a second job keeps the CPUs busy.
         self.largest = Room(max(1, room.cpus // 2), room.memory_bytes // 2)
@@ -134,14 +111,6 @@ class Forks:
         if self._server is None:
             self._server = ForkServer([*self._command, *order.preload, order.module])
         return self._server.start(order.files.order, order.files.log)
-
-    def why_killed(self, order: JobOrder, log_tail: str) -> str:
-        """Return `KILLED`, as nothing more is known."""
-        return KILLED
-
-    def is_over(self) -> str:
-        """Return an empty text, as this machine lasts as long as its driver."""
-        return ""
 
     def close(self) -> None:
         """End the server."""
@@ -185,10 +154,10 @@ class LocalEngine:
     Nothing is started once another driver has one of the `locks` of this driver's folders.
     """
 
-    def __init__(self, settings: LauncherSettings, locks: HeldLocks | None = None) -> None:
-        self._launcher = settings.launcher()
+    def __init__(self, launcher: Launcher, locks: HeldLocks | None = None) -> None:
+        self._launcher = launcher
         self._locks = locks or HeldLocks(logger.error)
-        self._slots = Slots(self._launcher.nodes)
+        self._slots = Slots(launcher.nodes)
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}
         self._said: set[str] = set()
@@ -236,22 +205,30 @@ class LocalEngine:
 
     def _ended(self, order: JobOrder) -> float:
         result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
-        try:
-            succeeded = _checked_result(order, result, self._launcher.why_killed)
-            order.on_progress(done(succeeded))
-            return seconds_of(succeeded)
-        except JobInputError:
-            raise
-        except JobError as error:
-            if self._stopping:
-                if result is not None and result.get("outcome") == ResultWord.ERROR:
-                    # The stop may have caused the error, or not.
-                    logger.warning("as the run was being stopped: %s", error)
-                raise StoppedError(Failure(order.label, "stopped with the run", log_path=order.files.log)) from None
-            self._over = self._over or self._launcher.is_over()
-            if not self._over:
-                raise
-            raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log)) from None
+        word = result and result.get("outcome")
+        if result is not None and word == ResultWord.SUCCESS:
+            order.on_progress(done(result))
+            return seconds_of(result)
+        failure = self._failure(order, result)
+        if word == ResultWord.INPUT:
+            raise JobInputError(failure)
+        if self._stopping:
+            if word == ResultWord.ERROR:
+                # The stop may have caused the error, or not.
+                logger.warning("as the run was being stopped: %s", JobError(failure))
+            raise StoppedError(Failure(order.label, "stopped with the run", log_path=order.files.log))
+        self._over = self._over or self._launcher.is_over()
+        if self._over:
+            raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log))
+        raise JobError(failure)
+
+    def _failure(self, order: JobOrder, result: dict[str, Any] | None) -> Failure:
+        if result is None:
+            tail = end_of_log(order.files.log)
+            why = f"the job ended without a result: {self._launcher.why_killed(order, tail)}"
+        else:
+            why, tail = str(result.get("exception")), str(result.get("traceback") or "")
+        return Failure(order.label, why, log_path=order.files.log, tail=tail)
 
     def cancel(self, order_id: str) -> None:
         """Stop the job of that order, or do not start it; the others go on."""
@@ -310,18 +287,3 @@ class LocalEngine:
         del self._children[order.id]
         if child.refused:
             raise JobError(Failure(order.label, f"not started: {child.refused}"))
-
-
-def _checked_result(
-    order: JobOrder, result: dict[str, Any] | None, why_killed: Callable[[JobOrder, str], str]
-) -> dict[str, Any]:
-    """Return the job's result; raise `JobError` unless the job succeeded."""
-    if result is not None and result.get("outcome") == ResultWord.SUCCESS:
-        return result
-    if result is None:
-        tail = end_of_log(order.files.log)
-        why = f"the job ended without a result: {why_killed(order, tail)}"
-    else:
-        why, tail = str(result.get("exception")), str(result.get("traceback") or "")
-    kind = JobInputError if result is not None and result.get("outcome") == ResultWord.INPUT else JobError
-    raise kind(Failure(order.label, why, log_path=order.files.log, tail=tail))

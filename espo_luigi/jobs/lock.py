@@ -35,6 +35,7 @@ REFRESH_EVERY_SECONDS = 30.0
 _STALE_AFTER_SECONDS = 900.0
 # Two drivers look at a lock for milliseconds; waiting longer than this means that the file's lock does not work.
 _LONGEST_GUARD_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 
 
 class SecondDriverError(EspoError):
@@ -68,10 +69,11 @@ class DriverLock:
         with _alone(self._guard):
             holder = _known(read_json(self.path))
             if holder is not None and not self._is_mine(holder) and self._may_live(holder):
+                there = f"in {holder['started_in']}" if holder.get("started_in") else "there"
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
                     f"{_other_version(holder)}, heard of {self._age():.0f} s ago; "
-                    f"stop that one, or use `espo detach` {_started_in(holder)}, or "
+                    f"stop that one, or use `espo detach` {there}, or "
                     f"remove {self.path} if you know that it is dead"
                 )
             self._write()
@@ -218,10 +220,6 @@ def _working_folder() -> str:
         return ""
 
 
-def _started_in(holder: dict[str, Any]) -> str:
-    return f"in {holder['started_in']}" if holder.get("started_in") else "there"
-
-
 def _other_version(holder: dict[str, Any]) -> str:
     theirs = holder.get("version", this_version())
     return "" if theirs == this_version() else f" (espo_luigi {theirs}; this is {this_version()})"
@@ -229,29 +227,25 @@ def _other_version(holder: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep two drivers apart that look at a lock in the same instant."""
+    """Keep two drivers apart that look at a lock in the same instant.
+
+    Where locks of files do not work (Lustre without `flock`), a window of microseconds is left.
+    """
     deadline = time.monotonic() + _LONGEST_GUARD_SECONDS
     while True:
         with open(open_own(path), "w") as file:
-            locked = _lock_until(file, deadline)
-            # Its last holder may have removed it, and a third driver may hold a new file of that name.
-            if locked and not _is_still(path, file) and time.monotonic() < deadline:
-                continue
-            yield
-            return
-
-
-def _lock_until(file: IO[str], deadline: float) -> bool:
-    """Lock the file; False where that fails (Lustre without `flock`), which leaves a window of microseconds."""
-    while time.monotonic() < deadline:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except (BlockingIOError, PermissionError):
-            time.sleep(0.05)
-        except OSError:
-            return False
-    return False
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its last holder may have removed it, and a third driver may hold a new file of that name.
+                again = not _is_still(path, file)
+            except (BlockingIOError, PermissionError):
+                again = True
+            except OSError:
+                again = False
+            if not again or time.monotonic() >= deadline:
+                yield
+                return
+        time.sleep(_LOOK_SECONDS)
 
 
 def _is_still(path: Path, file: IO[str]) -> bool:

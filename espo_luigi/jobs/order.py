@@ -180,7 +180,7 @@ class JobOrder:
     - `module`, `family`, `parameters` and `settings` let the job rebuild its task. `configuration` is a hash of the
       configuration: a job that finds a different one refuses to work.
     - `cluster` places Dask's workers: empty for the job's own process or node, ``jobqueue`` for jobs of their own,
-      ``allocation`` for all nodes of the job. `workers` are the fields of `dask.jobs.WorkerJobs`.
+      ``allocation`` for all nodes of the job. `workers` are the fields of `dask.WorkerJobs`.
     - `preload` are modules that the local engine imports once for all jobs.
     - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
       a heartbeat, the job writes its stack to its log (0: never).

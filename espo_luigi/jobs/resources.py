@@ -52,6 +52,17 @@ def render_memory(n_bytes: int) -> str:
     return f"{n_bytes // MIB}M"
 
 
+def said_memory(n_bytes: int) -> str:
+    """Return `n_bytes` for people, as they would write it: ``60GB`` or, if these are no whole GiB, ``3500MB``."""
+    return f"{n_bytes // GIB}GB" if n_bytes % GIB == 0 else f"{n_bytes // MIB}MB"
+
+
+def said_time(minutes: int) -> str:
+    """Return minutes for people: ``8:00:00``, ``7-00:00:00``."""
+    days, hours = divmod(minutes // 60, 24)
+    return f"{days}-{hours:02d}:{minutes % 60:02d}:00" if days else f"{hours}:{minutes % 60:02d}:00"
+
+
 def render_size(count: float) -> str:
     """Return bytes for people, in decimal units: ``1.5 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -73,19 +84,21 @@ def headroom(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Resources:
-    """A rule's request: Dask workers, CPUs, memory and time, the last two in Slurm's notation.
+    """A rule's request: Dask workers, CPUs, memory and time.
 
-    Empty memory or time is filled in from the cluster's profile, or else is 4GB or an hour.
+    Authors write memory and time in Slurm's notation. `completed` makes values of them, in bytes and minutes, which
+    orders carry. Empty memory or time is filled in from the cluster's profile, or else is 4GB or an hour.
     """
 
     n_workers: int = 1
     cpus_per_task: int = 1
-    memory: str = ""
-    time: str = ""
+    memory: str | int = ""
+    time: str | int = ""
 
     def as_text(self) -> dict[str, str]:
         """Return the values by their names."""
-        return {name: str(value) for name, value in asdict(self).items()}
+        memory = said_memory(self.memory) if isinstance(self.memory, int) else self.memory
+        return {name: str(value) for name, value in (asdict(self) | {"memory": memory}).items()}
 
     @property
     def threads_per_worker(self) -> int:
@@ -95,12 +108,12 @@ class Resources:
     @property
     def memory_bytes(self) -> int:
         """Memory of the whole job, in bytes."""
-        return parse_memory(self.completed().memory)
+        return self.memory if isinstance(self.memory, int) else parse_memory(self.memory or DEFAULT_MEMORY)
 
     @property
     def time_minutes(self) -> int:
         """Time limit, in whole minutes."""
-        return parse_time(self.completed().time)
+        return self.time if isinstance(self.time, int) else parse_time(self.time or DEFAULT_TIME)
 
     @property
     def worker_memory_bytes(self) -> int:
@@ -119,9 +132,10 @@ class Resources:
         if self.cpus_per_task % self.n_workers:
             raise SizingError(self._uneven(rule))
         if self.worker_memory_bytes < LEAST_WORKER_BYTES:
+            left = f"leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of {self.n_workers} Dask workers"
             raise SizingError(
-                f"{rule}: memory = {self.memory} leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of "
-                f"{self.n_workers} Dask workers; a worker needs 256 MiB at least: raise memory or lower n_workers"
+                f"{rule}: memory = {said_memory(self.memory_bytes)} {left}; a worker needs 256 MiB at least: raise "
+                "memory or lower n_workers"
             )
 
     def _uneven(self, rule: str) -> str:
@@ -133,8 +147,12 @@ class Resources:
         )
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
-        """Return the same request; empty memory and time become the site's, else the defaults."""
-        return replace(self, memory=self.memory or memory or DEFAULT_MEMORY, time=self.time or time or DEFAULT_TIME)
+        """Return the same request in bytes and minutes; empty memory and time become the site's, else the defaults.
+
+        Raises `SizingError` for a text that is no amount.
+        """
+        asked = replace(self, memory=self.memory or memory, time=self.time or time)
+        return replace(self, memory=asked.memory_bytes, time=asked.time_minutes)
 
     def fitted(self, cpus: int, memory_bytes: int) -> Resources:
         """Return the same request, no larger than `cpus` and `memory_bytes`."""
@@ -142,7 +160,7 @@ class Resources:
             return self
         n_cpus = min(self.cpus_per_task, cpus)
         n_workers = min(self.n_workers, n_cpus)
-        memory = self.memory if self.memory_bytes <= memory_bytes else render_memory(memory_bytes)
+        memory = min(self.memory_bytes, memory_bytes // MIB * MIB)
         return replace(self, n_workers=n_workers, cpus_per_task=n_cpus - n_cpus % n_workers, memory=memory)
 
 
@@ -168,7 +186,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class PackOptions(JobOptions):
-    """The options that make several tasks of a rule one submission; `bundles.model.Bundling` reads them."""
+    """The options that make several tasks of a rule one submission; `bundles.Bundling` reads them."""
 
     pack: str | None = None
     bundle: str | None = None
@@ -177,7 +195,7 @@ class PackOptions(JobOptions):
     step_options: Mapping[str, str] = field(default_factory=dict)
 
 
-# The kinds of `bundle`: see `bundles.model`.
+# The kinds of `bundle`: see `bundles`.
 STEPS, ARRAY, PILOT = "steps", "array", "pilot"
 
 PACKING = tuple(name for name in PackOptions.__dataclass_fields__ if name not in JobOptions.__dataclass_fields__)

@@ -7,18 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from espo_luigi.jobs.resources import JobOptions, Resources, parse_memory, parse_time
+from espo_luigi.jobs.resources import JobOptions, Resources, said_memory, said_time
 
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
-# Amounts are compared as numbers; messages show them as the user wrote them.
-AMOUNTS: Mapping[str, Callable[[str], int]] = {
-    "memory": parse_memory,
-    "cpus": int,
-    "time": parse_time,
-    "jobs": int,
-    "steps": int,
-}
+# How amounts are written; what is not here is a number.
+_SAID: Mapping[str, Callable[[int], str]] = {"memory": said_memory, "time": said_time}
 # The options whose names differ from their limits'.
 _OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
 
@@ -29,24 +23,26 @@ _WARNING_SECONDS = 60
 class Site:
     """A site's rules, and the place that they come from (`[slurm] profile = narval`).
 
-    `limits` are the most `memory`, `cpus` and `time` of a job, `jobs` of a user at once, and `steps` of a job, as text.
-    `needs` maps the options that each user has to give to an example. `grace` maps patterns of partitions to the
-    seconds between SIGTERM and the end of a preempted job. `not_for_workers` maps options to patterns of values that
-    the jobs of Dask's workers must not have.
+    `limits` are the most `memory` (bytes), `cpus` and `time` (minutes) of a job, `jobs` of a user at once, and `steps`
+    of a job. `needs` maps the options that each user has to give to an example. `grace` maps patterns of partitions to
+    the seconds between SIGTERM and the end of a preempted job. `not_for_workers` maps options to patterns of values
+    that the jobs of Dask's workers must not have.
     """
 
     where: str = ""
-    limits: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     grace: Mapping[str, int] = field(default_factory=dict)
     not_for_workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: str | int) -> list[str]:
+    def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: int) -> list[str]:
         """Return a sentence about each amount above its limit; `called` maps amounts to options of different names."""
+        said = {name: _SAID.get(name, str) for name in asked}
         return [
-            f"{called.get(name, name)} = {value} is more than the {self.limits[name]} that {self.where} allows"
+            f"{called.get(name, name)} = {said[name](value)} is more than the {said[name](self.limits[name])} that "
+            f"{self.where} allows"
             for name, value in asked.items()
-            if name in self.limits and AMOUNTS[name](str(value)) > AMOUNTS[name](self.limits[name])
+            if value > self.limits.get(name, value)
         ]
 
     def missing(self, options: JobOptions) -> list[str]:
@@ -77,7 +73,7 @@ class Site:
 
     def refusals(self, resources: Resources, options: JobOptions, max_jobs: int) -> list[str]:
         """Return a sentence about each rule that a job, or so many jobs at once, would break."""
-        sizes = self.exceeded(memory=resources.memory, cpus=resources.cpus_per_task, time=resources.time)
+        sizes = self.exceeded(memory=resources.memory_bytes, cpus=resources.cpus_per_task, time=resources.time_minutes)
         return [*self.missing(options), *sizes, *self.exceeded(jobs=max_jobs)]
 
 

@@ -8,43 +8,22 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
-from espo_luigi.jobs.local import Child, Room
+from espo_luigi.jobs.local import Child, Launcher, Room
 from espo_luigi.jobs.order import JobOrder
-from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory
+from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory, said_memory
 from espo_luigi.jobs.retry import start
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.slurm_parse import Allocation, knows_no_such_job, parse_allocation
+from espo_luigi.jobs.schedulers.slurm_parse import NO_SUCH_JOB, Allocation, parse_allocation
 from espo_luigi.machine import machine_memory
 
 logger = logging.getLogger(__name__)
 
 # How long a step has to end by itself: its job ends at most ten seconds after its driver (`node.run`).
 _LONGEST_END_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class AllocationSettings:
-    """Settings for steps of the allocation around this process; `work` is the command that executes an order file.
-
-    Of `options`, only `memory_resource` concerns steps."""
-
-    work: Sequence[str]
-    options: JobOptions = field(default_factory=JobOptions)
-
-    def launcher(self) -> Steps:
-        """Return the launcher of steps. Raises SubmissionError outside of an allocation."""
-        job_id = slurm.job_id(os.environ)
-        if job_id is None:
-            raise SubmissionError(
-                "engine = allocation runs the tasks inside an allocation of Slurm, and this is none (SLURM_JOB_ID is "
-                "not set): give `espo shell`, and this command in the shell that it opens; or choose engine = slurm"
-            )
-        return Steps(job_id, self)
 
 
 class Step:
@@ -66,15 +45,23 @@ class Step:
         self.ended.set()
 
 
-class Steps:
-    """Starts jobs as steps. A step reads from a pipe that only its driver holds open, and ends with it."""
+class Steps(Launcher):
+    """Starts jobs as steps. A step reads from a pipe that only its driver holds open, and ends with it.
+
+    `work` is the command that executes an order file. Of `options`, only `memory_resource` concerns steps.
+    Raises SubmissionError outside of an allocation.
+    """
 
     parent = "stdin"
 
-    def __init__(self, job_id: str, settings: AllocationSettings) -> None:
-        self._job_id = job_id
-        self._work = settings.work
-        self._options = settings.options
+    def __init__(self, work: Sequence[str], options: JobOptions | None = None) -> None:
+        job_id = slurm.job_id(os.environ)
+        if job_id is None:
+            raise SubmissionError(
+                "engine = allocation runs the tasks inside an allocation of Slurm, and this is none (SLURM_JOB_ID is "
+                "not set): give `espo shell`, and this command in the shell that it opens; or choose engine = slurm"
+            )
+        self._job_id, self._work, self._options = job_id, work, options or JobOptions()
         self._commands = Commands(slurm)
         self._steps: list[Step] = []
         self.place = f"allocation {job_id}"
@@ -112,7 +99,8 @@ class Steps:
     def why_killed(self, order: JobOrder, log_tail: str) -> str:
         """Return the likely reason for a step's end without a result, from Slurm's lines in its log."""
         if slurm.says_out_of_memory(log_tail):
-            return f"out of memory, of which it had {order.resources.memory}: raise [{order.family}] memory"
+            had = said_memory(order.resources.memory_bytes)
+            return f"out of memory, of which it had {had}: raise [{order.family}] memory"
         return "killed, or its step could not be started"
 
     def is_over(self) -> str:
@@ -135,12 +123,13 @@ class Steps:
 
 def allocation_of(job_id: str, commands: Commands) -> Allocation:
     """Ask Slurm for a job's state and nodes; raise SubmissionError if Slurm does not answer."""
-    answer = commands.run(slurm.allocation_command(job_id))
-    if knows_no_such_job(answer.stderr):
+    answer = commands.run(("scontrol", "--details", "show", "job", job_id))
+    if NO_SUCH_JOB in answer.stderr:  # the controller has forgotten the job, which has then ended
         return Allocation("unknown to Slurm")
     if not answer.ok:
         raise SubmissionError(f"Slurm did not say what job {job_id} is ({answer.words}); try again later")
-    return parse_allocation(answer.stdout, lambda nodes: commands.run(slurm.names_command(nodes)).stdout.split())
+    hostnames = "scontrol", "show", "hostnames"
+    return parse_allocation(answer.stdout, lambda nodes: commands.run((*hostnames, nodes)).stdout.split())
 
 
 _ANOTHER = "give the same command in another allocation (`espo shell`)"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from espo_luigi.overview.plan import Plan
-from espo_luigi.overview.standing import BLOCKED, DONE, RUN
+from espo_luigi.overview.states import BLOCKED, DONE, RUN
 from espo_luigi.tasks.partition import simulations_of
 
 # With more tasks than these, a node is a rule, unless a node for each task is asked for.
@@ -35,8 +35,8 @@ def nodes_of(plan: Plan, *, by_task: bool = False) -> dict[str, Node]:
     of_one = len(set().union(*(simulations_of(one.task) for one in plan.tasks.values()))) == 1
     for task_id, one in plan.tasks.items():
         name = names[task_id]
-        action = one.state.in_plan
-        is_stale = action == DONE and (task_id in plan.again or bool(one.state.changed))
+        action = one.status.in_plan
+        is_stale = action == DONE and (task_id in plan.again or bool(one.status.changed))
         states[name][STALE if is_stale else action] += 1
         same = ("sim_id", "pool") if of_one else ()
         told = [_short(value) for key, value in one.task.wildcards.items() if key not in same]

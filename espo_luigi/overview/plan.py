@@ -9,18 +9,17 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
-from espo_luigi.driver.run.scratch import Scratch, scratch_limit
-from espo_luigi.driver.run.stale import stale_in
-from espo_luigi.driver.settings.espo import unchanging_settings
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.run import Graph, each_after_its_needs, expect_on_scratch, pending_in
+from espo_luigi.driver.scratch import Scratch, scratch_limit
+from espo_luigi.driver.settings.espo import check_names, unchanging_settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS
+from espo_luigi.driver.stale import stale_in
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError
-from espo_luigi.jobs.engine import refusals_of, tasks_at_once
+from espo_luigi.jobs.engine import room_of
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.overview.standing import BLOCKED, RUN, Stand, TaskState, problem_of
+from espo_luigi.overview.states import BLOCKED, RUN, TaskState, TaskStatus, problem_of
 from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
@@ -39,7 +38,7 @@ class Planned:
 
     task: SlurmTask
     needs: list[str]
-    state: TaskState = field(default_factory=TaskState)
+    status: TaskStatus = field(default_factory=TaskStatus)
     cost: Cost | None = None
     takes: Amounts = field(default_factory=dict)
 
@@ -57,7 +56,7 @@ class Planned:
     @property
     def reason(self) -> str:
         """Why it is to run or blocked, with the task that blocks it."""
-        return f"needs {self.state.blocked_by}: {self.state.why}" if self.state.blocked_by else self.state.why
+        return f"needs {self.status.blocked_by}: {self.status.why}" if self.status.blocked_by else self.status.why
 
 
 @dataclass
@@ -84,13 +83,13 @@ class Plan:
 
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
-        return [planned for planned in self.tasks.values() if planned.state.in_plan in states]
+        return [planned for planned in self.tasks.values() if planned.status.in_plan in states]
 
     def timing(self, *, limited: bool = True) -> Timing:
         """Return how long the tasks to run take; unless `limited`, without the limit of scratch space."""
         steps = {}
         for task_id, planned in self.tasks.items():
-            if planned.state.in_plan == RUN and planned.cost is not None:
+            if planned.status.in_plan == RUN and planned.cost is not None:
                 needs, temporary = planned.needs, planned.temporary_bytes
                 steps[task_id] = TimedTask(planned.cost.seconds, planned.takes, needs, temporary)
         scratch = self.scratch.copy() if self.scratch is not None and limited and not self.too_large else None
@@ -136,7 +135,7 @@ def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) 
     pending, seen = pending_in(ends.values(), graph)
     stale = stale_in(list(ends.values()), graph, pending, seen)
     for task_id, keys in stale.keys.items():
-        tasks[task_id].state = TaskState(Stand.STALE, changed=tuple(keys))
+        tasks[task_id].status = TaskStatus(TaskState.STALE, changed=tuple(keys))
     _refused.clear()  # settings may have changed since the last plan
     experience, available = Experience(_experienced()), capacity()
     for task_id, planned in tasks.items():
@@ -144,7 +143,7 @@ def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) 
             problem = selection.lacking if allowed is not None and planned.rule not in allowed else ""
             _decide(planned, tasks, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
-    scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].state.in_plan == RUN})
+    scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].status.in_plan == RUN})
     return Plan(tasks, set(stale.again), deletes, available, selection.lacking, experience.lacks_reference, scratch)
 
 
@@ -172,14 +171,14 @@ def _decide(
     """Decide whether an incomplete task can run, why, and at what cost, after the tasks that it needs."""
     resources, own_problem, at_once = _resources(planned.task, available)
     needs = [tasks[need] for need in planned.needs if need in tasks]
-    waits = next((need for need in needs if need.state.in_plan == BLOCKED), None)
+    waits = next((need for need in needs if need.status.in_plan == BLOCKED), None)
     if problem := problem or own_problem:
-        planned.state = TaskState(Stand.BLOCKED, problem)
+        planned.status = TaskStatus(TaskState.BLOCKED, problem)
     elif waits is not None:
-        planned.state = replace(waits.state, blocked_by=waits.state.blocked_by or waits.task.label())
+        planned.status = replace(waits.status, blocked_by=waits.status.blocked_by or waits.task.label())
     else:
-        waits_first = any(need.state.in_plan == RUN for need in needs)
-        planned.state = TaskState(Stand.TO_COME if waits_first else Stand.READY, why_to_run(planned.task))
+        waits_first = any(need.status.in_plan == RUN for need in needs)
+        planned.status = TaskStatus(TaskState.TO_COME if waits_first else TaskState.READY, why_to_run(planned.task))
     if resources is not None:
         planned.cost, planned.takes = experience.expected(planned.task, resources), available.taken(resources, at_once)
 
@@ -198,8 +197,8 @@ def _on_a_cluster(task: SlurmTask, asked: Resources) -> tuple[Resources, str, in
     key = (task.get_task_family(), asked, *(str(getattr(task, name, "")) for name in OPTION_NAMES))
     if key not in _refused:
         order, batch = task.order(), SECTIONS[settings().engine]().batch_settings()
-        fitted, refusals = refusals_of(order, batch)
-        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else tasks_at_once(order, batch)
+        fitted, refusals, at_once = room_of(order, batch)
+        _refused[key] = fitted, "; ".join(refusals), 1 if refusals else at_once
     return _refused[key]
 
 

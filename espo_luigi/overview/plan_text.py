@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.config.paths import existing_parent
-from espo_luigi.driver.display.status import cpu_time, duration
 from espo_luigi.driver.settings.espo import power
+from espo_luigi.driver.status import cpu_time, duration
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
-from espo_luigi.overview.standing import BLOCKED, DONE, RUN
+from espo_luigi.overview.states import BLOCKED, DONE, RUN
 from espo_luigi.overview.timing import Timing
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.cost import Basis, Cost, measured
@@ -64,8 +64,8 @@ def _table(plan: Plan) -> Iterator[str]:
     widths = {name: width for name, width in _COLUMNS.items() if learnt or name != "files"}
     rows = [dict(zip(_COLUMNS, _COLUMNS, strict=True))]
     for rule, tasks in _by_rule(plan).items():
-        counts = Counter(planned.state.in_plan for planned in tasks)
-        stale = sum(bool(planned.state.changed) for planned in tasks)
+        counts = Counter(planned.status.in_plan for planned in tasks)
+        stale = sum(bool(planned.status.changed) for planned in tasks)
         cells = [*(str(counts[state] or "-") for state in (DONE, RUN, BLOCKED)), str(stale or "-"), *_cost(tasks)]
         rows.append(dict(zip(_COLUMNS, [rule, *cells], strict=True)))
     for row in rows:
@@ -73,7 +73,7 @@ def _table(plan: Plan) -> Iterator[str]:
 
 
 def _cost(tasks: list[Planned]) -> list[str]:
-    costs = [planned.cost for planned in tasks if planned.state.in_plan == RUN and planned.cost is not None]
+    costs = [planned.cost for planned in tasks if planned.status.in_plan == RUN and planned.cost is not None]
     if not costs:
         return ["-"] * 5
     mark = _MARKS[_worst(cost.basis for cost in costs)]
@@ -105,18 +105,18 @@ def _worst(found: Iterable[Basis]) -> Basis:
 def _reasons(plan: Plan) -> Iterator[str]:
     stale: dict[tuple[str, ...], list[str]] = {}
     for rule, tasks in _by_rule(plan).items():
-        to_run = [planned.state.why for planned in tasks if planned.state.in_plan == RUN]
+        to_run = [planned.status.why for planned in tasks if planned.status.in_plan == RUN]
         for reason, count in Counter(why.partition(": ")[0] for why in to_run if why).items():
             if reason == _MISSING:
                 continue  # as expected
             example = next(why for why in to_run if why.startswith(reason)).removeprefix(reason).removeprefix(": ")
             yield f"{rule}: {count} {RUN}: {reason}{f' ({example.splitlines()[0]}{_more(count)})' if example else ''}"
-        changes = [planned.state.changed for planned in tasks if planned.state.changed]
+        changes = [planned.status.changed for planned in tasks if planned.status.changed]
         if keys := tuple(dict.fromkeys(itertools.chain(*changes))):
             stale.setdefault(keys, []).append(f"{len(changes)} {rule}")
     for keys, counts in stale.items():
         yield f"stale: {', '.join(counts)}: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
-    if any(planned.state.why.startswith(_MISSING) for planned in plan.tasks.values()):
+    if any(planned.status.why.startswith(_MISSING) for planned in plan.tasks.values()):
         yield "of all others that are to run, an output is missing (--tasks names it)"
 
 
@@ -128,18 +128,18 @@ def _each(plan: Plan, width: int) -> Iterator[str]:
     longest = max((len(planned.rule) for planned in plan.tasks.values()), default=0)
     lines = textwrap.TextWrapper(width, subsequent_indent=" " * _INDENT, break_long_words=False, break_on_hyphens=False)
     for planned in plan.tasks.values():
-        stale = f"stale: {', '.join(planned.state.changed)}" if planned.state.changed else ""
+        stale = f"stale: {', '.join(planned.status.changed)}" if planned.status.changed else ""
         again = "made again with --rerun stale" if planned.task.task_id in plan.again else ""
         notes = "; ".join(filter(None, (planned.reason, stale, again)))
         rule, _, parameters = planned.task.label().partition(" ")
-        line = f"{planned.state.in_plan:8} {rule:<{longest}} {parameters}{f'  ({notes})' if notes else ''}".rstrip()
+        line = f"{planned.status.in_plan:8} {rule:<{longest}} {parameters}{f'  ({notes})' if notes else ''}".rstrip()
         yield lines.fill(line) if len(line) > width else line
 
 
 def _summary(plan: Plan) -> Iterator[str]:
     run = [planned for planned in plan.of(RUN) if planned.cost is not None]
     counts = ", ".join(f"{len(plan.of(state))} {state}" for state in (DONE, RUN, BLOCKED))
-    stops_all = any(planned.state.why != plan.lacking for planned in plan.of(BLOCKED))
+    stops_all = any(planned.status.why != plan.lacking for planned in plan.of(BLOCKED))
     consequence = "; luigi starts nothing before the problems are solved" if stops_all or plan.too_large else ""
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
     if left_out := list(context().dropped):
@@ -158,11 +158,11 @@ def _problems(plan: Plan) -> Iterator[str]:
     """Yield each cause of blocked tasks once, with the tasks that it concerns itself, and how many it blocks."""
     found: dict[str, list[Planned]] = {}
     for planned in plan.of(BLOCKED):
-        found.setdefault(planned.state.why, []).append(planned)
+        found.setdefault(planned.status.why, []).append(planned)
     if plan.too_large:
         yield f"PROBLEM  {plan.too_large}"
     for cause, tasks in found.items():
-        own = [planned for planned in tasks if not planned.state.blocked_by]
+        own = [planned for planned in tasks if not planned.status.blocked_by]
         rules = Counter(planned.rule for planned in own)
         of = own[0].task.label() if len(own) == 1 else ", ".join(f"{count} {rule}" for rule, count in rules.items())
         after = len(tasks) - len(own)
@@ -203,7 +203,7 @@ def _bases(plan: Plan, run: list[Planned]) -> Iterator[str]:
         )
         yield "  < before bytes: as if nothing were compressed and all cells land"
     if plan.lacks_reference:
-        is_known = any(planned.state.why == plan.lacks_reference for planned in plan.of(BLOCKED))
+        is_known = any(planned.status.why == plan.lacks_reference for planned in plan.of(BLOCKED))
         reason = "" if is_known else f": {plan.lacks_reference}"
         yield f"  cells of 0.1 degrees are assumed, as the reference cannot be opened{reason}"
     if limited := rules[Basis.LIMITS]:
@@ -268,9 +268,9 @@ def _plain(planned: Planned, plan: Plan) -> dict[str, Any]:
     return {
         "rule": planned.rule,
         "wildcards": planned.task.wildcards,
-        "state": planned.state.in_plan,
+        "state": planned.status.in_plan,
         "reason": planned.reason,
-        "stale": planned.state.changed,
+        "stale": planned.status.changed,
         "made_again_with_rerun_stale": planned.task.task_id in plan.again,
         "cost": cost,
     }

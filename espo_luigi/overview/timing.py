@@ -9,15 +9,15 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from espo_luigi.driver.engines import local_settings
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.engines import local_launcher
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, workers
 from espo_luigi.driver.settings.sections import JOB_COMMAND, SECTIONS
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.local import Launcher, Room
 from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.srun import AllocationSettings
+from espo_luigi.jobs.srun import Steps
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ def capacity() -> Capacity:
         return Capacity({"workers": at_once, "jobs": most}, None, words)
     if engine == "allocation":
         return _of_allocation(at_once)
-    return _of_nodes(local_settings().launcher(), at_once, "here")
+    return _of_nodes(local_launcher(), at_once, "here")
 
 
 def _of_allocation(at_once: int) -> Capacity:
     try:
-        launcher = AllocationSettings(JOB_COMMAND).launcher()
+        launcher = Steps(JOB_COMMAND)
     except (SubmissionError, ValueError) as error:
         outside = "the allocation's size is known inside of it only (`espo shell`)"
         return Capacity({"workers": at_once}, None, str(error) if slurm.job_id(os.environ) else outside, is_known=False)

@@ -13,10 +13,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
-from espo_luigi.driver.display.status import duration, is_alive, seconds_at_work
-from espo_luigi.driver.run.run import each_after_its_needs, pending_in, walk
+from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
@@ -25,12 +25,12 @@ from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.overview.standing import (
+from espo_luigi.overview.states import (
     DONE,
     RUN,
-    Stand,
     TaskState,
     TaskStates,
+    TaskStatus,
     Trace,
     fits,
     problem_of,
@@ -190,12 +190,12 @@ class Search:
         """Return when a task was done whose temporary outputs were deleted since; 0 if there is none to be made."""
         found = self.states.of(task)
         result = (found.trace.result if found.trace else None) or {}
-        was_done = found.stand is Stand.READY and result.get("outcome") == ResultWord.SUCCESS
+        was_done = found.state is TaskState.READY and result.get("outcome") == ResultWord.SUCCESS
         return float(result["ended"]) if was_done and not self.is_to_run(task) else 0.0
 
     def is_idle(self, task: SlurmTask) -> bool:
         """Return whether a task waits for a driver, while no driver is alive."""
-        return not is_alive(self.states.run) and self.states.of(task).stand is Stand.READY
+        return not is_alive(self.states.run) and self.states.of(task).state is TaskState.READY
 
     def is_to_run(self, task: SlurmTask) -> bool:
         """Return whether a run of `All` would do the task."""
@@ -208,14 +208,14 @@ class Search:
 
     def word(self, task: SlurmTask) -> str:
         """Return how a task stands, in a few words."""
-        stand = self.states.of(task).stand
-        if stand is not Stand.READY:
-            return DONE if stand is Stand.COMPLETE else str(stand)
+        stand = self.states.of(task).state
+        if stand is not TaskState.READY:
+            return DONE if stand is TaskState.COMPLETE else str(stand)
         return RUN if self.is_to_run(task) else "not needed any more"
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
         """Yield the incomplete needs of a task; none if the task is complete, its job is out, or it cannot run."""
-        if self.states.of(task).stand not in (Stand.COMPLETE, Stand.RUNNING) and not self._is_blocked(task):
+        if self.states.of(task).state not in (TaskState.COMPLETE, TaskState.RUNNING) and not self._is_blocked(task):
             for need in task.deps():
                 if isinstance(need, SlurmTask) and not self.states.is_complete(need):
                     yield need
@@ -227,11 +227,15 @@ class Search:
             self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
-        return 1 if self._is_blocked(task) else {Stand.FAILED: 0, Stand.RUNNING: 2}.get(self.states.of(task).stand, 3)
+        return (
+            1
+            if self._is_blocked(task)
+            else {TaskState.FAILED: 0, TaskState.RUNNING: 2}.get(self.states.of(task).state, 3)
+        )
 
     def _is_blocked(self, task: SlurmTask) -> bool:
         if task.task_id not in self._blocked:
-            self._blocked[task.task_id] = self.states.of(task).stand is Stand.READY and bool(problem_of(task))
+            self._blocked[task.task_id] = self.states.of(task).state is TaskState.READY and bool(problem_of(task))
         return self._blocked[task.task_id]
 
 
@@ -239,14 +243,14 @@ def about(task: SlurmTask, states: TaskStates | None = None) -> str:
     """Return a paragraph about a task that waits for no other."""
     states = states or TaskStates()
     found, label = states.closely(task), task.label()
-    if found.stand in (Stand.COMPLETE, Stand.STALE):
+    if found.state in (TaskState.COMPLETE, TaskState.STALE):
         changed = f" Since then, changed: {', '.join(found.changed)}. `--espo-rerun stale` makes it again."
         return f"{label} {_made_at(task)}.{changed if found.changed else ''}"
-    if found.stand is Stand.BLOCKED:
+    if found.state is TaskState.BLOCKED:
         return f"{label} cannot run: {found.why}"
-    if found.trace is not None and found.stand is Stand.FAILED:
+    if found.trace is not None and found.state is TaskState.FAILED:
         return _about_failed(found, found.trace, label)
-    if found.trace is not None and found.stand is Stand.RUNNING:
+    if found.trace is not None and found.state is TaskState.RUNNING:
         return _about_running(found.trace, label) if found.trace.is_alive else _about_submitted(task, found.trace)
     if is_alive(states.run):
         jobs = states.run["jobs"]
@@ -265,7 +269,7 @@ def _made_at(task: SlurmTask) -> str:
     return f"{made}: {', '.join(str(info.path) for info in infos)}" if infos else made
 
 
-def _about_failed(found: TaskState, trace: Trace, label: str) -> str:
+def _about_failed(found: TaskStatus, trace: Trace, label: str) -> str:
     logs = trace.logs()
     end = (
         f"\nThe end of its log, {logs[-1]}:\n{indent(end_of_log(logs[-1], _LINES_OF_LOG), '    ')}"

@@ -17,9 +17,10 @@ from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, d
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
+from espo_luigi.files import read_bytes
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.products import Product
-from espo_luigi.replacing import Judge, by_digest, check_ours, read_file
+from espo_luigi.replacing import Judge, by_digest, check_ours
 from espo_luigi.store.marker import REMAKE
 
 Row = dict[str, str]
@@ -138,7 +139,7 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
         return table, COLUMNS, [], TABLE_OF_OURS
     try:
-        content = read_file(table)
+        content = read_bytes(table)
         reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True, restval="")
         rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.driver.display.status import duration
+from espo_luigi.driver.status import duration
 from espo_luigi.files import read_json
 from espo_luigi.jobs.order import ResultWord, result_files, seconds_of
 from espo_luigi.jobs.resources import MIB

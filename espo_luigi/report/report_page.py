@@ -15,7 +15,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.display.status import cpu_time
+from espo_luigi.driver.status import cpu_time
 from espo_luigi.files import write_new
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
 from espo_luigi.jobs.resources import GIB
@@ -71,7 +71,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
         If anything there is no report's, or has changed since, or the disk refuses.
     """
     judges = _judges(out)
-    check_replaceable(out)
+    check_report_replaceable(out)
     undrawn, shares = make_sections(view)
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
@@ -93,7 +93,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     logger.info("The report is %s (%.1f MB)", out, out.stat().st_size / 1e6)
 
 
-def check_replaceable(out: Path) -> None:
+def check_report_replaceable(out: Path) -> None:
     """Raise `StoreError` if a report `out` would replace what no report has put there."""
     with disk_errors(out, "write"):
         for path, judge in _judges(out).items():

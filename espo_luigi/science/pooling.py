@@ -14,10 +14,10 @@ from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
-from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, LET_THROUGH
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
-_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH)}
+_OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}
 
 
 def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
@@ -56,6 +56,15 @@ def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
             "the one that is out of date again."
         ) from error
     return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
+
+
+def told_of_members(attribute: str, counts: xr.DataArray) -> dict[str, Any]:
+    """Return the attribute that tells the counts of a pool's members, or a count without members; none of zeros."""
+    if REALIZATION not in counts.dims:
+        return {attribute: int(counts)} if counts else {}
+    labels = map(str, counts[REALIZATION].values)
+    known = {label: int(count) for label, count in zip(labels, counts.values, strict=True) if count}
+    return {_OF_MEMBERS[attribute]: json.dumps(known)} if known else {}
 
 
 def _by_member(members: Sequence[xr.Dataset], names: Sequence[str], attribute: str) -> str:

@@ -5,7 +5,7 @@ A store under its final name is whole: an interrupted writer leaves the former s
 Four words say which content a store has.
 
 - A **marker** (`espo.json`, written last) says what made a store; its id is a hash of that.
-- An **inventory** lists files: their number and bytes in a marker, the size and checksum of each in a partial.
+- An **inventory**, in a marker, is the number and the bytes of a store's files.
 - An **identity** (inode and time) says which file or folder a path names now; an equal new store has a new identity.
 - A **fingerprint** is a text that changes with everything a value depends on: configuration, raw files, inputs.
 """

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import sync_path
+from espo_luigi.files import causes, sync_path
 from espo_luigi.replacing import delete
 
 logger = logging.getLogger(__name__)
@@ -59,20 +59,13 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
-        found = _find_os_error(error)
-        if found is None:
+        found = next((one for one in causes(error) if isinstance(one, OSError) and one.errno is not None), None)
+        if found is None:  # Dask and Zarr wrap the disk's errors
             raise
         number = found.errno or 0
         reason = f"{errno.errorcode.get(number, number)}: {os.strerror(number)}"
         advice = _ADVICE.get(number, "check the folder and run again")
         raise StoreError(f"cannot {verb} {path} ({reason}; {_free_space(path)}); {advice}") from error
-
-
-def _find_os_error(error: BaseException | None) -> OSError | None:
-    """The disk's error among an exception and its causes: Dask and Zarr wrap it."""
-    while error is not None and not (isinstance(error, OSError) and error.errno is not None):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _free_space(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import load_json, replace_text
+from espo_luigi.files import load_json, write_atomically
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
@@ -63,7 +63,7 @@ def _add_attributes(metadata: Path, attributes: Mapping[str, str]) -> None:
     content = load_json(metadata)
     content["attributes"] |= attributes
     # Replaced, not written in place: the source shares the file.
-    replace_text(metadata, json.dumps(content, ensure_ascii=False))
+    write_atomically(metadata, json.dumps(content, ensure_ascii=False), public=True)
 
 
 def join_stores(

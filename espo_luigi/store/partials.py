@@ -29,7 +29,7 @@ from espo_luigi.files import (
     process_start,
     read_object,
     read_text,
-    replace_text,
+    write_atomically,
 )
 from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, is_only_copy, partial_path, process_name
 from espo_luigi.store.disk import delete_quietly, disk_errors
@@ -188,7 +188,7 @@ def take_over(
     start = _start(partial.content, fingerprint)
     # By the number, a former store that was swapped into the partial differs from the content with the blocks.
     said = {"fingerprint": start, "content": partial.content.stat().st_ino}
-    replace_text(partial.inside / START_NAME, json.dumps(said))
+    write_atomically(partial.inside / START_NAME, json.dumps(said))
     if claim is not None:
         claim()
     blocks: set[Block] = set()
@@ -272,7 +272,9 @@ def _read_start(partial: Path) -> dict[str, Any]:
 
 
 def _files_below(content: Path) -> set[str]:
-    return {str(Path(parent, name).relative_to(content)) for parent, _, names in os.walk(content) for name in names}
+    # Each heartbeat of a job lists its stores: paths would take several times as long.
+    start = len(os.fspath(content)) + 1
+    return {os.path.join(parent, name)[start:] for parent, _, names in os.walk(content) for name in names}
 
 
 class BlockCount:

@@ -16,7 +16,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, TransposeCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import HeldFolder, replace_text, sync_path
+from espo_luigi.files import HeldFolder, sync_path, write_atomically
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
 from espo_luigi.store.blocks import HeldStore, files_of, is_valid, is_written_in_blocks, pieces_of, write_blocks
@@ -274,6 +274,6 @@ def finish(content: Path, marker: Marker, fingerprint: str = "") -> None:
     sync_tree(content)
     check_dense(content)
     marker_file = content / MARKER_NAME
-    replace_text(marker_file, render_marker_file(content, marker, fingerprint))
+    write_atomically(marker_file, render_marker_file(content, marker, fingerprint), public=True)
     sync_path(marker_file)
     sync_path(content)

@@ -19,7 +19,7 @@ The base of all rules is `base`, with ports (`ports`), the run's configuration a
 pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
-from espo_luigi.driver.luigi_glue.install import install
+from espo_luigi.driver.install import install
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.diagnostics import (

@@ -180,16 +180,16 @@ class ProductTask(EspoTask):
         return super().reading() + ([ON_IMPOSSIBLE] if self._has_impossible else [])
 
     def with_possible_values(
-        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits] = POSSIBLE
+        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits] = POSSIBLE, known: int = 0
     ) -> xr.Dataset:
         """Return the product that has no impossible values, or their number in its attributes."""
         how = self.context.config.clean_up.on_impossible
-        checked = gaps.with_possible_values(made, land, on_impossible=how, table=table)
+        checked = gaps.with_possible_values(made, land, on_impossible=how, table=table, known=known)
         self._has_impossible = gaps.IMPOSSIBLE_VALUES in checked.attrs
         return checked
 
 
-class Swap(EspoTask):
+class Swap(ProductTask):
     """Rule `swap`: ESPO v2: tasmax and tasmin of a pool, made consistent, and the range before."""
 
     pool, piece = PoolParameter(), PieceParameter()
@@ -207,24 +207,23 @@ class Swap(EspoTask):
         """The adjusted variables that it takes."""
         return NEEDED_FOR[self.context.config.clean_up.temperatures]
 
-    def reading(self) -> list[str]:
-        """Return, too, the key because of which a tasmin above tasmax is not looked for."""
-        lets_through = self.context.config.clean_up.on_impossible == "warn"
-        return super().reading() + ([ON_IMPOSSIBLE] if lets_through else [])
-
     def compute(self, adjusted: list[xr.Dataset]) -> dict[str, xr.Dataset]:
         """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
         config = self.context.config
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
         given = {name: rechunk(one, blocks)[name] for name, one in zip(self.needs, adjusted, strict=True)}
         made = consistency.consistent(given, how=config.clean_up.temperatures)
-        if config.clean_up.on_impossible == "fail":
-            # Each product has one of the two; the rest of their values is looked at there.
-            last = made["tasmin"].dims[-1]
-            nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
-            made = gaps.with_possible_values(made, nowhere, on_impossible="fail", table={})
+        # Each product has one of the two; the rest of their values is looked at there.
+        last = made["tasmin"].dims[-1]
+        nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
+        made = self.with_possible_values(made, nowhere, {})
         attrs = adjusted[0].attrs
-        return {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
+        outputs = {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
+        if self._has_impossible:
+            for one in outputs.values():
+                del one.attrs[gaps.IMPOSSIBLE_VALUES]
+            outputs["tasmin"].attrs |= pooling.told_of_members(gaps.IMPOSSIBLE_VALUES, gaps.count_crossed(made))
+        return outputs
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import luigi
 from luigi.task import Task
 
-from espo_luigi.driver.run.run import Graph, each_after_its_needs, pending_in
+from espo_luigi.driver.run import Graph, each_after_its_needs, pending_in
 from espo_luigi.driver.settings.espo import give_parameter
 from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_of
 from espo_luigi.tasks.base import EspoTask

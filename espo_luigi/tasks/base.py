@@ -175,14 +175,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the hash of the parsed configuration, which the outputs' markers contain, too."""
         return self.context.config.hash
 
-    @classmethod
-    def expected(cls, name: str) -> Sequence[str]:
-        """Return the valid values of a parameter; a wildcard's come from the configuration or the catalogue."""
-        parameter = getattr(cls, name)
-        return (
-            list(parameter.choices(context())) if isinstance(parameter, WildcardParameter) else super().expected(name)
-        )
-
     def check(self) -> None:
         """Raise an error if a wildcard or a resource is not possible, or an output's path has what is not ours."""
         super().check()

@@ -167,7 +167,8 @@ class JoinTask(ProductTask):
         bits = config.clean_up.bitround
         if bits is not None:
             made = round_bits(made, bits, version=importlib.metadata.version("espo_luigi"))
-        return self.with_possible_values(made, land, self.possible)
+        crossed = sum(int(one.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for one in members)
+        return self.with_possible_values(made, land, self.possible, crossed)
 
     def treatment(self) -> dict[str, Any]:
         """Return what is done to the variable, as arguments of `Treatment`."""

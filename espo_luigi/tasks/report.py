@@ -13,7 +13,7 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
@@ -229,10 +229,10 @@ class Report(EspoTask):
 
     def check(self) -> None:
         """Raise an error, too, if the page would replace files that no report has made."""
-        from espo_luigi.report.report_page import check_replaceable
+        from espo_luigi.report.report_page import check_report_replaceable
 
         super().check()
-        check_replaceable(self.out_page().path)
+        check_report_replaceable(self.out_page().path)
 
     @functools.cached_property
     def _shown(self) -> list[luigi.Task]:
@@ -253,9 +253,9 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run as it stands, with up to four processes of this machine."""
-    from espo_luigi.report.report_page import check_replaceable, write_report
+    from espo_luigi.report.report_page import check_report_replaceable, write_report
 
-    check_replaceable(out)
+    check_report_replaceable(out)
     write_report(run_view(), out, processes=min(4, machine_cpus()))
 
 

@@ -19,7 +19,7 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec
 
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.overview import standing, why
+from espo_luigi.overview import states, why
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)
@@ -198,7 +198,7 @@ def test_why_a_job_pends_is_told_with_slurms_reason_and_the_expected_start(
     process = driver.start("Configured", "--n", "1", "--Configured-extra", '{"begin": "now+1hour"}')
     try:
         pending = "  1 job(s), BeginTime: it waits for its time to begin"
-        eventually(lambda: any(line.startswith(pending) for line in standing.render(standing.read())))
+        eventually(lambda: any(line.startswith(pending) for line in states.render(states.read())))
         configuration.set("espo", "engine", "slurm")
         said = why.about(toy_tasks.Configured(n=1, folder=str(driver.folder)))
     finally:

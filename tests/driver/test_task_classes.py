@@ -74,7 +74,7 @@ def test_a_parameter_of_a_base_that_means_something_else_by_the_name_of_a_resour
 def test_heirs_keep_the_resources_that_their_base_gives_as_parameters() -> None:
     base = named(SlurmTask, time=luigi.Parameter(default="2:00:00", significant=False))
     heir, other = named(base), named(base, resources_default=Resources(time="1:00:00"))
-    assert [kind().allocation.time for kind in (base, heir, other)] == ["2:00:00", "2:00:00", "1:00:00"]
+    assert [kind().allocation.time_minutes for kind in (base, heir, other)] == [120, 120, 60]
 
 
 _megabytes = luigi.NumericalParameter(default=4000, min_value=1, max_value=9000, var_type=int)
@@ -83,7 +83,7 @@ _megabytes = luigi.NumericalParameter(default=4000, min_value=1, max_value=9000,
 @pytest.mark.parametrize(
     "attributes",
     [
-        {"resources_default": Resources(time=60, memory=4000)},  # type: ignore[arg-type]
+        {"resources_default": Resources(time=60, memory=4000)},
         {"time": luigi.IntParameter(default=60), "memory": _megabytes},
         {"time": luigi.Parameter(default="60"), "memory": luigi.ChoiceParameter(choices=["4000"], default="4000")},
     ],

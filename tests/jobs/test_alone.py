@@ -36,7 +36,7 @@ import espo_luigi.jobs
 for module in pkgutil.iter_modules(espo_luigi.jobs.__path__):
     importlib.import_module(f"espo_luigi.jobs.{module.name}")
 from espo_luigi.errors import JobError
-from espo_luigi.jobs.local import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 
@@ -49,7 +49,7 @@ def order(path):
         path, f"Write {path}", "nowhere", "Write", wildcards, wildcards, Resources(), files, on_progress=told
     )
 
-engine = LocalEngine(LocalSettings((sys.executable, "job.py")))
+engine = LocalEngine(Forks((sys.executable, "job.py")))
 engine.run(order("there"))
 assert list(dict.fromkeys(states)) == ["ready", "running", "succeeded"], states
 try:

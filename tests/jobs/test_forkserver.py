@@ -63,7 +63,7 @@ def test_what_modules_print_and_read_as_they_are_imported_disturbs_no_job(
 ) -> None:
     server = ForkServer((sys.executable, "-c", CHATTY))
     (child,) = started(server, tmp_path, 1)
-    assert child.ended.wait(20) and not child.refused
+    assert child.ended.wait(60) and not child.refused
     server.close()
     printed = capfd.readouterr()
     said = ["bytes of a C library", "a line of a child", "half a line, as Python buffers it"]
@@ -77,14 +77,14 @@ def test_a_server_that_has_ended_starts_nothing_and_says_so(tmp_path: Path, befo
     if before:
         server._process.wait()
     (child,) = started(server, tmp_path, 1)
-    assert child.ended.wait(20)
+    assert child.ended.wait(60)
     assert "the process that starts the local engine's jobs has ended (exit code 3)" in child.refused
 
 
 def test_jobs_are_stopped_before_they_are_told_dead_when_their_server_was_killed(tmp_path: Path) -> None:
     server = ForkServer((sys.executable, "-c", SLEEPY))
     children = started(server, tmp_path, 2)
-    eventually(lambda: all(child.pid for child in children), 20)
+    eventually(lambda: all(child.pid for child in children))
     server._process.kill()
-    assert all(child.ended.wait(20) for child in children)
+    assert all(child.ended.wait(60) for child in children)
     assert not any(lives(child.pid, "") for child in children)

@@ -129,9 +129,9 @@ def test_a_request_that_fits_the_machine_stays_as_it_is() -> None:
 
 
 def test_a_request_is_cut_to_the_machine_and_still_shared_equally() -> None:
-    assert Resources(3, 12, "60GB", "2:00:00").fitted(8, 16 * GIB) == Resources(3, 6, "16384M", "2:00:00")
-    assert Resources(8, 8, "4GB").fitted(2, 16 * GIB) == Resources(2, 2, "4GB")
-    assert Resources(1, 1, "60GB").fitted(8, 16 * GIB) == Resources(1, 1, "16384M")
+    assert Resources(3, 12, "60GB", "2:00:00").fitted(8, 16 * GIB) == Resources(3, 6, 16 * GIB, "2:00:00")
+    assert Resources(8, 8, "4GB").fitted(2, 16 * GIB) == Resources(2, 2, 4 * GIB)
+    assert Resources(1, 1, "60GB").fitted(8, 16 * GIB) == Resources(1, 1, 16 * GIB)
 
 
 def test_what_slurm_gave_is_read_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:

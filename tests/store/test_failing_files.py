@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
 from failing_files import FailingFiles, Fault, missing_parts
+from store_examples import fork
 
 from espo_luigi.errors import StoreError
 from espo_luigi.replacing import EXCHANGE, renamed
-from espo_luigi.store import Marker, link_store, open_store, pack, unchanged, write_store
+from espo_luigi.store import Marker, Publication, link_store, open_store, pack, unchanged, write_store
 
 _MISSING = missing_parts()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
@@ -273,6 +275,25 @@ def test_a_store_that_cannot_be_written_is_an_error_that_names_the_cause_and_not
     assert files.hits(number) > 0
     files.clear(number)
     write_store(example(), folder / "a.zarr", Marker("Train"))
+    assert os.listdir(folder) == ["a.zarr"]
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
+def test_a_retry_goes_on_from_the_blocks_before_the_disk_failed(files: FailingFiles, folder: Path, error: str) -> None:
+    path, marker = folder / "a.zarr", Marker("Train")
+    number = files.set(Fault("create", f"{folder.name}/*/tasmax/c/0/*", error=error))  # Dask begins with the others
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=error):
+        write_store(example(), path, marker, fingerprint="work")
+    assert files.hits(number) > 0
+    files.clear(number)
+
+    def retry() -> None:
+        with dask.config.set(scheduler="synchronous"), Publication(claim=lambda: None).in_force() as publication:
+            write_store(example(), path, marker, fingerprint="work")
+        os._exit(publication.blocks()["found"])
+
+    assert os.waitstatus_to_exitcode(os.waitpid(fork(retry), 0)[1]) > 0
+    xr.testing.assert_identical(open_store(path).compute(), example().compute())
     assert os.listdir(folder) == ["a.zarr"]
 
 

@@ -414,6 +414,29 @@ def test_an_output_that_an_earlier_attempt_has_published_is_not_made_again(tmp_p
     open_store(path).load()
 
 
+def test_a_former_store_that_was_swapped_into_the_partial_is_not_gone_on_from(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is killed once its store has its name leaves the former store in the place of its own."""
+
+    class Otherwise(Counted):
+        def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
+            return super().__call__(block, block_id) + 1
+
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log")
+    write(Otherwise(tmp_path / "log"), path, fingerprint="other work")
+    monkeypatch.setattr("espo_luigi.store.publish.sync_path", lambda folder: os.kill(os.getpid(), signal.SIGKILL))
+    os.waitpid(fork(lambda: write(counted, path)), 0)
+    assert contents(path) == undisturbed and list(tmp_path.glob(".*.partial"))
+    monkeypatch.undo()
+    shutil.rmtree(path)
+    before = counted.blocks
+    with Publication(claim=lambda: None).in_force():
+        write(counted, path)
+    assert counted.blocks - before == BLOCKS
+    assert contents(path) == undisturbed
+
+
 def test_how_many_blocks_were_found_and_computed_is_counted(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
     partial = killed(path, counted, 5)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.files import replace_text
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -19,8 +19,14 @@ from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
+PILOT_JOB = Path(__file__).with_name("pilot_job.py")
 PATIENCE = Patience(
-    latency_wait=1.5, absent_after=6.0, settle=1.0, unclear_refusal=3.0, hopeless=3.0, first_refusal=0.5
+    latency_wait=1.5,
+    absent_after=6.0,
+    settle=1.0,
+    unclear_refusal=3.0,
+    hopeless=3.0,
+    first_refusal=0.5,
 )
 
 
@@ -52,16 +58,14 @@ class Work:
         cpus_per_task: int = 1,
         memory_bytes: int = 100 * 2**20,
         time_minutes: int = 10,
-        stack_after: float = 0.0,
         **more: Any,
     ) -> Order:
         """An order of rule ``rule`` for wildcard ``name``, whose job does as told."""
         files = {part: self.folder / f"{part}s" / name for part in ("result", "heartbeat")}
         job_file = self.folder / f"{name}.json"
         job = {"do": do, "seconds": seconds, "starts": self.folder / "starts.txt", "output": self.output(name), **files}
-        job["stack_after"] = stack_after
         # Whole at any moment: jobs of a killed driver read it, too.
-        replace_text(job_file, json.dumps(job, default=str))
+        write_atomically(job_file, json.dumps(job, default=str))
         return Order(
             id=name,
             label=f"rule (name={name})",

@@ -135,7 +135,7 @@ def check_ends_without_a_result(work: Work, cluster: Cluster) -> JobManager:
 def check_a_hanging_job(work: Work, cluster: Cluster) -> None:
     """It leaves its stack in the log and is tried again."""
     with running(work, cluster, retries=1, stall_timeout_seconds=1.5) as manager:
-        request = work.order("a", ["hang", "succeed"], stack_after=0.75)
+        request = work.order("a", ["hang", "succeed"])
         outcome = success_of(manager.submit(request))
     assert outcome.attempts == 2
     first = next(path for path in outcome.log_path.parent.iterdir() if path != outcome.log_path)

@@ -12,7 +12,7 @@ import luigi
 from luigi.execution_summary import LuigiRunResult
 
 from espo_luigi import Resources, SlurmTask, install
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 from espo_luigi.errors import InputChangedError
 from espo_luigi.store.publish import written_aside
 

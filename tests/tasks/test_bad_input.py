@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
-from espo_luigi.driver.luigi_glue.words import reason
-from luigi.parameter import MissingParameterException
 from luigi.task_register import Register
 
 import espo_luigi
@@ -80,14 +78,6 @@ def test_an_unknown_region_lists_the_regions(
     fails(tasks.RefDefault(piece="east"))
     assert "--region 'east' is not one of: south, middle, north" in log.text
     assert nothing_started(tmp_path)
-
-
-def test_a_missing_parameter_lists_the_expected_values(configured: Configure) -> None:
-    configured()
-    words = ["--module", "espo_luigi.tasks", "Adjust", "--sim-id", "any", "--region", "south"]
-    with pytest.raises(MissingParameterException) as caught:
-        luigi.run(words)
-    assert reason(caught.value, words) == "Adjust: --var is missing; expected one of: dtr, tasmax, pr"
 
 
 @pytest.mark.parametrize(("bound", "what"), [(45.9, "overlap"), (46.2, "gap")])

@@ -19,7 +19,7 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import tasks
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.tasks.make import rules

@@ -33,7 +33,7 @@ import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.engines import close_engines, hold_folders
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.explain import cells, sentences, steps
 from espo_luigi.explain.way import step_of_difference, way_of
 from espo_luigi.export.folder import files_of

@@ -20,6 +20,7 @@ from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling
+from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, settings
@@ -209,12 +210,40 @@ def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
     np.testing.assert_array_equal(sound["tasmin"]["tasmin"], 280)
     assert sound["tasmin"]["tasmin"].dims == sound["tasmax"]["tasmax"].dims == dims
     dtr["dtr"] = dtr["dtr"].where([True, True, True, False], -1)
-    made = tasks.Swap(pool=POOL, piece="sr-0").compute([tasmax, dtr])["tasmin"]
+    swap = tasks.Swap(pool=POOL, piece="sr-0")
+    assert "clean_up.on_impossible" not in swap.reading()
+    made = swap.compute([tasmax, dtr])["tasmin"]
     if on_impossible == "warn":
         assert float(made["tasmin"].max().compute()) == 291
+        assert "clean_up.on_impossible" in swap.reading()
     else:
         with pytest.raises(DataError, match="not above tasmax"):
             made.compute()
+
+
+@pytest.mark.parametrize("on_impossible", ["fail", "warn"])
+def test_a_tasmin_above_tasmax_of_a_member_is_counted_in_its_product(
+    v2: Any, tmp_path: Path, on_impossible: str
+) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    content["clean_up"] |= {"temperatures": "derived", "on_impossible": on_impossible}
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    use(files, tmp_path)
+    pool = xr.DataArray([[[290.0, 290.0]], [[290.0, 295.0]]], dims=("realization", "loc", "time"))
+    pool = pool.assign_coords(realization=ENSEMBLE[:2])
+    crossed = count_crossed(xr.Dataset({"tasmin": pool, "tasmax": pool.clip(max=291)}))
+    told = pooling.told_of_members(IMPOSSIBLE_VALUES, crossed)
+    assert pooling.told_of_members(IMPOSSIBLE_VALUES, crossed.sum()) == {IMPOSSIBLE_VALUES: 1}
+    assert pooling.told_of_members(IMPOSSIBLE_VALUES, crossed[:1]) == {}
+    for sim_id, number in zip(ENSEMBLE[:2], (None, 3), strict=True):
+        if number and on_impossible == "fail":
+            with pytest.raises(DataError, match=r"tasmin is above tasmax in 3 values.*rerun = stale"):
+                joined(tasks.ConcatClean(sim_id=sim_id, var="tasmin"), "tasmin", **told)
+            continue
+        made = joined(tasks.ConcatClean(sim_id=sim_id, var="tasmin"), "tasmin", **told)
+        assert made.attrs.get(IMPOSSIBLE_VALUES) == number
+        assert not any("of_members" in name for name in made.attrs)
 
 
 def test_members_are_extracted_and_regridded_alone_and_trained_and_adjusted_together(v2: Any) -> None:
@@ -342,7 +371,7 @@ def test_the_plan_over_a_grown_catalogue_says_who_enters_a_pool_and_which_produc
     v2(members=3)
     Register.clear_instance_cache()
     found = plan_of((), Selection())
-    stale = {task_id: " ".join(one.state.changed) for task_id, one in found.tasks.items() if one.state.changed}
+    stale = {task_id: " ".join(one.status.changed) for task_id, one in found.tasks.items() if one.status.changed}
     changed = [tasks.ConcatClean(sim_id=sim_id, var="pr").task_id for sim_id in ENSEMBLE[:2]]
     assert all(f"pool {POOL} ({ENSEMBLE[2]} enters)" in stale[task_id] for task_id in changed)
     assert not [name for name in stale if "Demo_Single" in name], "products of other pools stay as they are"

@@ -15,7 +15,7 @@ from complete_demo import DAY360, NOLEAP, edit
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.report.job_results import job_results
 from espo_luigi.science.extract.dataset import subset_box, subset_boxes
 from espo_luigi.science.finalize.gaps import LET_THROUGH

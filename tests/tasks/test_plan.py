@@ -17,14 +17,14 @@ from luigi.configuration import get_config
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.driver.board import FILE, Board
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.errors import CatalogError, ParameterError, UnknownPathError
 from espo_luigi.jobs.order import write_json
 from espo_luigi.overview import why
 from espo_luigi.overview.dag import Node, as_dot, as_mermaid, nodes_of
 from espo_luigi.overview.plan import Plan, plan_of
 from espo_luigi.overview.plan_text import render_plan
-from espo_luigi.overview.standing import BLOCKED, DONE, RUN
+from espo_luigi.overview.states import BLOCKED, DONE, RUN
 from espo_luigi.overview.timing import TimedTask, timing
 from espo_luigi.tasks import product
 from espo_luigi.tasks.all import Selection
@@ -47,7 +47,7 @@ def planned(*rules: str, **narrowed: str) -> Plan:
 
 
 def in_state(plan: Plan, state: str) -> set[str]:
-    return {task_id for task_id, one in plan.tasks.items() if one.state.in_plan == state}
+    return {task_id for task_id, one in plan.tasks.items() if one.status.in_plan == state}
 
 
 def first(rule: type[EspoTask], **wildcards: str) -> EspoTask:
@@ -67,11 +67,11 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
     remove(move)
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id}
-    assert plan.tasks[move.task_id].state.why.startswith(f"output missing: {move.out_scenario().path.name}, ")
+    assert plan.tasks[move.task_id].status.why.startswith(f"output missing: {move.out_scenario().path.name}, ")
     remove(move.in_regchunked.task)  # type: ignore[attr-defined]
     assert in_state(planned(), RUN) == {move.task_id, move.in_regchunked.task.task_id}
     move.out_scenario().path.mkdir()
-    assert "it is no folder with a marker" in planned().tasks[move.task_id].state.why
+    assert "it is no folder with a marker" in planned().tasks[move.task_id].status.why
 
 
 def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again(
@@ -96,7 +96,7 @@ def test_a_plan_tells_what_is_stale_by_which_key_and_what_rerun_would_make_again
     plan = planned()
     again = {one.task.task_id for one in plan.tasks.values() if one.rule in ("CleanUp", "HealthChecks")}
     assert again <= plan.again and in_state(plan, RUN) == set()
-    assert plan.tasks[first(tasks.HealthChecks).task_id].state.changed == ("clean_up.xscen_clean_up",)
+    assert plan.tasks[first(tasks.HealthChecks).task_id].status.changed == ("clean_up.xscen_clean_up",)
     assert cli.main(["plan", "--rerun", "stale", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     to_run = [one for one in told["tasks"] if one["state"] == RUN]
@@ -114,10 +114,10 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     get_config().set("Train", "n_workers", "5")
     plan = planned()
     assert cli.main(["plan"]) == 1
-    reason = plan.tasks[training.task_id].state.why
+    reason = plan.tasks[training.task_id].status.why
     assert "cpus_per_task = 12 cannot be shared equally by n_workers = 5" in reason
     assert plan.tasks[adjusted.task_id].reason == f"needs {training.label()}: {reason}"
-    assert plan.tasks[move.task_id].state.in_plan == BLOCKED
+    assert plan.tasks[move.task_id].status.in_plan == BLOCKED
     out = capsys.readouterr().out
     problem, blocks = out.splitlines()[:2]
     assert problem == f"PROBLEM  {reason}" and out.count("cannot be shared equally") == 1
@@ -184,7 +184,7 @@ def test_a_problem_of_many_tasks_is_said_once_and_the_report_is_to_run_because_o
     plan = planned()
     assert in_state(plan, RUN) == {move.task_id, tasks.Report().task_id}
     named = {info.path.name for info in (move.out_scenario(), move.out_regchunked())}
-    reason = plan.tasks[tasks.Report().task_id].state.why
+    reason = plan.tasks[tasks.Report().task_id].status.why
     assert reason.startswith("not about what is there now: ") and set(reason.partition(": ")[2].split(", ")) == named
     remove(*(task for task in in_order(tasks.All()) if isinstance(task, tasks.Rechunk | tasks.Train)))
     text = render_plan(planned(only="Train"))
@@ -544,8 +544,8 @@ def test_the_training_of_a_period_that_the_reference_lacks_is_blocked_though_sto
 
     edit(complete_demo / "config.yml", change)
     one = planned().tasks[training.task_id]
-    assert one.state.in_plan == BLOCKED
-    assert "1991-01-01" in one.state.why and "1981" in one.state.why
+    assert one.status.in_plan == BLOCKED
+    assert "1991-01-01" in one.status.why and "1981" in one.status.why
 
 
 def test_without_a_change_nothing_is_asked_of_the_references_catalogue(

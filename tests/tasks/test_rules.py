@@ -16,7 +16,7 @@ from complete_demo import OTHER_RULES, edit
 from luigi.cmdline_parser import CmdlineParser
 
 from espo_luigi import store, tasks
-from espo_luigi.driver.run.run import places_of, walk
+from espo_luigi.driver.run import places_of, walk
 from espo_luigi.errors import InputChangedError, ParameterError, UnknownPathError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.schema import fingerprint
-from espo_luigi.driver.run.run import walk
+from espo_luigi.driver.run import walk
 from espo_luigi.tasks import adjustment, diagnostics, inputs, partition, product, reference, report, simulation
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask

@@ -17,9 +17,9 @@ from test_staleness import fewer_quantiles
 
 from espo_luigi import store, tasks
 from espo_luigi.driver.board import FILE
-from espo_luigi.driver.run.run import checked_graph
-from espo_luigi.driver.run.stale import told_of
-from espo_luigi.overview import standing
+from espo_luigi.driver.run import checked_graph
+from espo_luigi.driver.stale import told_of
+from espo_luigi.overview import states
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks import clean, staleness
 from espo_luigi.tasks.all import Selection, widened
@@ -133,12 +133,12 @@ def test_a_run_with_nothing_to_do_ends_with_the_stale_tasks_and_their_command_as
     *_, head, rules, again, command = said
     assert code == 0 and sum("changed" in line for line in said) == 2
     plan = plan_of((), Selection())
-    stale = [one for one in plan.tasks.values() if one.state.changed]
+    stale = [one for one in plan.tasks.values() if one.status.changed]
     assert f"STALE: {len(stale)} task(s)" in head
     assert f"{sum(one.rule == 'Move' for one in stale)} Move" in rules and rules.endswith(f": because of {ENGINE}")
     assert f" {len(plan.again)} task(s)" in again
     assert command == f"  luigi --module espo_luigi.tasks All '{config}' --local-scheduler --espo-rerun stale"
-    assert standing.render(standing.read())[-4:] == [head.partition("WARNING ")[2], rules, again, command]
+    assert states.render(states.read())[-4:] == [head.partition("WARNING ")[2], rules, again, command]
 
 
 def test_the_command_for_a_stale_rule_is_without_only_if_earlier_rules_are_stale(complete_demo: Path) -> None:

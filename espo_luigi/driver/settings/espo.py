@@ -1,23 +1,31 @@
-"""The base of luigi.cfg's sections, with remembered values, and ``[espo]``: where jobs run, and its work folder."""
+"""The base of luigi.cfg's sections, with remembered values; ``[espo]``; and the check of what luigi.cfg holds.
+
+A section or a key that nothing reads is an error, like a key of the YAML files; so is a wrong value.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from configparser import InterpolationError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import luigi
 from luigi.cmdline_parser import CmdlineParser
-from luigi.configuration import get_config
+from luigi.configuration import LuigiConfigParser, get_config
 from luigi.interface import core
+from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ALIKE, ConfigurationError, SizingError, nearest, problems_in, unknown
 from espo_luigi.jobs.accounts import WATTS_PER_CPU, Power
+from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.settings import STATE_FOLDER
+from espo_luigi.jobs.settings import STATE_FOLDER, Site
 
 Section = tuple[tuple[str, str], ...]
 
@@ -35,19 +43,36 @@ def give_parameter(owner: type, name: str, parameter: Any) -> None:
         setattr(owner, name, parameter)
 
 
-def choices_of(parameter: luigi.Parameter) -> list[str]:
+def choices_of(parameter: Any) -> list[str]:
     """Return the values that a parameter of choices takes; none for other parameters."""
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
-def expected_of(parameter: luigi.Parameter[Any]) -> str:
-    """Return in words what a parameter of numbers or of booleans takes; "" for other parameters."""
-    kinds: dict[Any, str] = {
-        luigi.IntParameter: "a whole number, such as 4",
-        luigi.FloatParameter: "a number, such as 0.5",
-        luigi.BoolParameter: "true or false",
-    }
-    return next((words for kind, words in kinds.items() if isinstance(parameter, kind)), "")
+# Settings that stay text, since messages quote them.
+AMOUNTS: Mapping[str, Callable[[str], int]] = {
+    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
+    **dict.fromkeys(("time", "time_cap"), parse_time),
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The values of a profile and of the profiles that it extends.
+
+    `options` are options of jobs, `settings` are parameters of the section of luigi.cfg.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    site: Site = field(default_factory=Site)
+
+
+def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    """Return the value of a text; raises a `ConfigurationError` that begins with `where`."""
+    try:
+        return parse(text)
+    except (ValueError, SizingError) as error:
+        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
 
 
 class KnownParameters:
@@ -172,3 +197,108 @@ def unchanging_settings() -> Iterator[None]:
 def state_dir() -> Path:
     """Return the folder of the driver's lock and of the jobs' records."""
     return Path(settings().workdir).absolute() / STATE_FOLDER
+
+
+# What luigi.cfg holds.
+
+# What a parameter of this kind reads, in words.
+_EXPECTED: Mapping[type, str] = {
+    luigi.IntParameter: "a whole number, such as 4",
+    luigi.FloatParameter: "a number, such as 0.5",
+    luigi.BoolParameter: "true or false",
+    luigi.ChoiceParameter: "one of: {}",
+}
+# A section of Luigi's that no class of it stands for; a project's task `Source` is near it.
+_OF_LUIGI = "resources"
+
+
+def check_names() -> None:
+    """Raise `ConfigurationError`, with all problems, if luigi.cfg has a wrong name, number, boolean or choice.
+
+    Luigi warns of an unknown key once it makes an object of the section, and of one section after the other: too late
+    for a task that runs tomorrow. The sections of Luigi, of the project's own `luigi.Config`s, and those that are
+    unlike ours may hold anything.
+    """
+    if problems := list(_problems()):
+        raise ConfigurationError(problems_in("luigi.cfg", problems))
+
+
+def _problems() -> Iterator[str]:
+    configuration, ours = get_config(), _our_classes()
+    registered, folded = {*Register.task_names(), _OF_LUIGI}, {name.casefold(): name for name in sorted(ours)}
+    for section in configuration.sections():
+        if section in ours:
+            # All sections have the keys of [DEFAULT].
+            for key in configuration.options(section):
+                if key not in configuration.defaults() and (problem := _problem(section, key, ours[section])):
+                    yield problem
+        elif section in choices_of(vars(espo)["engine"]):
+            yield f"`[{section}]`{_place(section)}: unknown section. The engine {section} has its keys in [espo]."
+        elif section not in registered and (close := nearest(section.casefold(), folded, cutoff=ALIKE, hint="{}")):
+            yield f"`[{section}]`{_place(section)}: unknown section; did you mean {folded[close]}?"
+
+
+def _problem(section: str, key: str, kind: type[luigi.Task]) -> str:
+    allowed, name = dict(kind.get_params()), key.replace("-", "_")
+    if name not in allowed and name not in getattr(kind, "ignore_unconsumed", ()):
+        # The keys of a project's subclass of `espo` are unknown until its module is imported.
+        if kind is not espo or nearest(name, allowed, cutoff=ALIKE):
+            return f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
+        return wrong_value(section, key)
+    # An empty value is Luigi's to tell.
+    return wrong_value(section, key, allowed[name] if get_config().get(section, key, raw=True) else None)
+
+
+def wrong_value(section: str, key: str, parameter: luigi.Parameter[Any] | None = None) -> str:
+    """Return the problem of a value of luigi.cfg with a wrong reference, or that a parameter cannot read; else ""."""
+    got = get_config().get(section, key, raw=True)
+    expected = next((words for kind, words in _EXPECTED.items() if isinstance(parameter, kind)), "")
+    try:
+        got = get_config().get(section, key)
+        if parameter is not None and expected:
+            parameter.parse(got)
+    except InterpolationError:
+        expected = (
+            "`%%` for a per cent sign, `%(key)s` for the value of another key of "
+            f"[{section}], or `${{NAME}}` for a variable of the environment that is set"
+        )
+        return f"`[{section}] {key}`{_place(section, key)}: got {got!r}; expected {expected}."
+    except ValueError:
+        choices = choices_of(parameter)
+        said = expected.format(", ".join(choices)) + (nearest(got, choices) or ".")
+        return f"`[{section}] {key}`{_place(section, key)}: got {got!r}, expected {said}"
+    return ""
+
+
+def _our_classes() -> dict[str, type[luigi.Task]]:
+    """Return this package's sections and the rules, by name, without the base classes of this package."""
+    classes = {}
+    for name in Register.task_names():
+        # Several classes of a project may have a name.
+        with suppress(TaskClassException):
+            kind = Register.get_task_cls(name)
+            heirs = (heir for heir in kind.__subclasses__() if _is_packaged(heir))
+            is_base = _is_packaged(kind) and any(heir.__name__ != kind.__name__ for heir in heirs)
+            if (issubclass(kind, KnownParameters) or _is_packaged(kind)) and not is_base:
+                classes[name] = kind
+    return classes
+
+
+def _is_packaged(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "espo_luigi"
+
+
+def _place(section: str, key: str = "") -> str:
+    """Return file and line of a section or its key, in brackets; "" for what no file holds."""
+    for path in reversed(LuigiConfigParser._config_paths):
+        try:
+            lines = Path(path).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        within = False
+        for number, line in enumerate(lines, 1):
+            if header := re.match(r"\[(.+)\]", line):
+                within = header[1] == section
+            if within and (re.match(rf"{re.escape(key)}\s*[=:]", line) if key else header):
+                return f" ({path}:{number})"
+    return ""

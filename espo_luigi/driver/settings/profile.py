@@ -1,52 +1,147 @@
 """A cluster's profile: how its jobs are submitted and looked after, and what its site allows.
 
 The packaged profiles lie in the repository's ``config/profiles``. A scheduler's section of luigi.cfg names a packaged
-profile, or a file of the user's.
+profile, or a file of the user's. Only drivers import this module, and pydantic: it would cost each job a tenth of a
+second.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import functools
-import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import luigi
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 
+from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
-from espo_luigi.jobs.dask.jobs import GPU_DIRECTIVES
-from espo_luigi.jobs.resources import LISTS, TABLES
-from espo_luigi.jobs.settings import AMOUNTS, Site
+from espo_luigi.jobs.dask import GPU_DIRECTIVES
+from espo_luigi.jobs.resources import LISTS, TABLES, JobOptions, parse_memory, parse_time
+from espo_luigi.jobs.settings import Site
 
 _PACKAGED = Path(__file__).parent / "profiles"
 # The words for null in YAML.
 _NULLS = ("~", "null", "Null", "NULL")
 _NOTHING = ("", *_NULLS)
-_OF_THE_SITE = frozenset({"extends", "scheduler", "limits", "needs", "not_for_workers", "login_hosts", "grace"})
-# The settings of a section that are tables.
-_TABLES = ("worker_jobs",)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The values of a profile and of the profiles that it extends.
-
-    `options` are options of jobs, `settings` are parameters of the section of luigi.cfg, as text.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    site: Site = field(default_factory=Site)
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ValueError("expected text or a number")
 
 
-def _setting(name: str, value: Any, where: str) -> str:
-    # A table as its parameter reads it.
-    return json.dumps(as_table(name, value, where)) if name in _TABLES else as_text(name, value, where)
+def _as_texts(value: Any) -> tuple[str, ...]:
+    """Return a list, which may be written as text with commas: ``n[1-3,7],m1``."""
+    if isinstance(value, str):
+        # The comma of n[1-3,7] is part of a name.
+        return tuple(part.strip() for part in re.split(r",(?![^\[]*\])", value) if part.strip())
+    return tuple(map(_as_text, value if isinstance(value, (list, tuple)) else [value]))
+
+
+def _as_table(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value
+    raise ValueError("expected names with values, such as NAME: value")
+
+
+def reads(parse: Callable[[str], Any]) -> BeforeValidator:
+    """Return the validator of a text or a number that `parse` reads."""
+
+    def read(value: Any) -> Any:
+        try:
+            return parse(_as_text(value))
+        except SizingError as error:
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(read)
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("expected a whole number, such as 4")
+    return int(text)
+
+
+A_TABLE = BeforeValidator(_as_table)
+Text = Annotated[str, reads(str)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_as_texts)]
+Number = Annotated[int, reads(_whole)]
+Memory = Annotated[int, reads(parse_memory)]
+Minutes = Annotated[int, reads(parse_time)]
+Table = Annotated[dict[str, Text], A_TABLE]
+
+
+class Strict(BaseModel):
+    """A table in which an unknown name is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Limits(Strict):
+    cpus: Number = 0
+    jobs: Number = 0
+    memory: Memory = 0
+    steps: Number = 0
+    time: Minutes = 0
+
+
+class _OfTheSite(Strict):
+    extends: Text = ""
+    scheduler: Text = ""
+    limits: Annotated[_Limits, A_TABLE] = _Limits()
+    needs: Table = {}
+    not_for_workers: Annotated[dict[str, Texts], A_TABLE] = {}
+    grace: Annotated[dict[str, Number], A_TABLE] = {}
+    login_hosts: Texts = ()
+
+
+def valid(model: type[BaseModel], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the values that were given, read by `model`. Raises a `ConfigurationError` that names `where` and key."""
+    try:
+        read = model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        *path, name = map(str, first["loc"])
+        place, got = ": ".join([where, *path]), first["input"]
+        if first["type"] == "extra_forbidden":
+            known = _Limits if path == ["limits"] else model
+            raise ConfigurationError(f"{place}: {name}: {unknown('key', name, sorted(known.model_fields))}") from None
+        why = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{place}: {name} = {got if isinstance(got, str) else repr(got)}: {why}") from None
+    return {name: getattr(read, name) for name in read.model_fields_set}
+
+
+def _options_model(options: type[JobOptions], base: type[Strict] = Strict) -> type[Strict]:
+    """Return the model of a table that may hold a scheduler's options, besides what `base` has."""
+    names = options.__dataclass_fields__
+    fields: Any = {name: (Texts if name in LISTS else Table if name in TABLES else Text, None) for name in names}
+    return create_model(options.__name__, __base__=base, **fields)
+
+
+# Made once: a model takes milliseconds.
+options_model: Callable[..., type[Strict]] = functools.cache(_options_model)
+
+
+def _kind(name: str, parameter: luigi.Parameter[Any]) -> Any:
+    """Return the kind of a setting's value: what its parameter reads; an amount stays text."""
+    if isinstance(parameter, luigi.DictParameter):
+        return Annotated[dict[str, Any], A_TABLE]
+
+    def read(text: str) -> Any:
+        if name in AMOUNTS:
+            AMOUNTS[name](text)
+        return parameter.parse(text)
+
+    return Annotated[Any, reads(read)]
 
 
 def packaged_profiles() -> list[str]:
@@ -54,51 +149,45 @@ def packaged_profiles() -> list[str]:
     return sorted(path.stem for path in _PACKAGED.glob("*.yml"))
 
 
-@functools.cache
-def read_profile(section: str, name: str, options: frozenset[str], settings: frozenset[str]) -> Profile:
-    """Return a profile by its name or path, for a section of luigi.cfg; read once a process, as luigi.cfg is.
-
-    Scalars stay text, as written. `options` are the names of a job's options, `settings` those of the section's other
-    parameters.
+def read_profile(section: type[Settings], name: str, options: type[JobOptions]) -> Profile:
+    """Return a profile by its name or path, for a section of luigi.cfg.
 
     Raises
     ------
     ConfigurationError
         If a file cannot be read, is for a different scheduler, has an unknown name, or a value of the wrong kind.
     """
-    if not name:
-        return Profile()
-    where = f"[{section}] profile = {name}"
-    content = _read(where, name)
-    scheduler = content.get("scheduler", section)
-    if scheduler != section:
+    where = f"[{section.__name__}] profile = {name}"
+    content = values_of(name, where)
+    scheduler = content.get("scheduler", section.__name__)
+    if scheduler != section.__name__:
         raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
-    known = options | settings | _OF_THE_SITE
-    _check_names(where, content, known)
+    own = options.__dataclass_fields__.keys()
+    kinds: Any = {key: (_kind(key, one), None) for key, one in section.get_params() if key not in {*own, "profile"}}
+    values = valid(create_model("Profile", __base__=options_model(options, _OfTheSite), **kinds), content, where)
+    for table, known in (("needs", own), ("not_for_workers", own | GPU_DIRECTIVES)):
+        for key in values.get(table, {}).keys() - known:
+            raise ConfigurationError(f"{where}: {table}: {key}: {unknown('key', key, sorted(known))}")
+    tables = {name: values[name] for name in ("needs", "grace", "not_for_workers") if name in values}
+    limits = values["limits"].model_dump(exclude_unset=True) if "limits" in values else {}
     return Profile(
-        options=as_options({key: content[key] for key in content.keys() & options}, where),
-        settings={key: _setting(key, content[key], where) for key in content.keys() & settings},
-        site=_site(where, content, options),
+        options={name: values[name] for name in values.keys() & own},
+        settings={name: values[name] for name in values.keys() & kinds.keys()},
+        site=Site(where, limits, **tables),
     )
 
 
 def login_host_of(host: str, names: Iterable[str]) -> str | None:
     """Return the profile that lists `host` (with or without its domain) as a login host, or None."""
     for name in names:
-        where = f"profile {name}"
-        patterns = as_texts("login_hosts", _read(where, name).get("login_hosts", []), where)
+        patterns = _as_texts(values_of(name).get("login_hosts", []))
         if any(fnmatch.fnmatchcase(one, pattern) for pattern in patterns for one in (host, host.partition(".")[0])):
             return name
     return None
 
 
-def values_of(name: str) -> dict[str, Any]:
-    """Return the values of a profile and of the profiles that it extends, as text."""
-    return _read(f"profile {name}", name)
-
-
 def describe(name: str) -> str:
-    """Return the same as YAML, so that it could be a profile."""
+    """Return the values of a profile and of the profiles that it extends, as YAML that could be a profile."""
     return f"{name}\n" + textwrap.indent(yaml.dump(values_of(name), Dumper=_Plain, sort_keys=False), "  ")
 
 
@@ -108,8 +197,9 @@ class _Plain(yaml.SafeDumper):
     yaml_implicit_resolvers: Any = {}
 
 
-def _read(where: str, name: str) -> dict[str, Any]:
-    content = _with_inherited(where, _path_of(name, Path()))
+def values_of(name: str, where: str = "") -> dict[str, Any]:
+    """Return the values of a profile and of the profiles that it extends, as text."""
+    content = _with_inherited(where or f"profile {name}", _path_of(name, Path()))
     return {key: _entries(value) for key, value in content.items() if key != "extends" and value not in _NOTHING}
 
 
@@ -126,10 +216,9 @@ def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dic
     if path.resolve() in below:
         raise ConfigurationError(f"{where}: a circle; a profile cannot extend one that extends it")
     content = _load(where, path)
-    if (name := content.get("extends", "")) in _NOTHING:
+    if (name := str(content.get("extends", ""))) in _NOTHING:
         return content
-    parent = _path_of(as_text("extends", name, where), path.parent)
-    inherited = _with_inherited(f"{where}: extends {name}", parent, (*below, path.resolve()))
+    inherited = _with_inherited(f"{where}: extends {name}", _path_of(name, path.parent), (*below, path.resolve()))
     return inherited | {key: _over(inherited.get(key), value) for key, value in content.items()}
 
 
@@ -150,67 +239,3 @@ def _load(where: str, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigurationError(f"{where}: expected options, such as 'account: ctb-somebody', not {content!r}")
     return content
-
-
-def _site(where: str, content: Mapping[str, Any], options: frozenset[str]) -> Site:
-    needs = as_table("needs", content.get("needs", {}), where)
-    _check_names(f"{where}: needs", needs, options)
-    limits = as_table("limits", content.get("limits", {}), where)
-    _check_names(f"{where}: limits", limits, AMOUNTS)
-    _amounts(where, "limits", content, AMOUNTS.__getitem__)
-    forbidden = as_table("not_for_workers", content.get("not_for_workers", {}), where)
-    _check_names(f"{where}: not_for_workers", forbidden, options | GPU_DIRECTIVES)
-    not_for_workers = {name: as_texts(name, text, where) for name, text in forbidden.items()}
-    return Site(where, limits, needs, _amounts(where, "grace", content, lambda _: int), not_for_workers)
-
-
-def _check_names(where: str, names: Iterable[str], known: Iterable[str]) -> None:
-    allowed = sorted(known)
-    for name in sorted(set(names) - set(allowed)):
-        raise ConfigurationError(f"{where}: {name}: {unknown('key', name, allowed)}")
-
-
-def _amounts(
-    where: str, table: str, content: Mapping[str, Any], kind: Callable[[str], Callable[[str], int]]
-) -> dict[str, int]:
-    texts = as_table(table, content.get(table, {}), where)
-    return {name: parsed(f"{where}: {table}", name, text, kind(name)) for name, text in texts.items()}
-
-
-def parsed(where: str, name: str, text: str, parse: Callable[[str], Any]) -> Any:
-    """Return the value of a text; raises a `ConfigurationError` that begins with `where`."""
-    try:
-        return parse(text)
-    except (ValueError, SizingError) as error:
-        raise ConfigurationError(f"{where}: {name} = {text}: {error}") from error
-
-
-def as_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return options with text for scalars, and a list or a table where that is expected."""
-    readers: dict[str, Callable[..., Any]] = {**dict.fromkeys(LISTS, as_texts), **dict.fromkeys(TABLES, as_table)}
-    given = {name: value for name, value in values.items() if value is not None}
-    return {name: readers.get(name, as_text)(name, value, where) for name, value in given.items()}
-
-
-def as_texts(name: str, value: Any, where: str) -> tuple[str, ...]:
-    """Return a list, which may be written as text with commas: ``n[1-3,7],m1``."""
-    if isinstance(value, str):
-        # The comma of n[1-3,7] is part of a name.
-        return tuple(part.strip() for part in re.split(r",(?![^\[]*\])", value) if part.strip())
-    return tuple(as_text(name, entry, where) for entry in (value if isinstance(value, (list, tuple)) else [value]))
-
-
-def as_table(name: str, value: Any, where: str) -> dict[str, str]:
-    """Return names with values, as text."""
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{where}: {name} is {value!r}, expected names with values, such as NAME: value")
-    return {str(key): as_text(f"{name}: {key}", one, where) for key, one in value.items()}
-
-
-def as_text(name: str, value: Any, where: str) -> str:
-    """Return a scalar as text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise ConfigurationError(f"{where}: {name} is {value!r}, expected text or a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -14,15 +15,7 @@ from typing import Any, ClassVar
 
 import luigi
 
-from espo_luigi.driver.settings.espo import Settings, give_parameter, settings
-from espo_luigi.driver.settings.profile import (
-    Profile,
-    as_options,
-    login_host_of,
-    packaged_profiles,
-    parsed,
-    read_profile,
-)
+from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings, give_parameter, parsed, settings
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.resources import TABLES, JobOptions, own_names, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, job_id
@@ -35,19 +28,12 @@ JOB_COMMAND = (sys.executable, "-P", "-m", "espo_luigi.job")
 OPTION_NAMES = tuple(
     dict.fromkeys([*(name for one in SCHEDULERS.values() for name in own_names(one.OPTIONS)), "extra"])
 )
-# Settings that stay text, since messages quote them.
-_AMOUNTS: Mapping[str, Callable[[str], int]] = {
-    **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
-    **dict.fromkeys(("time", "time_cap"), parse_time),
-}
 
 
 class BatchSection(Settings):
     """What any scheduler's section holds, beside the scheduler's own options."""
 
     options: ClassVar[type[JobOptions]]
-    # The prefix of the environment variables in which the scheduler finds options.
-    variables: ClassVar[str] = ""
 
     profile = luigi.Parameter(
         default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
@@ -115,31 +101,21 @@ class BatchSection(Settings):
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
         profile = cls.profile_called(values["profile"])
         given = cls.given()
-        allowed = int(profile.site.limits.get("jobs", values["max_jobs"]))
-        where = f"[{cls.__name__}] profile = {values['profile']}"
-        # Without max_jobs, the site's limit is the default.
-        by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
-        read = {name: cls._parsed(where, name, text) for name, text in profile.settings.items()}
-        for name in given & _AMOUNTS.keys():
+        for name in given & AMOUNTS.keys():
             if values[name]:
-                parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], _AMOUNTS[name])
-        return values | by_default | {name: read[name] for name in read.keys() - given}
+                parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], AMOUNTS[name])
+        # Without max_jobs, the site's limit is the default.
+        allowed = profile.site.limits.get("jobs", values["max_jobs"])
+        by_default = {"max_jobs": min(values["max_jobs"], allowed)} if "max_jobs" not in given else {}
+        return values | by_default | {name: profile.settings[name] for name in profile.settings.keys() - given}
 
     @classmethod
+    @functools.cache
     def profile_called(cls, name: str) -> Profile:
-        """Return a profile of this section. Raises what `read_profile` does."""
-        options = frozenset(cls.options.__dataclass_fields__)
-        return read_profile(cls.__name__, name, options, frozenset(cls._parameters()) - options - {"profile"})
+        """Return a profile of this section; read once a process, as luigi.cfg is. Raises what `read_profile` does."""
+        from espo_luigi.driver.settings.profile import read_profile
 
-    @classmethod
-    def _parameters(cls) -> dict[str, luigi.Parameter]:
-        return dict(cls.get_params())
-
-    @classmethod
-    def _parsed(cls, where: str, name: str, text: str) -> Any:
-        if name in _AMOUNTS:
-            parsed(where, name, text, _AMOUNTS[name])
-        return parsed(where, name, text, cls._parameters()[name].parse)
+        return read_profile(cls, name, cls.options) if name else Profile()
 
     def options_of(self, rule: Mapping[str, Any], own: Mapping[str, Any]) -> JobOptions:
         """Return a job's options: the defaults', the profile's, the `rule`'s, luigi.cfg's, and the task's `own`."""
@@ -153,18 +129,19 @@ class BatchSection(Settings):
             f"[{section}] of luigi.cfg": given,
             "the options of the task": {name: value for name, value in own.items() if name in names},
         }
-        chosen: dict[str, Any] = {}
+        from espo_luigi.driver.settings.profile import options_model, valid
+
+        model, chosen = options_model(self.options), dict[str, Any]()
         for where, layer in layers.items():
-            chosen |= {name: value for name, value in as_options(layer, where).items() if value}
+            read = valid(model, {name: value for name, value in layer.items() if value is not None}, where)
+            chosen |= {name: value for name, value in read.items() if value}
         return self.options(**chosen)
 
     def site(self) -> Site:
         """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""
-        site = self.profile_called(self.profile).site
-        in_environment = {
-            name for name in site.needs if self.variables and os.environ.get(self.variables + name.upper())
-        }
-        return replace(site, needs={name: site.needs[name] for name in site.needs.keys() - in_environment})
+        site, prefix = self.profile_called(self.profile).site, SCHEDULERS[type(self).__name__].USER_VARIABLES
+        said = {name for name in site.needs if prefix and os.environ.get(prefix + name.upper())}
+        return replace(site, needs={name: example for name, example in site.needs.items() if name not in said})
 
     def _beat_seconds(self) -> float:
         """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""
@@ -196,15 +173,15 @@ class BatchSection(Settings):
         )
 
 
-def _least(parse: Callable[[str], int], *texts: str | None) -> int | None:
-    return min((parse(text) for text in texts if text), default=None)
+def _least(parse: Callable[[str], int], cap: str, limit: int | None) -> int | None:
+    amounts = [parse(cap)] if cap else []
+    return min([*amounts, limit] if limit else amounts, default=None)
 
 
 class slurm(BatchSection):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     options = SCHEDULERS["slurm"].OPTIONS
-    variables = SCHEDULERS["slurm"].USER_VARIABLES
     scratch = luigi.Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
 
 
@@ -212,7 +189,6 @@ class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
-    variables = SCHEDULERS["sge"].USER_VARIABLES
     scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
     log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
 
@@ -228,6 +204,8 @@ SECTIONS: Mapping[str, type[BatchSection]] = {"slurm": slurm, "sge": sge}
 
 def refuse_login_host() -> None:
     """Raise `SubmissionError` if this machine is a login host by any packaged or chosen profile, unless allowed."""
+    from espo_luigi.driver.settings.profile import login_host_of, packaged_profiles
+
     host = socket.gethostname()
     profile = login_host_of(host, dict.fromkeys([*_chosen_profiles(), *packaged_profiles()]))
     if profile and not settings().allow_login_host:

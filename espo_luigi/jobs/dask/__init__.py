@@ -1,4 +1,343 @@
-"""Dask sessions: inside of a job, on all nodes of a job, or with workers in separate jobs.
+"""Dask sessions: inside of a job, on all nodes of a job, or with workers in jobs of their own.
 
-Imports `schedulers` and the resources of a job. Gives a client that is connected and as large as the allocation.
+Gives a client that is connected and as large as the allocation: `local` on one node, `session` on all nodes of a job,
+`jobqueue` with workers in separate jobs, `remote` with the scheduler in a job, too. Here stands what others know of
+worker jobs: their request to the scheduler, as a value, the text of their script, and their names.
 """
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import math
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from espo_luigi.errors import SizingError
+from espo_luigi.jobs.dask.local import THREAD_POOLS
+from espo_luigi.jobs.order import JobOrder
+from espo_luigi.jobs.resources import (
+    DEFAULT_MEMORY,
+    DEFAULT_TIME,
+    LEAST_WORKER_BYTES,
+    LISTS,
+    MIB,
+    TABLES,
+    JobOptions,
+    headroom,
+    parse_memory,
+    parse_time,
+    said_memory,
+)
+from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers.base import Phase, Row
+from espo_luigi.jobs.schedulers.gridengine import FLAGS
+from espo_luigi.jobs.schedulers.script import (
+    CLAIM_VARIABLE,
+    NAME_VARIABLE,
+    SCRATCH_VARIABLE,
+    START_VARIABLE,
+    ScriptValues,
+    option_exports,
+    render_cd,
+    rendered_setup,
+)
+from espo_luigi.jobs.settings import Site
+
+logger = logging.getLogger(__name__)
+
+# The variable of a worker's job that names the folder into which Dask spills.
+WORKER_FOLDER = "espo_dask_folder"
+# The file of the workers' Dask settings, in their session's folder.
+SETTINGS_NAME = "dask.yaml"
+# Directives that ask for GPUs and are no options of this package.
+GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
+# The end of a worker job's name, behind that of its owner.
+_WORKERS = re.compile(r"\.[0-9a-f]{8}\.workers$")
+# Options of qsub that every job gets anyway.
+_ALWAYS = ("cwd", "V", "j")
+
+
+@dataclass(frozen=True)
+class WorkerJobs:
+    """The jobs whose Dask workers compute for a task, or for a session without a task.
+
+    - Each of `jobs` asks for `cores` CPUs, `memory_bytes` and `walltime_minutes`. Its `processes`
+      workers share them equally.
+    - `job_cpu` and `job_mem_bytes` ask for more CPUs and memory than Dask uses.
+    - With `maximum_jobs`, Dask adapts the number of jobs to the work, but keeps at least `minimum_jobs`.
+    - The work begins once `wait_for_workers` workers are there, a number or a share (``50%``).
+    - A session without work ends after `idle_timeout`, a worker without a scheduler after `death_timeout` seconds.
+    - `interface` is the network interface, such as ``ib0``.
+    - `folder` is on a file system that all nodes see; only its owner can read it.
+    - `options` are the scheduler's options by their names.
+    """
+
+    scheduler: str
+    workdir: str
+    log_pattern: str
+    folder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    jobs: int = 1
+    minimum_jobs: int = 0
+    maximum_jobs: int = 0
+    cores: int = 1
+    job_cpu: int = 0
+    processes: int = 1
+    memory_bytes: int = parse_memory(DEFAULT_MEMORY)
+    job_mem_bytes: int = 0
+    memory_cap_bytes: int | None = None
+    walltime_minutes: int = parse_time(DEFAULT_TIME)
+    wait_for_workers: str = "0"
+    idle_timeout: str = ""
+    death_timeout: int = 60
+    interface: str = ""
+
+    @classmethod
+    def of(cls, order: JobOrder) -> WorkerJobs | None:
+        """Return the worker jobs of an order, if it has any."""
+        return cls(**order.workers) if order.workers else None
+
+    @property
+    def most_jobs(self) -> int:
+        """The largest number of jobs at a time."""
+        return self.maximum_jobs or self.jobs
+
+    @property
+    def said(self) -> str:
+        """The number of jobs, in words."""
+        return f"{self.minimum_jobs} to {self.maximum_jobs} job(s)" if self.maximum_jobs else f"{self.jobs} job(s)"
+
+    @property
+    def cpus(self) -> int:
+        """The CPUs of a job."""
+        return max(self.job_cpu, self.cores)
+
+    @property
+    def dask_memory_bytes(self) -> int:
+        """The share of a job's memory for Dask's workers; the rest is for their nannies."""
+        return self.memory_bytes - headroom(self.memory_bytes)
+
+    @property
+    def asked_memory_bytes(self) -> int:
+        """The memory that a job asks for."""
+        return max(self.memory_bytes, self.job_mem_bytes)
+
+    @property
+    def workers_to_wait_for(self) -> int:
+        """The number of workers that the work waits for."""
+        # Where Dask adapts the number of jobs, it submits only the fewest before there is work.
+        all_of_them = (self.minimum_jobs if self.maximum_jobs else self.jobs) * self.processes
+        text = self.wait_for_workers.strip()
+        wanted = math.ceil(float(text[:-1]) * all_of_them / 100) if text.endswith("%") else int(text)
+        return min(wanted, all_of_them)
+
+    @property
+    def job_options(self) -> JobOptions:
+        """The options as the scheduler's module takes them."""
+        values: dict[str, Any] = {
+            name: tuple(value) if name in LISTS else value for name, value in self.options.items()
+        }
+        return SCHEDULERS[self.scheduler].OPTIONS(**values)
+
+    def check(self, label: str) -> None:
+        """Raise `SizingError` if the numbers contradict each other; `label` is named in the message."""
+        try:
+            _ = self.workers_to_wait_for
+        except ValueError as error:
+            raise SizingError(f"{label}: worker_jobs: {error}") from None
+        for name in ("jobs", "cores", "processes"):
+            if getattr(self, name) < 1:
+                raise SizingError(f"{label}: worker_jobs: {name} = {getattr(self, name)}; expected at least 1")
+        if self.maximum_jobs and self.minimum_jobs > self.maximum_jobs:
+            raise SizingError(
+                f"{label}: worker_jobs: minimum_jobs = {self.minimum_jobs} is more than "
+                f"maximum_jobs = {self.maximum_jobs}"
+            )
+        if self.cores % self.processes:
+            raise SizingError(
+                f"{label}: worker_jobs: cores = {self.cores} cannot be shared equally by processes = {self.processes}"
+            )
+        if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
+            raise SizingError(
+                f"{label}: worker_jobs: memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of "
+                f"{self.processes} Dask worker(s): raise memory or lower processes"
+            )
+
+    def check_text(self) -> None:
+        """Raise `SubmissionError` for a value that cannot be passed on safely."""
+        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
+        prologue(self, "check", "tls://check:1")
+
+    def refusals(self, site: Site) -> list[str]:
+        """Return the violations of the site's rules."""
+        amounts = {"memory": self.asked_memory_bytes, "cpus": self.cpus, "time": self.walltime_minutes}
+        said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts, jobs=self.most_jobs)
+        return [f"worker_jobs: {words}" for words in (*said, *self._forbidden(site))]
+
+    def _forbidden(self, site: Site) -> list[str]:
+        """Return a sentence about each option, `extra` included, that the site forbids for jobs of Dask's workers."""
+        options = {**self.options, **(self.options.get("extra") or {})}
+        values = {name: str(value) for name, value in options.items() if value}
+        return [
+            f"{name} = {values[name]} is not for Dask workers, {site.where} says (not_for_workers: {pattern})"
+            for name, patterns in site.not_for_workers.items()
+            for pattern in patterns
+            if name in values and any(fnmatch.fnmatchcase(value.strip(), pattern) for value in values[name].split(","))
+        ]
+
+    def fitted(self, cpus: int | None, memory_bytes: int | None) -> WorkerJobs:
+        """Return the same jobs, each cut to the size of a node."""
+        cores = min(self.cores, cpus or self.cores)
+        processes = max(n for n in range(1, min(self.processes, cores) + 1) if cores % n == 0)
+        memory = min(self.memory_bytes, memory_bytes or self.memory_bytes)
+        job_cpu = min(self.job_cpu, cpus or self.job_cpu)
+        return replace(self, cores=cores, processes=processes, memory_bytes=memory, job_cpu=job_cpu)
+
+    def grown(self, factor: float) -> WorkerJobs:
+        """Return the same jobs with `factor` times the memory, up to the cap."""
+        if factor <= 1:
+            return self
+        memory = int(self.memory_bytes * factor) // MIB * MIB
+        return replace(self, memory_bytes=min(memory, max(self.memory_cap_bytes or memory, self.memory_bytes)))
+
+    def session_folder(self, owner: str) -> str:
+        """Return the private folder of the session of the job called `owner`."""
+        return f"{self.folder}/{owner}"
+
+    def values(self, owner: str, name: str) -> ScriptValues:
+        """Return the values of the script of the job called `name` in the session called `owner`."""
+        return ScriptValues(
+            name=name,
+            attempt=1,
+            argv=(),
+            cpus_per_task=self.cpus,
+            memory_bytes=self.asked_memory_bytes,
+            time_minutes=self.walltime_minutes,
+            log_pattern=self.log_pattern,
+            claim_file="",
+            workdir=self.workdir,
+            options=self.job_options,
+            environment_file=f"{self.session_folder(owner)}/environment.sh",
+        )
+
+
+def new_name(owner: str) -> str:
+    """Return a name for a worker job of the job called `owner`, used once."""
+    return f"{owner}.{secrets.token_hex(4)}.workers"
+
+
+def owner_of(name: str) -> str:
+    """Return the name of the job whose worker job is called `name`; of any other job, its own."""
+    return _WORKERS.sub("", name)
+
+
+def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
+    """Return the ids of worker jobs whose own job neither waits nor runs any more.
+
+    `is_ours` returns whether a job of such a name was this run's.
+    """
+    # A job that leaves has no processes any more; its epilog is the site's business.
+    alive = [row for row in rows if not (row.phase.ended or row.phase is Phase.LEAVING)]
+    names = {row.name for row in alive}
+    left = [row for row in alive if (owner := owner_of(row.name)) not in names and is_ours(owner)]
+    for row in left:
+        logger.warning("%s: the job whose workers these are has ended: cancelling job %s", row.name, row.job_id)
+    return [row.job_id for row in left]
+
+
+@dataclass(frozen=True)
+class Directive:
+    """The request of a line that is written for dask-jobqueue: `options` by their names, and amounts.
+
+    `memory_bytes` is for each slot, if `per_slot`.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cpus: int = 0
+    memory_bytes: int = 0
+    time_minutes: int = 0
+    per_slot: bool = False
+
+
+def read_directive(scheduler: str, line: str, options: Mapping[str, Any]) -> Directive:
+    """Read an entry of `job_extra`, such as ``--gres=gpu:1`` or ``-pe threaded 10``. Raises ValueError."""
+    flag, *rest = shlex.split(line) or [""]
+    if not flag.startswith("--" if scheduler == "slurm" else "-"):
+        raise ValueError("expected --NAME=VALUE" if scheduler == "slurm" else "expected -NAME")
+    name, _, value = flag.lstrip("-").partition("=")
+    value = value or " ".join(rest)
+    if scheduler == "sge":
+        if name == "pe" and len(rest) == 2:
+            return Directive({"parallel_environment": rest[0]}, cpus=int(rest[1]))
+        if name == "l":
+            return read_resources(scheduler, value, options)
+        if name in _ALWAYS:
+            return Directive()
+        name = FLAGS.get(name, name)
+    if name in options and name not in (*LISTS, *TABLES):
+        return Directive({name: value})
+    return Directive({"extra": {**options["extra"], name: value}})
+
+
+def read_resources(scheduler: str, text: str, options: Mapping[str, Any]) -> Directive:
+    """Read `resource_spec`, with memory and time apart, so that limits apply to them. Raises ValueError."""
+    if scheduler != "sge":
+        raise ValueError("it is Grid Engine's; expected job_extra, or gres")
+    own = options["memory_resource"], "h_rt"
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
+    memory, seconds = (amounts.get(name) for name in own)
+    others = [part for part in parts if part.partition("=")[0] not in own]
+    listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
+    return Directive(
+        {"extra": {**options["extra"], "l": listed}} if others else {},
+        memory_bytes=0 if memory is None else _bytes(memory),
+        time_minutes=0 if seconds is None else _minutes(seconds),
+        per_slot=options["memory_per"] == "slot",
+    )
+
+
+def _minutes(text: str) -> int:
+    return -(-int(text) // 60) if text.isdecimal() else parse_time(text)
+
+
+def _bytes(text: str) -> int:
+    """Read an amount of Grid Engine: a bare number is bytes, g is 10^9, G is 2^30."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
+    unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
+    return int(float(found[1]) * unit)
+
+
+def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
+    """Return the bash of a worker's job before its command.
+
+    The job ends at once if its scheduler's port refuses connections, since its session is over then.
+
+    Raises SubmissionError if a value cannot be passed safely.
+    """
+    options = workers.job_options
+    host, _, port = scheduler_address.partition("://")[2].rpartition(":")
+    pools = [f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS]
+    return [
+        f"unset {CLAIM_VARIABLE} {START_VARIABLE} {NAME_VARIABLE}",
+        *option_exports(options),
+        *pools,
+        f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
+        f"export DASK_CONFIG={shlex.quote(f'{workers.session_folder(owner)}/{SETTINGS_NAME}')}",
+        *rendered_setup(options),
+        render_cd(workers.workdir),
+        f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
+        "2>&1 | grep -q 'Connection refused'; then",
+        "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",
+        "fi",
+        # Workers spill pickles, so their folder must be private: another account could own a folder of Dask's name.
+        f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
+        f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
+    ]

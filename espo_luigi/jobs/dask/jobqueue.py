@@ -20,14 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from espo_luigi.jobs.dask.jobs import (
+from espo_luigi.jobs.dask import (
     WORKER_FOLDER,
     WorkerJobs,
-    environment_file,
     new_name,
     owner_of,
     prologue,
-    settings_file,
 )
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.retry import Minutely, growing_pauses
@@ -202,25 +200,22 @@ def jobqueue_session(
 ) -> Iterator[Client]:
     """Start a scheduler in this process and the worker jobs of `owner`; at any end, cancel these jobs.
 
-    Raises
-    ------
-    JobError
-        If the cluster refuses such jobs for good, or if they end again and again before they begin to work.
+    Raises JobError if the cluster refuses such jobs for good, or if they end again and again before they begin to work.
     """
     from distributed import Client
 
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
-    folder = Path(settings_file(workers, owner)).parent
+    folder, environment = Path(workers.session_folder(owner)), workers.values(owner, owner).environment_file
     # After a restart of this job, workers of its first start may still look for the scheduler that is gone.
     session.cancel()
     Path(SCHEDULERS[workers.scheduler].log_path(workers.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
     try:
         with prepared(folder, session.failing, settings, dashboard=dashboard) as security:
-            session.commands.write_environment(Path(environment_file(workers, owner)))
+            session.commands.write_environment(Path(environment))
             with (
                 _cluster(session, security, dashboard) as cluster,
                 Client(cluster) as client,
-                _kept_up(session, cluster),
+                _Keeper(session, cluster).at_work(),
             ):
                 client.forward_logging("espo_luigi", logging.INFO)
                 yield client
@@ -243,22 +238,6 @@ def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
     )
 
 
-@contextmanager
-def _kept_up(session: Session, cluster: Any) -> Iterator[None]:
-    """Submit the worker jobs and replace lost jobs; cancel all before Dask ends."""
-    keeper = _Keeper(session, cluster)
-    thread = threading.Thread(target=keeper.run, name="worker-jobs", daemon=True)
-    try:
-        keeper.ask_for_jobs()
-        thread.start()
-        yield
-    finally:
-        session.over.set()
-        session.cancel()
-        # Dask would cancel each job by a separate command, and wait until each has handed its results on.
-        cluster.sync(keeper.forget, list(cluster.workers))
-
-
 class _Keeper:
     """Watches a session's jobs, because Dask does not notice a job that ends before its worker joins."""
 
@@ -269,16 +248,25 @@ class _Keeper:
         self._false_starts = 0
         self._trouble = Minutely()
 
-    def ask_for_jobs(self) -> None:
-        """Make Dask submit the jobs that the session asks for."""
-        workers = self._session.workers
-        if workers.maximum_jobs:
-            self._cluster.adapt(minimum_jobs=workers.minimum_jobs, maximum_jobs=workers.maximum_jobs)
-        else:
-            self._cluster.scale(jobs=workers.jobs)
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Submit the worker jobs and replace lost jobs; cancel all before Dask ends."""
+        session, workers = self._session, self._session.workers
+        thread = threading.Thread(target=self._run, name="worker-jobs", daemon=True)
+        try:
+            if workers.maximum_jobs:
+                self._cluster.adapt(minimum_jobs=workers.minimum_jobs, maximum_jobs=workers.maximum_jobs)
+            else:
+                self._cluster.scale(jobs=workers.jobs)
+            thread.start()
+            yield
+        finally:
+            session.over.set()
+            session.cancel()
+            # Dask would cancel each job by a separate command, and wait until each has handed its results on.
+            self._cluster.sync(self._forget, list(self._cluster.workers))
 
-    def run(self) -> None:
-        """Watch the jobs until the session is over."""
+    def _run(self) -> None:
         pauses = growing_pauses(*_LOOKS_SECONDS)
         while not self._session.over.wait(next(pauses)):
             try:
@@ -309,7 +297,8 @@ class _Keeper:
                 return True
             gone = self._gone(places, alive)
         if gone:
-            self._count_false_starts({name for name in gone if places[name].job_id}, bool(connected))
+            ended = {name for name in gone if places[name].job_id}
+            self._false_starts = 0 if connected else self._false_starts + len(ended - self._begun)
             self._replace(gone, alive)
         return not gone
 
@@ -328,17 +317,12 @@ class _Keeper:
         names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
         return names if self._session.workers.processes == 1 else {name.rpartition("-")[0] for name in names}
 
-    def _count_false_starts(self, gone: set[str], some_work: bool) -> None:
-        self._false_starts = 0 if some_work else self._false_starts + len(gone - self._begun)
-
     def _replace(self, gone: list[str], alive: Mapping[str, str]) -> None:
-        workers = self._session.workers
-        if self._session.refused and not alive:
-            self._session.failing.fail(
-                f"{self._session.commands.scheduler.NAME} refuses the worker jobs: {self._session.refused}"
-            )
+        session, workers = self._session, self._session.workers
+        if session.refused and not alive:
+            session.failing.fail(f"{session.commands.scheduler.NAME} refuses the worker jobs: {session.refused}")
         elif self._false_starts >= _MOST_FALSE_STARTS + 2 * workers.most_jobs:
-            self._session.failing.fail(
+            session.failing.fail(
                 f"{self._false_starts} worker jobs ended one after the other before they began to work: their logs "
                 f"({workers.log_pattern}) say why"
             )
@@ -346,11 +330,11 @@ class _Keeper:
             self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
             # The same number as before, since the user of the cluster may have scaled it.
             n = len(self._cluster.worker_spec)
-            self._cluster.sync(self.forget, gone)
+            self._cluster.sync(self._forget, gone)
             if self._cluster._adaptive is None:
                 self._cluster.scale(jobs=n)
 
-    async def forget(self, names: list[str]) -> None:
+    async def _forget(self, names: list[str]) -> None:
         """Remove jobs that have ended from Dask's tables."""
         from distributed.core import Status
 

@@ -188,7 +188,8 @@ def dask_session(
             LocalCluster(**keywords) as cluster,
             Client(cluster) as session,
         ):
-            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *_layout(resources))
+            sizes = resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *sizes)
             yield session
 
 
@@ -255,10 +256,7 @@ def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashbo
 def check_client(client: Mapping[str, Any]) -> None:
     """Check keywords for `LocalCluster`, as in the configuration's ``dask.client``.
 
-    Raises
-    ------
-    ConfigurationError
-        If a keyword would open a server to other accounts.
+    Raises ConfigurationError if a keyword would open a server to other accounts.
     """
     for name in sorted(_NOT_FOR_USERS & client.keys()):
         raise ConfigurationError(
@@ -292,10 +290,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 def on_loopback(address: Any) -> str:
     """Return the address of Dask's dashboard, a port or ``:port``, with the loopback as its host.
 
-    Raises
-    ------
-    ConfigurationError
-        If the address names a host beyond the loopback.
+    Raises ConfigurationError if the address names a host beyond the loopback.
     """
     host, _, port = str(address or ":0").rpartition(":")
     if host.strip("[]") not in ("", "127.0.0.1", "localhost", "::1") or not port.isdecimal():
@@ -320,7 +315,3 @@ def _without_dashboard(several: bool) -> type:
             super().__init__(*args, **{**keywords, "dashboard": False})
 
     return Plain
-
-
-def _layout(resources: Resources) -> tuple[int, int, float]:
-    return resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB

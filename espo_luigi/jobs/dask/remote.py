@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import write_atomically
+from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, jobqueue_session
-from espo_luigi.jobs.dask.jobs import WorkerJobs
 from espo_luigi.jobs.dask.security import read_security
 from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import JobOptions, Resources
@@ -45,12 +45,7 @@ _LOOK_SECONDS = 5.0
 def remote_session(workers: WorkerJobs, owner: str, resources: Resources, options: JobOptions) -> Iterator[Client]:
     """Submit the scheduler's job, wait until it runs, and connect to it; at the end cancel it and its workers.
 
-    Raises
-    ------
-    SubmissionError
-        If the cluster refuses the job.
-    JobError
-        If the job ends before its scheduler has an address.
+    Raises SubmissionError if the cluster refuses the job; JobError if the job ends before its scheduler has an address.
     """
     from distributed import Client
 
@@ -59,7 +54,7 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
     order = folder / f"{owner}.json"
     write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
     try:
-        job_id = _submit(session, _values(workers, owner, order, resources, options), order.with_suffix(".sh"))
+        job_id = _submit(session, order, resources, options)
         address = _address(session, job_id, folder / owner / "scheduler.json")
         with Client(address, security=read_security(folder / owner)) as client:
             yield client
@@ -69,9 +64,11 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
             path.unlink(missing_ok=True)
 
 
-def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, options: JobOptions) -> ScriptValues:
-    return ScriptValues(
-        name=owner,
+def _submit(session: Session, order: Path, resources: Resources, options: JobOptions) -> str:
+    """Submit the scheduler's job; return its id, empty if that is not known yet."""
+    workers, scheduler = session.workers, session.commands.scheduler
+    values = ScriptValues(
+        name=session.owner,
         attempt=1,
         argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.dask.remote", str(order)),
         cpus_per_task=resources.cpus_per_task,
@@ -83,10 +80,7 @@ def _values(workers: WorkerJobs, owner: str, order: Path, resources: Resources, 
         options=options,
         environment_file=str(order.with_suffix(".environment")),
     )
-
-
-def _submit(session: Session, values: ScriptValues, script: Path) -> str:
-    scheduler = session.commands.scheduler
+    script = order.with_suffix(".sh")
     write_atomically(script, scheduler.render(values))
     session.commands.write_environment(Path(values.environment_file))
     Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)

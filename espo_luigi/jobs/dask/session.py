@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from espo_luigi.errors import JobError, WorkersLostError
 from espo_luigi.files import write_new
-from espo_luigi.jobs.dask.jobs import SETTINGS_NAME
+from espo_luigi.jobs.dask import SETTINGS_NAME
 from espo_luigi.jobs.dask.local import SETTINGS, WITHOUT_PAGES, limit_thread_pools, limit_zarr, scratch_folder
 from espo_luigi.jobs.order import extra_folders
 from espo_luigi.jobs.resources import Resources
@@ -170,10 +170,7 @@ def allocation_session(
 ) -> Iterator[Client]:
     """Start workers on each node of this job, sized by `resources`; `folder` exists only during the session.
 
-    Raises
-    ------
-    WorkersLostError
-        If all workers end before the work does.
+    Raises WorkersLostError if all workers end before the work does.
     """
     from distributed import Client, Scheduler, SpecCluster
 

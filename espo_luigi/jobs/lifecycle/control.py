@@ -19,7 +19,7 @@ from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.dask.jobs import owner_of
+from espo_luigi.jobs.dask import owner_of
 from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore

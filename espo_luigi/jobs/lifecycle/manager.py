@@ -1,7 +1,7 @@
 """The job manager: thousands of jobs from one thread, each brought to an outcome once.
 
 `JobManager.submit` returns a handle at once. One thread does the rest, in cycles. Each submits ready jobs, looks
-at all jobs (`Watcher`), decides each job's next action (`policy.decide`) and takes it. The number of commands in a
+at all jobs (`Watcher`), decides each job's next action (`policy.step`) and takes it. The number of commands in a
 cycle does not depend on the number of jobs. `records` hold all that must survive the driver.
 
 If an action fails because of a file, it is taken again in the next cycle. So each action writes its files before
@@ -27,15 +27,14 @@ from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
     Cause,
-    Do,
     cause_of_end,
-    decide,
+    cause_to_cancel,
     failure_of,
     last_record,
     next_record,
     pause_before,
+    step,
     success_of,
-    words_of,
 )
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Handle, Intent, Job, Outcome, Success
@@ -202,7 +201,7 @@ class JobManager:
         if not self._is_still_ours():
             return
         self._tolerantly(self._admit)
-        self._tolerantly(partial(self._end_unwanted, now))
+        self._tolerantly(self._end_unwanted)
         self._submit_ready()
         unwanted = self._watcher.look(self._jobs.values())
         for job in list(self._jobs.values()):
@@ -238,7 +237,7 @@ class JobManager:
         now = self._clock.now()
         job.trouble_since = now if job.trouble_since is None else job.trouble_since
         self._trouble.warn("trouble with the files of %s, going on: %s", job.record.name, error)
-        if not passes(error) and job.lasts(job.trouble_since, now, self.settings.patience.lasting_trouble):
+        if not passes(error) and job.watched_for(job.trouble_since, now, self.settings.patience.lasting_trouble):
             self._give_up(job, error)
 
     def _give_up(self, job: Job, error: Exception) -> None:
@@ -370,15 +369,13 @@ class JobManager:
 
     # Stopping.
 
-    def _end_unwanted(self, now: float) -> None:
+    def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
             self._ready.remove(job)
             self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
         for job in list(self._jobs.values()):
-            cancelled, again = job.intent.cancelled, self.settings.patience.cancel_again
-            is_due = job.record.job_id and (cancelled is None or job.lasts(cancelled, now, again))
-            if job.order.id in self._unwanted and is_due:
-                self._guarded(partial(self._cancel, ending=Cause.DRIVER_CANCELLED), job)
+            if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
+                self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)
 
     def _cancel_orphans(self) -> None:
         unwanted = [] if self._locks.lost else self._watcher.orphans_at_the_end()
@@ -390,39 +387,38 @@ class JobManager:
     def _take_step(self, now: float, job: Job) -> None:
         """Decide the job's next action, and take it."""
         self.submitter.save(job)
-        action = decide(job, now, self.settings)
-        if action == Action(Do.CANCEL, Cause.STALLED):
+        job.state, action = step(job, now, self.settings)
+        if action is Action.CANCEL and cause_to_cancel(job) is Cause.STALLED:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
-            action = decide(job, now, self.settings)
-        if action.do is Do.SUCCEED:
+            job.state, action = step(job, now, self.settings)
+        job.report(self._watcher.drained)
+        if action is Action.SUCCEED:
             self._succeed(job, now)
-        elif action.do is Do.END:
-            self._retry_or_fail(job, cause_of_end(job))
-        elif action.do is Do.LOSE:
-            self._retry_or_fail(job, self._cause_of_loss(job))
-        elif action.do is Do.GIVE_UP_NAME:
+        elif action is Action.END:
+            self._retry_or_fail(job, self._cause(job))
+        elif action is Action.GIVE_UP_NAME:
             self._give_up_name(job, now)
-        elif action.do is Do.CANCEL:
-            self._cancel(job, action.ending)
+        elif action is Action.CANCEL:
+            self._cancel(job, cause_to_cancel(job))
 
-    def _cancel(self, job: Job, ending: str) -> None:
+    def _cancel(self, job: Job, cause: Cause) -> None:
         # On disk first: the next driver must not take this for a user's cancellation.
-        record = replace(job.record, ending=ending)
+        record = replace(job.record, ending=cause)
         self.store.save(record)
         job.record = record
         if job.row is not None and job.row.hopeless:
             job.intent = replace(job.intent, complaint=job.row.said)
         if record.shares_job:
             self.store.close(record.name)
-        logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, words_of(ending, job.scheduler))
+        logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, cause.words(job.scheduler))
         self._signals.cancel(job)
 
     # Success.
 
     def _succeed(self, job: Job, now: float) -> None:
         if not _is_complete(job, otherwise=True):
-            if job.lasts(job.files.result_since, now, self.settings.patience.latency_wait):
+            if job.watched_for(job.files.result_since, now, self.settings.patience.latency_wait):
                 self._output_missing(job)
             return
         self._nodes.does_well(job.node, job.seen.off_node)
@@ -478,7 +474,7 @@ class JobManager:
             return
         refused, alone = job.intent.refused, not any(other.record.job_id for other in self._jobs.values())
         unclear = refused if refused is not None and refused.meaning is Refusal.UNCLEAR and alone else None
-        if unclear and job.lasts(unclear.since, now, self.settings.patience.unclear_refusal):
+        if unclear and job.watched_for(unclear.since, now, self.settings.patience.unclear_refusal):
             self._finish(job, failure_of(job, Cause.REFUSED, unclear.words))
         else:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
@@ -489,7 +485,7 @@ class JobManager:
             return
         since = now if job.files.unclaimed is None else job.files.unclaimed
         job.files = replace(job.files, unclaimed=since)
-        if job.lasts(since, now, self.settings.patience.latency_wait):
+        if job.watched_for(since, now, self.settings.patience.latency_wait):
             path = self.store.claim_path(job.record.name)
             logger.warning("%s is empty, and no job of that name is known: closing it", path)
             self.store.close(job.record.name)
@@ -521,8 +517,10 @@ class JobManager:
             logger.warning("%s: %s%s; trying again", name, words, said)
             self._again(job, following)
 
-    def _cause_of_loss(self, job: Job) -> Cause:
-        """Why no listing has the job any more: somebody cancelled it while it waited, or it was lost."""
+    def _cause(self, job: Job) -> Cause:
+        """Why the job did not succeed; one without a trace was cancelled by somebody while it waited, or is lost."""
+        if job.ended_since is not None or job.files.result is not None or job.record.ending:
+            return cause_of_end(job)
         waited = job.row is None or job.row.phase is Phase.PENDING
         # Slurm forgets elements of an array that are cancelled while they wait.
         forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)

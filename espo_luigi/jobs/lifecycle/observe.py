@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from espo_luigi.files import listed_names
-from espo_luigi.jobs.dask.jobs import orphans
+from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
 from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
@@ -56,7 +56,8 @@ class Watcher:
         self._silence = Minutely(commands.clock)
         self._silent_since: float | None = None
         self._held: set[str] = set()
-        self._drained: tuple[str, ...] = ()
+        # The nodes that the scheduler itself took out of use while jobs pend, in words.
+        self.drained = ""
         self._pending_since: float | None = None
         self._unstartable = Unstartable(commands, submitter.nodes)
         self.own = OwnJobs(store)
@@ -172,7 +173,6 @@ class Watcher:
             job.listen(now, between_beats(age, self._settings.beat_seconds))
         if job.does_well(now, self._settings.patience.quick):
             self._submitter.nodes.does_well(job.node, job.seen.off_node)
-        job.report("\n".join(self._drained))
 
     def _without_result(self, missing: list[Job], now: float) -> list[Job]:
         """Leave out the jobs that succeeded: the scheduler's accounting need not be asked for them."""
@@ -195,15 +195,15 @@ class Watcher:
         """Say which nodes the scheduler itself took out of use, while jobs pend; of each reason once."""
         pending = sum(job.row is not None and job.row.phase is Phase.PENDING for job in jobs)
         if not pending:
-            self._pending_since, self._drained = None, ()
+            self._pending_since, self.drained = None, ""
             return
         self._pending_since = now if self._pending_since is None else self._pending_since
         if now - self._pending_since >= _DRAINED_POLLS * self._settings.poll_seconds:
             self._pending_since = now
-            said = tuple(self._commands.drained())
-            for sentence in said if said != self._drained else ():
+            said = "\n".join(self._commands.drained())
+            for sentence in said.splitlines() if said != self.drained else ():
                 logger.warning("%d job(s) pend; %s", pending, sentence)
-            self._drained = said
+            self.drained = said
 
     def _take_in(self, job: Job, by_name: Mapping[str, Row], now: float) -> bool:
         """Whether the answer settles this job: it is known, or was known to have ended."""

@@ -1,6 +1,6 @@
 """Decisions about a job, as pure functions: the next action, the cause of its end, and the consequences.
 
-`decide` is the table of transitions; `CAUSES` is the table of causes and consequences.
+`step` has the table of transitions; `CAUSES` is the table of causes and consequences.
 """
 
 from __future__ import annotations
@@ -166,83 +166,88 @@ CAUSES: Mapping[Cause, Consequences] = {
 }
 
 
-class Do(enum.Enum):
-    """The manager's next step for a job."""
+class Action(enum.Enum):
+    """What the driver does next about a job; `step` has the table."""
 
     WAIT = "wait"
     SUCCEED = "succeed"  # look for its output
-    END = "end"  # find the cause (`cause_of`) and the consequences (`next_record`)
-    LOSE = "lose"  # the same for a job that has left no trace
-    GIVE_UP_NAME = "give up name"  # the same for a submission that has left no trace
-    CANCEL = "cancel"
+    END = "end"  # find the cause, and whether the job is tried again
+    GIVE_UP_NAME = "give up name"  # close the claim of a submission without a trace, and submit under a new name
+    CANCEL = "cancel"  # for its `cause_to_cancel`
 
 
-@dataclass(frozen=True)
-class Action:
-    """The next step; of a cancellation, `ending` is why, as the record keeps it."""
-
-    do: Do
-    ending: str = ""
-
-
-WAIT = Action(Do.WAIT)
-
-
-def decide(job: Job, now: float, settings: BatchSettings) -> Action:
-    """Return the next action for a job that was submitted.
+def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Action]:
+    """Return where a job stands, and the next action.
 
     The first row that holds counts. The action is WAIT if none does, or until the time in brackets has passed. Times
     count from when this driver began to look (`Job.watched_since`).
 
-    ============================================================ ====================================================
-    State                                                        Action
-    ============================================================ ====================================================
-    its result says success                                      SUCCEED
-    it has ended, and has a result, or nothing of it ran         END
-    it has ended [latency_wait]                                  END
-    a member that shares its job, cancelled [absent_after]       END
-    its result says failure [latency_wait], and:
-    - the scheduler is silent                                    END, unless out of memory: then its word is awaited
-    - it leaves its node, or is in no answer                     END
-    the scheduler is silent                                      WAIT
-    it was cancelled, not yet [cancel_again]                     WAIT
-    it is in no answer, its id is unknown [settle, or
-    absent_after if the scheduler took it]                       GIVE_UP_NAME
-    it is in no answer, without a sign of life [absent_after]    END if it has a result or was cancelled, else LOSE
-    cancelled by a driver, it leaves its node [absent_after]     END
-    it waits without hope [hopeless]                             CANCEL (node, if that could not start it; hopeless)
-    it runs, without a sign of life [stall_timeout_seconds]      CANCEL (stalled)
-    ============================================================ ====================================================
+    =================== ======================================================================== ============
+    State               What is known                                                            Action
+    =================== ======================================================================== ============
+    READY               not submitted, or a member that waits for its turn in its job            WAIT
+    ENDED               its result says success                                                  SUCCEED
+    ENDED               it has a result, or nothing of it ran                                    END
+    ENDED               neither [latency_wait]                                                   END
+    CANCELLING          a member that shares its job [absent_after]                              END
+    any                 its result says failure [latency_wait], and it leaves its node, is in    END
+                        no answer, or the scheduler is silent, whose word on memory is awaited
+    any                 the scheduler is silent                                                  WAIT
+    MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
+                        scheduler took it]
+    MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
+    CANCELLING          it leaves its node [absent_after]                                        END
+    CANCELLING          it is there still [cancel_again]                                         CANCEL
+    QUEUED              it waits without hope [hopeless]                                         CANCEL
+    RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
+    =================== ======================================================================== ============
     """
-    files, record, row, patience = job.files, job.record, job.row, settings.patience
-    if files.succeeded:
-        return Action(Do.SUCCEED)
-    if job.ended_since is not None:
+    state, patience, seen, cancelled = _state(job), settings.patience, job.seen, job.intent.cancelled
+    over, cancel = False, False
+    if state is JobState.ENDED:
+        if job.files.succeeded:
+            return state, Action.SUCCEED
         # The scheduler may list the end before the result file is visible here.
-        ran = row is None or not row.no_log
-        over = files.result is not None or not ran or job.in_vain(job.ended_since, now, patience.latency_wait)
-        return Action(Do.END) if over else WAIT
-    if record.shares_job and job.intent.cancelled is not None:
+        ran = job.row is None or not job.row.no_log
+        over = job.files.result is not None or not ran or job.read_for(job.ended_since, now, patience.latency_wait)
+    elif job.record.shares_job and cancelled is not None:
         # Its claim is closed, so that it stops by itself, or works in vain.
-        return Action(Do.END) if job.lasts(job.intent.cancelled, now, patience.absent_after) else WAIT
-    if has_failed(job) and job.lasts(files.result_since, now, patience.latency_wait) and _result_is_all(job):
-        return Action(Do.END)
-    cancelled = job.intent.cancelled
-    if not job.seen.answered or (cancelled is not None and not job.lasts(cancelled, now, patience.cancel_again)):
-        return WAIT
-    if job.seen.missing is not None:
-        return _while_missing(job, now, patience)
-    if record.ending and job.lasts(job.seen.since_when(Phase.LEAVING), now, patience.absent_after):
+        over = job.watched_for(cancelled, now, patience.absent_after)
+    elif _has_failed_for_good(job, now, patience):
+        over = True
+    elif not seen.answered:
+        pass
+    elif seen.missing is not None:
+        return state, _while_missing(job, now, patience)
+    elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
-        return Action(Do.END)
-    if row is not None and row.hopeless and job.lasts(job.seen.since, now, patience.hopeless):
-        # A node that cannot launch jobs (its prolog fails, say) gives them back held.
-        return Action(Do.CANCEL, Cause.NODE if row.launch_failed else Cause.HOPELESS)
-    return _while_running(job, now, settings)
+        over = job.watched_for(seen.since, now, patience.absent_after)
+    elif cancelled is not None:
+        cancel = job.watched_for(cancelled, now, patience.cancel_again)
+    else:
+        cancel = _waits_without_hope(job, now, patience) or _hangs(job, now, settings)
+    return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
 
 
-def _result_is_all(job: Job) -> bool:
-    """Whether no more need be known of a job that has written why it failed."""
+def _state(job: Job) -> JobState:
+    record, phase = job.record, job.row.phase if job.row is not None else None
+    if record.state is JobState.READY:
+        return JobState.READY
+    if job.ended_since is not None or job.files.succeeded:
+        return JobState.ENDED
+    if record.ending:
+        return JobState.CANCELLING
+    if job.seen.missing is not None:
+        return JobState.MISSING
+    if phase in (Phase.RUNNING, Phase.LEAVING):
+        return JobState.READY if job.waits_its_turn else JobState.RUNNING
+    return record.state if phase is None else JobState.QUEUED
+
+
+def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
+    """Whether the job has written why it failed, and no more need be known."""
+    if not has_failed(job) or not job.watched_for(job.files.result_since, now, patience.latency_wait):
+        return False
     if not job.seen.answered:
         return job.files.outcome != ResultWord.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
@@ -252,37 +257,47 @@ def _result_is_all(job: Job) -> bool:
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     if job.record.job_id is None:
         seconds = patience.absent_after if job.intent.accepted else patience.settle
-        return Action(Do.GIVE_UP_NAME) if job.in_vain(job.seen.missing, now, seconds) else WAIT
+        return Action.GIVE_UP_NAME if job.read_for(job.seen.missing, now, seconds) else Action.WAIT
     alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
-    if alive or not job.in_vain(job.seen.missing, now, patience.absent_after):
-        return WAIT
-    # The scheduler has forgotten a job that a driver was cancelling.
-    return Action(Do.END if job.files.result is not None or job.record.ending else Do.LOSE)
+    over = not alive and job.read_for(job.seen.missing, now, patience.absent_after)
+    return Action.END if over else Action.WAIT
 
 
-def _while_running(job: Job, now: float, settings: BatchSettings) -> Action:
-    timeout = settings.stall_timeout_seconds
-    if timeout is None or job.seen.since_when(Phase.RUNNING) is None or job.waits_its_turn:
-        return WAIT
-    return Action(Do.CANCEL, Cause.STALLED) if job.lasts(job.heard_since, now, timeout) else WAIT
+def _waits_without_hope(job: Job, now: float, patience: Patience) -> bool:
+    return job.row is not None and job.row.hopeless and job.watched_for(job.seen.since, now, patience.hopeless)
+
+
+def _hangs(job: Job, now: float, settings: BatchSettings) -> bool:
+    timeout, runs = settings.stall_timeout_seconds, job.seen.since_when(Phase.RUNNING) is not None
+    return timeout is not None and runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
+
+
+def cause_to_cancel(job: Job) -> Cause:
+    """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
+    if job.record.ending:
+        return Cause(job.record.ending)
+    if job.row is None or not job.row.hopeless:
+        return Cause.STALLED
+    # A node that cannot launch jobs (its prolog fails, say) gives them back held.
+    return Cause.NODE if job.row.launch_failed else Cause.HOPELESS
 
 
 def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:
     """Whether the job's processes are gone without a result, while the site's epilog goes on."""
     unknown = job.files.result is None and job.ended_since is None
-    return unknown and job.lasts(job.seen.since_when(Phase.LEAVING), now, patience.latency_wait)
+    return unknown and job.watched_for(job.seen.since_when(Phase.LEAVING), now, patience.latency_wait)
 
 
-# Outcomes that a failed job writes itself. "stopped" is missing: its signal may be a requeue's.
-_SAID: Mapping[str, Cause] = {
+# Why a job failed, by its own word. "stopped" is missing: its signal may be a requeue's.
+_BY_RESULT: Mapping[str, Cause] = {
     ResultWord.ERROR: Cause.EXCEPTION,
     ResultWord.INPUT: Cause.INPUT,
     ResultWord.CONFIGURATION: Cause.CONFIGURATION,
     ResultWord.FILES: Cause.FILES,
     ResultWord.MEMORY: Cause.MEMORY,
 }
-# Outcomes of a job that got a signal to end. They count if the scheduler gives no reason itself.
-_TOLD: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
+# Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
+_BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
 _BY_PHASE = {
     Phase.MEMORY: Cause.MEMORY,
     Phase.TIMEOUT: Cause.TIMEOUT,
@@ -294,7 +309,7 @@ _BY_PHASE = {
 
 def has_failed(job: Job) -> bool:
     """Whether the job itself has written that it failed, and why."""
-    return job.files.outcome in _SAID
+    return job.files.outcome in _BY_RESULT
 
 
 def cause_of_end(job: Job) -> Cause:
@@ -315,7 +330,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
         return Cause(ending)
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_TOLD)
+    forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_BY_SIGNAL)
     if ending == Cause.DRIVER_CANCELLED and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
     if outcome == ResultWord.MEMORY:
@@ -324,7 +339,7 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
         return Cause.CANCELLED
     if log_says_memory:
         return Cause.MEMORY
-    return {**_SAID, **_TOLD}.get(str(outcome), Cause.CRASHED)
+    return {**_BY_RESULT, **_BY_SIGNAL}.get(str(outcome), Cause.CRASHED)
 
 
 def next_record(

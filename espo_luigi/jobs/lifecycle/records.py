@@ -19,8 +19,9 @@ from typing import Any
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import create_whole, parse_json, read_object, sync_path, this_version, write_atomically
+from espo_luigi.jobs.bundles import shares_job
 from espo_luigi.jobs.order import LAYOUT, JobState
-from espo_luigi.jobs.schedulers.script import JOB_ID, shares_job, start_path, submission_name
+from espo_luigi.jobs.schedulers.script import JOB_ID, start_path, submission_name
 
 logger = logging.getLogger(__name__)
 

@@ -61,7 +61,7 @@ class Files:
 
     result: Mapping[str, Any] | None = None
     result_since: float | None = None
-    void: Mapping[str, Any] | None = None  # the result of an earlier start, before the job was requeued
+    former_result: Mapping[str, Any] | None = None  # of an earlier start, before the job was requeued
     beat: bytes = b""  # the heartbeat's text
     heard: float | None = None  # when that last changed
     looked: float | None = None  # when it was last read
@@ -84,7 +84,9 @@ class Files:
     def requeued(self) -> Files:
         """After the scheduler has queued the job again: its last start counts no more, unless it succeeded."""
         files = replace(self, begun=None, exit_code=None, ended=None)
-        return files if self.result is None or self.succeeded else replace(files.without_result(), void=self.result)
+        if self.result is None or self.succeeded:
+            return files
+        return replace(files.without_result(), former_result=self.result)
 
     def without_result(self) -> Files:
         """Without a result file; the file may vanish after it reported success."""
@@ -150,9 +152,14 @@ class Job:
     trouble_since: float | None = None  # since when this driver cannot use its files
     watched_since: float = 0.0  # when this driver began to look, without a gap since
 
+    def __post_init__(self) -> None:
+        # Where the job stands by the last `policy.step`, or by its record if that has changed since.
+        self.state = self.record.state
+
     def again(self, record: Record, intent: Intent) -> None:
         """Begin another submission."""
         self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
+        self.state = record.state
 
     # Observations.
 
@@ -175,7 +182,7 @@ class Job:
     def read_result(self, store: RecordStore, now: float) -> None:
         """Take in the result file, if a job of this task wrote it. Raises OSError where that cannot be known."""
         result = read_object(self.order.files.result)
-        if result is None or result == self.files.void:
+        if result is None or result == self.files.former_result:
             return
         job_id = str(result.get("job_id", ""))
         owner = self.record.job_id or store.claim_owner(self.record.name)
@@ -196,22 +203,6 @@ class Job:
             self.files = self.files.read_beat(self.order.files.heartbeat, now)
 
     # Conclusions.
-
-    @property
-    def state(self) -> JobState:
-        """Where the job stands."""
-        phase = self.row.phase if self.row is not None else None
-        if self.record.state is JobState.READY:
-            return JobState.READY
-        if self.ended_since is not None or self.files.succeeded:
-            return JobState.ENDED
-        if self.record.ending:
-            return JobState.CANCELLING
-        if self.seen.missing is not None:
-            return JobState.MISSING
-        if phase in (Phase.RUNNING, Phase.LEAVING):
-            return JobState.READY if self.waits_its_turn else JobState.RUNNING
-        return JobState.SUBMITTING if phase is None and self.record.state is JobState.SUBMITTING else JobState.QUEUED
 
     @property
     def row(self) -> Row | None:
@@ -254,13 +245,13 @@ class Job:
         blocks = said.get("blocks") if str(said.get("job_id")) == self.record.job_id else None
         return int(blocks.get("computed", 0)) if isinstance(blocks, Mapping) else 0
 
-    def lasts(self, since: float | None, now: float, seconds: float) -> bool:
+    def watched_for(self, since: float | None, now: float, seconds: float) -> bool:
         """Whether so many seconds have passed since then, during which this driver looked."""
         return since is not None and now - max(since, self.watched_since) >= seconds
 
-    def in_vain(self, since: float | None, now: float, seconds: float) -> bool:
-        """As `lasts`, during which the result could be looked for, too."""
-        return since is not None and self.lasts(max(since, self.files.unreadable), now, seconds)
+    def read_for(self, since: float | None, now: float, seconds: float) -> bool:
+        """As `watched_for`, during which the result could be looked for, too."""
+        return since is not None and self.watched_for(max(since, self.files.unreadable), now, seconds)
 
     def ended_at_once(self, now: float, quick: float) -> bool:
         """Whether the job, which has ended, cannot have been on its node for so many seconds."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.files import write_atomically
-from espo_luigi.jobs.bundles.bundle import BundleValues, Bundling, bundled, total_minutes
+from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
@@ -245,7 +246,7 @@ class Submitter:
         self._prepare_files(job, record.log_pattern)
         for path, text in submission.texts[place].items():
             write_atomically(path, text)
-        job.record = record
+        job.record, job.state = record, record.state
 
     def _prepare_files(self, job: Job, log_pattern: str) -> None:
         files = job.order.files
@@ -296,7 +297,7 @@ class Submitter:
     def confirm(self, job: Job, job_id: str) -> None:
         """Take in the id of the job, and write it down now or, where the file system fails, later."""
         job.record = replace(job.record, state=JobState.QUEUED, job_id=job_id)
-        job.unsaved = True
+        job.state, job.unsaved = job.record.state, True
         with contextlib.suppress(OSError):
             self.save(job)
         job.intent = replace(job.intent, refused=None)

@@ -1,7 +1,7 @@
 """The schedulers, as text: `base` has the interface, `slurm` and `gridengine` fulfil it by pure functions.
 
-`slurm_parse` and `gridengine_parse` read the answers of their commands. `commands` alone runs commands, `script`
-renders a job's script, and `driver_job` submits a driver as a job of Slurm.
+`slurm_parse` reads the answers of Slurm's commands. `commands` alone runs commands, `script` renders a job's script,
+and `driver_job` submits a driver as a job of Slurm.
 """
 
 from __future__ import annotations

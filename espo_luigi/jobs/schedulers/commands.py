@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from espo_luigi.files import replace_text
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
@@ -117,7 +117,7 @@ class Commands:
     def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
         if lines := self.scheduler.environment_script(self._submit_environ):
-            replace_text(path, lines, 0o600)
+            write_atomically(path, lines, mode=0o600)
 
     def jobs(self) -> list[Row] | None:
         """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""
@@ -155,8 +155,14 @@ class Commands:
         return runs
 
     def cancel(self, job_ids: Iterable[str]) -> bool:
-        """Cancel jobs of this user by id."""
-        return all([self._cancelled(argv) for argv in self.scheduler.cancellations(_user(), job_ids)])
+        """Cancel jobs of this user by id; return whether none is left that a command has missed."""
+        all_done = True
+        for argv in self.scheduler.cancellations(_user(), job_ids):
+            answer = self.run(argv)
+            if not answer.ok and not self.scheduler.has_ended(answer.stderr):
+                logger.warning("%s failed: %s", argv[0], answer.words)
+                all_done = False
+        return all_done
 
     def _ask(self, queries: Iterable[Query[Found]]) -> tuple[list[Found] | None, Answer | None]:
         """Return the rows of all answers, or None and the first failure."""
@@ -182,13 +188,6 @@ class Commands:
         logger.info(source.without, answer.words)
         self.lacking.add(source.program)
         return True
-
-    def _cancelled(self, argv: tuple[str, ...]) -> bool:
-        answer = self.run(argv)
-        if answer.ok or self.scheduler.has_ended(answer.stderr):
-            return True
-        logger.warning("%s failed: %s", argv[0], answer.words)
-        return False
 
     def run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
         """Run a command and return its answer."""

@@ -108,11 +108,6 @@ def array_of(name: str) -> str:
     return name.partition("[")[0]
 
 
-def shares_job(name: str) -> bool:
-    """Return whether the members of a bundle share the job called `name`; an element of an array has its own."""
-    return bool(name) and "[" not in name
-
-
 def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
     """Return the beginning of a log's name, which the job's id follows."""
     values = between.join(f"{key}={value}" for key, value in sorted(wildcards.items()))

@@ -276,16 +276,6 @@ def environment_script(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def allocation_command(job_id: str) -> tuple[str, ...]:
-    """Return the command that describes an allocation."""
-    return ("scontrol", "--details", "show", "job", job_id)
-
-
-def names_command(nodes: str) -> tuple[str, ...]:
-    """Return the command that writes out the names of ``n[1-2]``."""
-    return ("scontrol", "show", "hostnames", nodes)
-
-
 def step_command(
     job_id: str, node: str, rule: str, resources: Resources, options: object, argv: Sequence[str]
 ) -> tuple[str, ...]:

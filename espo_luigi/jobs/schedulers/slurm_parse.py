@@ -219,11 +219,6 @@ class Allocation:
         return self.state == "RUNNING"
 
 
-def knows_no_such_job(message: str) -> bool:
-    """Return whether scontrol failed because the controller has forgotten the job, which has then ended."""
-    return NO_SUCH_JOB in message
-
-
 def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:
     """Read the answer; `names_of` writes out the names of ``n[1-2]``. Raises ValueError if the answer is not whole."""
     state, end = _STATE.search(text), _END.search(text)

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.possible import POSSIBLE, Limits, first_of, limits_in, over_blocks, part_beside, places_of
@@ -165,23 +166,30 @@ def with_possible_values(
     *,
     on_impossible: Literal["fail", "warn"],
     table: Mapping[str, Limits] = POSSIBLE,
+    known: int = 0,
 ) -> xr.Dataset:
     """Return a product that has no impossible values, or tells their number in its attributes.
 
     Impossible are values beyond the limits of a table, infinite ones, tasmin above tasmax, and NaN on land, unless
     the attributes of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count
-    these; with "fail", the result is lazy, and costs a look at each block when it is computed.
+    these; with "fail", the result is lazy, and costs a look at each block when it is computed. So many more are
+    `known` from earlier steps, as of a tasmin above the tasmax of another product.
 
     Raises
     ------
     DataError
-        With "fail", when it is computed: at the first block with an impossible value.
+        With "fail", when it is computed: at the first block with an impossible value. At once, if some are known.
     """
     variables = {name: ds[name].transpose(..., *land.dims) for name in over_time(ds, land)}
     if on_impossible == "fail":
+        if known:
+            raise DataError(
+                f"tasmin is above tasmax in {known} values, which `clean_up.on_impossible: warn` let through when the "
+                "inputs were made; expected none with `fail`. Make the outdated inputs again (`[espo] rerun = stale`)."
+            )
         checked = {name: _looked_at(da, ds, land, table, _refuse_impossible) for name, da in variables.items()}
         return ds.assign({name: variables[name].copy(data=data) for name, data in checked.items()})
-    number = 0
+    number = known
     counts = dask.compute(*(_looked_at(da, ds, land, table, _count_impossible) for da in variables.values()))
     for name, blocks in zip(variables, counts, strict=True):
         found = [(count, first) for count, first in blocks.flat if count]
@@ -195,6 +203,12 @@ def with_possible_values(
                 found[0][1],
             )
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
+
+
+def count_crossed(ds: xr.Dataset) -> xr.DataArray:
+    """Return the number of values of tasmin above tasmax, for each member of a pool; computes."""
+    above = ds["tasmin"] > ds["tasmax"]
+    return above.sum([dim for dim in above.dims if dim != REALIZATION]).compute()
 
 
 def _looked_at(

@@ -23,8 +23,8 @@ from rich.console import Console
 from throwaway_daemons import eventually
 
 from espo_luigi.driver.board import BegunTask, Board, notify, reported
-from espo_luigi.driver.display.live import Screen, as_table, status_lines
-from espo_luigi.driver.display.status import status_of
+from espo_luigi.driver.screen import Screen, as_table, status_lines
+from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing
 
@@ -32,7 +32,7 @@ SUPPORT = Path(__file__).parents[2] / "support"
 RUN = """
 import sys
 import luigi, toy_tasks
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory
+from espo_luigi.driver.install import WorkerSchedulerFactory
 
 tasks = [toy_tasks.Gated(n=n, folder=sys.argv[1], seconds=0.0) for n in range(2)]
 done = luigi.build(tasks, local_scheduler=True, worker_scheduler_factory=WorkerSchedulerFactory(), log_level="ERROR")

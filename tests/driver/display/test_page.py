@@ -16,9 +16,9 @@ from luigi.scheduler import Scheduler
 from luigi.worker import Worker
 from toy_tasks import Blocks, Count, Grumble, Slow
 
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
-from espo_luigi.driver.luigi_glue.threads import StatusReporter
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler
+from espo_luigi.driver.threads import StatusReporter
+from espo_luigi.driver.worker import EspoWorker
 
 
 def shown(task: luigi.Task) -> dict[str, str]:

@@ -20,16 +20,16 @@ from toy_tasks import run
 
 from espo_luigi import SlurmTask
 from espo_luigi.commands import cli
+from espo_luigi.driver import worker
 from espo_luigi.driver.board import BegunTask, Board, reported
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import cpu_time, seconds_left
-from espo_luigi.driver.luigi_glue import worker
+from espo_luigi.driver.screen import status_lines
+from espo_luigi.driver.status import cpu_time, seconds_left
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Standing, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm_parse import in_words
-from espo_luigi.overview import standing as report
-from espo_luigi.overview.standing import trace_of, traces_like
+from espo_luigi.overview import states as report
+from espo_luigi.overview.states import trace_of, traces_like
 from espo_luigi.overview.why import about
 
 pytestmark = pytest.mark.usefixtures("one_fork_server")

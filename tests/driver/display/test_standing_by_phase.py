@@ -8,20 +8,22 @@ import toy_tasks
 from luigi.configuration import get_config
 
 from espo_luigi.driver.board import BegunTask, Board
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import COLUMNS, status_of
+from espo_luigi.driver.screen import status_lines
+from espo_luigi.driver.status import COLUMNS, status_of
 from espo_luigi.driver.task import SlurmTask
+from espo_luigi.jobs.lifecycle.policy import step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
 from espo_luigi.jobs.order import JobState, Standing
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers import gridengine_parse as sge_answers
+from espo_luigi.jobs.schedulers import gridengine as sge_answers
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.settings import BatchSettings
 from espo_luigi.overview import why
-from espo_luigi.overview.standing import trace_of
+from espo_luigi.overview.states import trace_of
 
 QSTAT = """<job_list state="pending"><JB_job_number>{}</JB_job_number><JB_name>espo.a</JB_name><state>{}</state>
 <queue_name></queue_name></job_list>"""
@@ -46,8 +48,9 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     board.expect("All", engine, [(task.task_id, "Echo")])
     board.begin(BegunTask(task.task_id, task.label(), "Echo", 0.0, 1, 1, "nowhere"))
     record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id=row.job_id)
-    standing = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row)).standing()
-    board.tell(task.task_id, standing)
+    job = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row))
+    job.state, _ = step(job, 0.0, BatchSettings())
+    board.tell(task.task_id, job.standing())
     return board
 
 

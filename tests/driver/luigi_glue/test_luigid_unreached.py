@@ -12,8 +12,8 @@ import pytest
 import toy_tasks
 from luigi.configuration import get_config
 
-from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.scheduler import PatientScheduler
+from espo_luigi.driver.worker import EspoWorker
 
 NOBODY = "http://127.0.0.1:9"
 

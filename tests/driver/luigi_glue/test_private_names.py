@@ -18,10 +18,10 @@ from luigis_private_names import PRIVATE_NAMES
 
 import espo_luigi
 import espo_luigi.tasks.ports  # which imports sciluigi without its side effects
-from espo_luigi.driver.luigi_glue.install import WorkerSchedulerFactory, install
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler, ReadyTasks
-from espo_luigi.driver.luigi_glue.threads import ThreadTaskProcess
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.install import WorkerSchedulerFactory, install
+from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler, ReadyTasks
+from espo_luigi.driver.threads import ThreadTaskProcess
+from espo_luigi.driver.worker import EspoWorker
 
 FOLDER = Path(espo_luigi.__file__).parent
 IMPORTS = re.compile(r"^\s*(import|from) (sci)?luigi\b", re.MULTILINE)

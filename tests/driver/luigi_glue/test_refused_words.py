@@ -1,11 +1,15 @@
 """Luigi's command refuses a wrong value of this package's own options, and damaged settings, in a paragraph."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from espo_luigi.driver.run import scratch
 
 LUIGI = str(Path(sys.executable).parent / "luigi")
 
@@ -49,3 +53,13 @@ def test_a_damaged_file_of_the_users_own_settings_of_dask_is_named(tmp_path: Pat
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"Nothing was started: A dask config file at '{tmp_path}/mine.yaml' is malformed, ")
     assert "line 2, column 20" in done.stderr and done.stderr.endswith("that file, which all jobs read\n")
+
+
+def test_another_error_of_dask_is_not_taken_for_a_file_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise ValueError("an installation of parts that do not fit")
+
+    monkeypatch.setitem(sys.modules, "dask.utils", Broken("dask.utils"))
+    with pytest.raises(ValueError, match="an installation of parts that do not fit"):
+        runpy.run_path(scratch.__file__)

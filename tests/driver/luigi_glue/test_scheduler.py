@@ -9,8 +9,8 @@ from luigi.scheduler import PENDING, Scheduler
 from luigi.scheduler import Task as Entry
 
 from espo_luigi import SlurmTask
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.scheduler import LinearScheduler
+from espo_luigi.driver.worker import EspoWorker
 
 ran: list[str] = []
 

@@ -15,7 +15,7 @@ from throwaway_daemons import eventually
 from toy_tasks import run
 
 from espo_luigi.driver.board import board
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.order import JobState

@@ -11,7 +11,7 @@ from strangers import AS_STRANGER, NOBODY, as_root
 from throwaway_slurm import ClusterSpec
 from toy_tasks import Echo
 
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
+from espo_luigi.driver.worker import EspoWorker
 
 CLUSTER = ClusterSpec(nodes=1, cpus=8)
 # Modules that every job, its Dask workers, or Python itself imports sooner or later.

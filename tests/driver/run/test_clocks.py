@@ -19,7 +19,7 @@ from luigi.configuration import LuigiConfigParser
 from throwaway_daemons import end_process, ended, eventually, find
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.overview import standing, why
+from espo_luigi.overview import states, why
 from espo_luigi.report.job_results import job_results
 
 pytestmark = [
@@ -56,10 +56,10 @@ def host(cluster: ThrowawayCluster, ahead: int) -> Iterator[dict[str, str]]:
     conf = cluster.folder / f"slurm{ahead}.conf"
     conf.write_text((cluster.folder / "slurm.conf").read_text().replace("/run/munge.sock", f"/run/munge{ahead}.sock"))
     try:
-        eventually(Path(f"{munge}.sock").exists, 10)
+        eventually(Path(f"{munge}.sock").exists)
         yield cluster.environ | clock | {"SLURM_CONF": str(conf)}
     finally:
-        end_process(munged.pid, hard=False, timeout=10)
+        end_process(munged.pid, hard=False, timeout=60)
         forget_shared_clock(munged.pid)
 
 
@@ -86,19 +86,19 @@ def driver_on(environ: dict[str, str], driver: Driver) -> Iterator[subprocess.Po
 
 def told() -> dict[str, Any]:
     """How the run stands, once the driver of the moment has written it."""
-    return dict(standing.read())
+    return dict(states.read())
 
 
 def is_told_alive(process: subprocess.Popen[str], gated: toy_tasks.Gated, begun: float) -> None:
     """Check what status and why, on a host with the right clock, say of a run whose driver is this process."""
     eventually(
-        lambda: (told()["run"] or {}).get("pid") == process.pid and standing.trace_of("Gated", gated.wildcards).beat
+        lambda: (told()["run"] or {}).get("pid") == process.pid and states.trace_of("Gated", gated.wildcards).beat
     )
-    eventually(lambda: any("RUNNING" in line or "Gated" in line for line in standing.render(told())))
+    eventually(lambda: any("RUNNING" in line or "Gated" in line for line in states.render(told())))
     for _ in range(5):
         found = told()
         assert found["alive"] and found["run"]["silent_seconds"] < 30, found
-        driver, *lines = standing.render(found)
+        driver, *lines = states.render(found)
         said = re.fullmatch(rf"driver: process {process.pid} on \S+, since (\d+) s", driver)
         assert said and int(said[1]) <= time.monotonic() - begun + 3, driver
         assert not any(" min" in line for line in lines), lines
@@ -135,5 +135,5 @@ def test_drivers_minutes_ahead_and_behind_are_known_to_live_and_start_each_job_o
     results = list(job_results(driver.folder / "work"))
     assert [result["outcome"] for result in results] == ["success"] * 4
     assert all(0 <= time.time() - result["ended"] < 120 for result in results), "the jobs' clock is right"
-    assert standing.render(told())[0].startswith("no driver: the last run ended")
+    assert states.render(told())[0].startswith("no driver: the last run ended")
     assert json.loads((driver.folder / "work" / "run.json").read_text())["outcome"] == "done"

@@ -19,7 +19,7 @@ from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobState, write_json
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.overview import standing, why
+from espo_luigi.overview import states, why
 
 HINT = "correct its options (where a site forbids to ask for memory: `memory_resource = none`)"
 NOT_RUN = "no driver is running: give the command of the run again"
@@ -50,20 +50,20 @@ def test_a_heartbeat_that_goes_while_it_is_looked_at_ends_nothing(
     write_json(task.order().files.heartbeat, {})
     glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda path, pattern: [*glob(path, pattern), gone])
-    assert standing.read()["left"] == {"Echo": {"at work": 1}}
+    assert states.read()["left"] == {"Echo": {"at work": 1}}
 
 
 def test_what_goes_on_without_a_driver_was_submitted_and_is_counted_once(
     task: toy_tasks.Echo, own_workdir: Path
 ) -> None:
     record_of(task, own_workdir, JobState.READY)
-    assert standing.read()["left"] == {}
+    assert states.read()["left"] == {}
     record_of(task, own_workdir, JobState.QUEUED, job_id="7")
-    assert standing.read()["left"] == {"Echo": {"queued": 1}}
+    assert states.read()["left"] == {"Echo": {"queued": 1}}
     write_json(task.order().files.heartbeat, {})
-    assert standing.read()["left"] == {"Echo": {"at work": 1}}
+    assert states.read()["left"] == {"Echo": {"at work": 1}}
     os.utime(task.order().files.heartbeat, (1, 1))
-    assert standing.read()["left"] == {"Echo": {"queued": 1}}
+    assert states.read()["left"] == {"Echo": {"queued": 1}}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_status_and_why_agree_on_whether_a_job_is_at_work(
     heartbeat, of_its_node = task.order().files.heartbeat, {"time": 1.0, "pid": 1, "node": "n1"}
     write_json(heartbeat, of_its_node)
     os.utime(heartbeat, (time.time() - seconds_ago,) * 2)
-    assert standing.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
+    assert states.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
     assert (" is at work: process 1 on n1" in why.about(task)) is is_at_work
 
 
@@ -91,7 +91,7 @@ def test_a_job_of_the_local_engine_whose_process_has_ended_is_not_at_work_howeve
     task.order().write(parent=1)
     run_of(own_workdir, outcome="failed")
     write_json(task.order().files.heartbeat, {"time": 1.0, "pid": int(pid), "node": socket.gethostname()})
-    assert standing.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
+    assert states.read()["left"] == ({"Echo": {"at work": 1}} if is_at_work else {})
     said = f" is at work: process {pid} on " if is_at_work else "failed: its job ended without a result: killed"
     assert said in why.about(task)
 
@@ -154,8 +154,8 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     own_workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    real = standing.read_state
-    monkeypatch.setattr(standing, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
+    real = states.read_state
+    monkeypatch.setattr(states, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
     top = Layer(depth=8, n=0)
     chain = why.Search().chain(top)
     assert [task.depth for task in chain] == list(range(8, -1, -1))

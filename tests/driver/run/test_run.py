@@ -12,9 +12,9 @@ import pytest
 
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board, forget_board
-from espo_luigi.driver.display.status import status_of
-from espo_luigi.driver.luigi_glue.install import show_progress_on_stderr
-from espo_luigi.driver.run.run import Run, checked_graph
+from espo_luigi.driver.install import show_progress_on_stderr
+from espo_luigi.driver.run import Run, checked_graph
+from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure, StoreError
 
 released: list[str] = []
@@ -67,7 +67,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
-    run.planned(root, checked_graph(root), {task.task_id: True for task in pending})
+    run.add(root, checked_graph(root), {task.task_id: True for task in pending})
 
 
 def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
@@ -108,7 +108,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     for made in user.requires():
         run.ended(made, None, 1.0)
     assert [run.use_a_try(user) for _ in range(4)] == [True, True, True, False]
-    run.planned_again(checked_graph(user), {user.requires()[0].task_id: True})
+    run.add_again(checked_graph(user), {user.requires()[0].task_id: True})
     run.ended(user.requires()[0], None, 1.0)
     run.ended(user, None, 1.0)
     told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]

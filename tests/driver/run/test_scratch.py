@@ -10,9 +10,9 @@ from luigi.scheduler import Scheduler
 
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run.scratch import Scratch, Use, admitted, scratch_limit
+from espo_luigi.driver.scheduler import LinearScheduler
+from espo_luigi.driver.scratch import Scratch, Use, admitted, scratch_limit
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.overview.timing import TimedTask, timing
 

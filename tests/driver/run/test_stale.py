@@ -14,8 +14,8 @@ from luigi.interface import run as luigi_run
 
 from espo_luigi import SlurmTask, install
 from espo_luigi.driver.board import FILE, board, forget_board
-from espo_luigi.driver.run.run import checked_graph
-from espo_luigi.driver.run.stale import program_words, stale_lines, told_of
+from espo_luigi.driver.run import checked_graph
+from espo_luigi.driver.stale import program_words, stale_lines, told_of
 
 install()
 

@@ -10,10 +10,10 @@ import pytest
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.bundle import Bundling
+from espo_luigi.jobs.bundles import Bundling
 from espo_luigi.jobs.engine import fitted
 from espo_luigi.jobs.lifecycle.submit import bundling_of
 from espo_luigi.jobs.resources import ARRAY, PILOT

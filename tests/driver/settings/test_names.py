@@ -16,9 +16,8 @@ from luigi.configuration import get_config
 from luigi.parameter import UnconsumedParameterWarning
 
 from espo_luigi import install
-from espo_luigi.driver.luigi_glue.install import wrong_setting
-from espo_luigi.driver.settings.espo import espo
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.install import wrong_setting
+from espo_luigi.driver.settings.espo import check_names, espo
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError
 
@@ -28,7 +27,7 @@ STRANGERS = (
     "prometheus redshift resources s3 salesforce scalding simulate snakebite spark task_history task_process_context "
     "webhdfs logging mlflow ml smtp-relay queue cluster"
 )
-CHECK = "from espo_luigi.driver.settings.names import check_names; check_names()"
+CHECK = "from espo_luigi.driver.settings.espo import check_names; check_names()"
 
 
 def refused(**sections: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import luigi
 import pytest
 from luigi.configuration import get_config
 
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources

@@ -13,9 +13,11 @@ import yaml
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
-from espo_luigi.driver.run.run import preview
+from espo_luigi.driver import engines
+from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
 
@@ -23,6 +25,15 @@ class Job(SlurmTask):
     n = luigi.IntParameter(default=1)
     resources_default = Resources(n_workers=2, cpus_per_task=8, memory="32GB", time="1:00:00")
     options_default = {"slurm": dict.fromkeys(("qos", "constraint", "gres", "licenses"), "of the rule")}
+
+
+def test_steps_of_an_allocation_ask_for_no_memory_where_luigi_cfg_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(engines, "LocalEngine", lambda settings, _: made.append(settings.options))
+    monkeypatch.setattr(engines._held, "hold", lambda lock: None)
+    get_config().set("slurm", "memory_resource", "none")
+    engines._allocation_engine()
+    assert slurm.memory_asked(made[0], 2**30) == {}
 
 
 def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
@@ -162,10 +173,10 @@ def test_a_profile_reaches_the_script_as_it_is_written(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("- account", r"expected options, such as 'account: ctb-somebody', not \['account'\]"),
-        ("account: [a, b]", r"account is \['a', 'b'\], expected text or a number"),
-        ("environment: A=1", "environment is 'A=1', expected names with values"),
-        ("extra: {a: {b: 1}}", "extra: a is {'b': '1'}, expected text or a number"),
-        ("exclude: [[n1]]", r"exclude is \['n1'\], expected text"),
+        ("account: [a, b]", r"account = \['a', 'b'\]: expected text or a number"),
+        ("environment: A=1", "environment = A=1: expected names with values"),
+        ("extra: {a: {b: 1}}", r"extra: a = {'b': '1'}: expected text or a number"),
+        ("exclude: [[n1]]", r"exclude = \[\['n1'\]\]: expected text"),
     ],
 )
 def test_a_value_of_another_kind_is_an_error_with_the_profiles_name(tmp_path: Path, text: str, words: str) -> None:

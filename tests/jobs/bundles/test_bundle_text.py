@@ -17,7 +17,8 @@ import pytest
 from throwaway_daemons import eventually
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles.bundle import BundleValues, Bundling, bundled, total_minutes
+from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
+from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
@@ -209,7 +210,7 @@ class Alone:
 def test_each_member_that_ends_is_noted_with_its_exit_code_and_no_more_run_than_may(tmp_path: Path) -> None:
     counted = "echo 1 >> running; sleep 0.4; echo -1 >> running"
     alone = Alone(tmp_path, ["exit 3", "kill -9 $$", *[counted] * 4], Bundling(STEPS, 6, at_once=2))
-    assert alone.start().wait(20) == 0
+    assert alone.start().wait(60) == 0
     assert [alone.end(place) for place in range(6)] == ["7 3", "7 137", *["7 0"] * 4]
     changes = map(int, (tmp_path / "running").read_text().split())
     assert max(itertools.accumulate(changes)) == 2
@@ -218,23 +219,23 @@ def test_each_member_that_ends_is_noted_with_its_exit_code_and_no_more_run_than_
 def test_a_member_whose_claim_is_closed_ends_alone(tmp_path: Path) -> None:
     alone = Alone(tmp_path, ["touch there; exec sleep 60", "until [ -e go ]; do sleep 0.1; done"], Bundling(STEPS, 2))
     process = alone.start()
-    eventually((tmp_path / "there").exists, 10)
+    eventually((tmp_path / "there").exists)
     alone.claim(0).write_text("the driver")
-    eventually(lambda: alone.end(0), 10)
+    eventually(lambda: alone.end(0))
     assert alone.end(0) == f"7 {128 + signal.SIGTERM}"
     assert process.poll() is None and alone.end(1) == ""
     (tmp_path / "go").touch()
-    assert process.wait(10) == 0 and alone.end(1) == "7 0"
+    assert process.wait(60) == 0 and alone.end(1) == "7 0"
 
 
 def test_where_the_whole_bundle_is_stopped_no_member_is_said_to_have_ended(tmp_path: Path) -> None:
     waits = "touch there; exec sleep 60"
     alone = Alone(tmp_path, [waits, waits], Bundling(STEPS, 2))
     process = alone.start()
-    eventually(lambda: all(alone.claim(place).exists() for place in (0, 1)) and (tmp_path / "there").exists(), 10)
+    eventually(lambda: all(alone.claim(place).exists() for place in (0, 1)) and (tmp_path / "there").exists())
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm: to all processes
-    process.wait(10)
+    process.wait(40)
     assert [alone.end(0), alone.end(1)] == ["", ""]
 
 
@@ -266,14 +267,14 @@ def test_a_member_of_a_pilot_whose_claim_is_closed_ends_alone(tmp_path: Path) ->
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     environ = {**os.environ, "SLURM_JOB_ID": "7", "PYTHONPATH": str(Path(__file__).parents[3])}
     pilot = subprocess.Popen([sys.executable, "-c", PILOT_PROGRAM], env=environ, cwd=tmp_path)
-    eventually(lambda: all((tmp_path / f"{place}.there").exists() for place in (0, 1)), 20)
+    eventually(lambda: all((tmp_path / f"{place}.there").exists() for place in (0, 1)))
     claims[0].write_text("the driver")
     end = Path(f"{claims[0]}.end")
-    eventually(end.exists, 10)
+    eventually(end.exists)
     assert end.read_text().strip() == f"7 {128 + signal.SIGTERM}"
     assert pilot.poll() is None and not Path(f"{claims[1]}.end").exists()
     (tmp_path / "go").touch()
-    assert pilot.wait(10) == 0 and Path(f"{claims[1]}.end").read_text().strip() == "7 0"
+    assert pilot.wait(60) == 0 and Path(f"{claims[1]}.end").read_text().strip() == "7 0"
 
 
 CROWDED_PROGRAM = """
@@ -304,6 +305,6 @@ def test_a_pilot_that_may_start_no_process_for_a_moment_loses_no_member(tmp_path
         (tmp_path / name).touch()
     environ = {**os.environ, "SLURM_JOB_ID": "7", "PYTHONPATH": str(Path(__file__).parents[3])}
     program = [sys.executable, "-c", CROWDED_PROGRAM]
-    done = subprocess.run(program, env=environ, cwd=tmp_path, timeout=30, check=False, capture_output=True, text=True)
+    done = subprocess.run(program, env=environ, cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
     assert done.returncode == 0 and "Cannot allocate memory" in done.stderr and "trying again" in done.stderr
     assert [(tmp_path / f"{name}.end").read_text().strip() for name in "abc"] == ["7 0"] * 3

@@ -17,7 +17,7 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.bundles.bundle import KINDS, Bundling
+from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Handle, Outcome, Success

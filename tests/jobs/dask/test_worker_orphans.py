@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from espo_luigi.jobs.dask.jobs import new_name, orphans
+from espo_luigi.jobs.dask import new_name, orphans
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.schedulers.base import Phase, Row
 

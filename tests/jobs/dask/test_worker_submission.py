@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from fake_clock import FakeClock
 
+from espo_luigi.jobs.dask import WorkerJobs, new_name
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, _Keeper
-from espo_luigi.jobs.dask.jobs import WorkerJobs, new_name
 from espo_luigi.jobs.schedulers import slurm, slurm_parse
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands

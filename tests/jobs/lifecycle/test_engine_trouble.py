@@ -7,7 +7,6 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,10 @@ from throwaway_daemons import eventually
 
 from espo_luigi.jobs import retry
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.lifecycle.records import Record
-from espo_luigi.jobs.lifecycle.state import Handle, Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
+from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.jobs.schedulers import slurm
-from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
@@ -86,29 +82,3 @@ def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
     manager = fake.manager()
     manager.detach(timeout=0.0)
     assert "has not ended within 0 s" in caplog.text
-
-
-def test_a_job_of_an_earlier_driver_is_watched_where_its_own_order_has_it_give_signs_of_life(
-    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
-    engine = BatchEngine(slurm, BatchSettings(tmp_path, log_dir=tmp_path, work=("true",)))
-    files, elsewhere = JobFiles.of(tmp_path, "Rule", {}), tmp_path / "jobs" / "Rule" / "old.heartbeat.json"
-    order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), files)
-    replace(order, files=replace(files, heartbeat=elsewhere)).write()
-    store = engine._manager.store
-    task = task_name(tmp_path.name, "Rule", {}, store.salt)
-    store.save(Record(task, "Rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="1"))
-    watched: list[Path] = []
-
-    def submit(order: JobOrder) -> Handle:
-        order.write()
-        watched.extend([order.files.heartbeat, Path(json.loads(files.order.read_text())["files"]["heartbeat"])])
-        handle = Handle(task, order)
-        handle.resolve(Success("1", 1, tmp_path, {}, True))
-        return handle
-
-    monkeypatch.setattr(engine._manager, "submit", submit)
-    engine.run(order)
-    engine.close()
-    assert watched == [elsewhere, elsewhere]

@@ -55,11 +55,11 @@ def test_products_made_twice_are_equal_and_one_byte_is_a_difference(tmp_path: Pa
 def test_what_the_driver_says_of_failures_is_found() -> None:
     said = (
         "2026-01-01 00:00:00 ERROR   espo_luigi: Source n=1: job 7, attempt 1: exception: OSError: no\n"
-        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run: 3 of 12 tasks done, 2 failed:\n"
-        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run:   Source n=1: two lines:\n"
+        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run: 3 of 12 tasks done, 2 failed:\n"
+        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run:   Source n=1: two lines:\n"
         "    EDQUOT\n"
         "  2 more failed alike: Scaled n=1, Scaled n=2\n"
-        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run.run:   Source n=2: EIO\n"
+        "2026-01-01 00:00:01 ERROR   espo_luigi.driver.run:   Source n=2: EIO\n"
     )
     assert [line.split()[-1] for line in failures_in(said)] == ["EDQUOT", "EIO"]
     assert failures_in("0 of 1 tasks done") == []

@@ -352,7 +352,7 @@ def test_a_damaged_record_of_a_job_whose_workers_are_left_stops_no_other_job(fak
     handle = fake.submitted(work.order("a"), manager)
     damage(manager)
     jobs = fake.folder / "jobs"
-    jobs.write_text(f"{jobs.read_text()}9|RUNNING|n1|None|{DAMAGED}.1.workers\n")
+    jobs.write_text(f"{jobs.read_text()}9|RUNNING|n1|None|{DAMAGED}.1.01234567.workers\n")
     fake.eventually(lambda: any("9" in call.split() for call in fake.calls("scancel")))
     fake.finish("a", "1")
     assert isinstance(fake.outcome(handle, 5), Success)

@@ -214,7 +214,7 @@ def test_a_refusal_is_logged_once_until_its_words_change_and_so_is_its_end(
 
 def test_a_permanent_refusal_is_not_tried_again(fake: FakeCluster, work: Work) -> None:
     fake.misbehave("sbatch", "fail sbatch: error: Batch job submission failed: Invalid account or account/partition")
-    outcome = fake.manager(retries=5).submit(work.order("a")).wait(5)
+    outcome = fake.manager(retries=5).submit(work.order("a")).wait(60)
     assert isinstance(outcome, Failure) and "Invalid account" in outcome.message
     assert len(fake.calls("sbatch")) == 1
 
@@ -299,8 +299,8 @@ def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work
 
 
 def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
-    manager = fake.manager()
-    first, second = (manager.submit(work.order(name, retries=3)) for name in "ab")
+    manager = fake.manager(retries=3)
+    first, second = (manager.submit(work.order(name)) for name in "ab")
     fake.eventually(has_id(first))
     fake.eventually(has_id(second))
     manager.cancel(first.order.id)

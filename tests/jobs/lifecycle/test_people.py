@@ -25,7 +25,7 @@ from espo_luigi.jobs.lifecycle.control import cancel_records
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
-from espo_luigi.jobs.local import LocalEngine, LocalSettings
+from espo_luigi.jobs.local import Forks, LocalEngine
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState
 from espo_luigi.jobs.resources import Resources
@@ -259,7 +259,7 @@ def test_the_local_engine_starts_nothing_in_folders_that_are_another_drivers_now
     order = JobOrder("id", "Rule", "m", "Rule", {}, {}, Resources(), JobFiles.of(tmp_path, "Rule", {"n": "1"}))
     held = HeldLocks(lambda _: None, clock := FakeClock())
     held.hold(DriverLock(tmp_path))
-    engine = LocalEngine(LocalSettings(("false",), 2, 2**34), held)
+    engine = LocalEngine(Forks(("false",), 2, 2**34), held)
     taken_over(tmp_path)
     clock.sleep(31)
     with pytest.raises(JobError, match="not started: another driver has taken over"):
@@ -279,7 +279,7 @@ def test_the_local_engine_waits_once_for_a_full_disk_and_then_says_which(
         JobOrder("id", "Rule", "m", "Rule", {"n": n}, {}, Resources(), JobFiles.of(disk, "Rule", {"n": n}))
         for n in "123"
     ]
-    engine, waited = LocalEngine(LocalSettings(("false",), 2, 2**34)), list[list[float]]()
+    engine, waited = LocalEngine(Forks(("false",), 2, 2**34)), list[list[float]]()
 
     def at_once(action: Callable[[], object], seconds: float) -> object:
         return persistently(action, seconds, waited[-1].append)
@@ -442,7 +442,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
     monkeypatch.setenv("PATH", f"{fake.folder / 'bin'}:{os.environ['PATH']}")
 
     def on_lost(_: SecondDriverError) -> None:
-        eventually(lambda: engine._manager.stopping is not None, 20)
+        eventually(lambda: engine._manager.stopping is not None)
         # As the driver does, in the thread that finds out that a folder is another's.
         engine.detach()
 
@@ -450,7 +450,7 @@ def test_a_run_that_is_cancelled_when_its_folder_is_lost_ends_at_once(
     engine = BatchEngine(slurm, settings, HeldLocks(on_lost, clock := FakeClock()))
     taken_over(settings.state_dir)
     clock.sleep(31)
-    stopping = threading.Thread(target=engine.stop, args=("id",), daemon=True)
+    stopping = threading.Thread(target=engine.stop, daemon=True)
     stopping.start()
     stopping.join(20)
     assert not stopping.is_alive() and not engine._manager._thread.is_alive()

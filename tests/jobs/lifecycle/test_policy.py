@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import (
-    CAUSES,
-    WAIT,
-    Action,
-    Cause,
-    Do,
-    decide,
-    next_record,
-    words_of,
-)
+from espo_luigi.jobs.lifecycle.policy import CAUSES, Action, Cause, cause_to_cancel, next_record, step, words_of
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
@@ -49,15 +40,15 @@ SILENT = Seen(answered=False)
 RUNNING, PENDING, LEAVING = seen(Phase.RUNNING), seen(Phase.PENDING), seen(Phase.LEAVING)
 HOPELESS = seen(Phase.PENDING, hopeless=True)
 UNSTARTABLE = seen(Phase.PENDING, hopeless=True, launch_failed=True)
-END, STALLED = Action(Do.END), Action(Do.CANCEL, Cause.STALLED)
 NOTHING, NO_INTENT = Files(), Intent()
 
 
 @dataclass(frozen=True)
 class Known:
-    """A row of `decide`'s table: what is known, what is done then, and after how many seconds; WAIT before."""
+    """A row of `step`'s table: the state, and the action after so many seconds; before, it is WAIT."""
 
-    action: Action
+    state: JobState
+    action: Action = Action.WAIT
     after: float = 0.0
     record: Record = RECORD
     seen: Seen = RUNNING
@@ -65,44 +56,71 @@ class Known:
     intent: Intent = NO_INTENT
 
 
+WAIT, SUCCEED, END, GIVE_UP_NAME, CANCEL = Action
 ROWS = {
-    "its result says success": Known(Action(Do.SUCCEED), files=said("success")),
-    "its result says success, and it has ended": Known(
-        Action(Do.SUCCEED), seen=seen(Phase.COMPLETED), files=said("success")
+    "not submitted": Known(JobState.READY, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()),
+    "a member waits for its turn": Known(JobState.READY, WAIT, 1e6, MEMBER),
+    "handed over": Known(JobState.SUBMITTING, record=WITHOUT_ID, seen=Seen()),
+    "not listed yet": Known(JobState.QUEUED, seen=Seen()),
+    "pends": Known(JobState.QUEUED, WAIT, 1e6, seen=PENDING),
+    "is suspended": Known(JobState.QUEUED, WAIT, 1e6, seen=seen(Phase.SUSPENDED)),
+    "without hope": Known(JobState.QUEUED, CANCEL, PATIENCE.hopeless, seen=HOPELESS),
+    "its node could not start it": Known(JobState.QUEUED, CANCEL, PATIENCE.hopeless, seen=UNSTARTABLE),
+    "stopped by a signal": Known(JobState.QUEUED, WAIT, 1e6, files=said("stopped"), seen=PENDING),
+    "runs without a sign of life": Known(JobState.RUNNING, CANCEL, STALL),
+    "runs, heard later": Known(JobState.RUNNING, CANCEL, STALL + 50, files=Files(heard=EPOCH + 50)),
+    "a member runs without a sign of life": Known(
+        JobState.RUNNING, CANCEL, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)
     ),
-    "it has ended, and has a result": Known(END, seen=seen(Phase.FAILED), files=said("error")),
-    "it has ended": Known(END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
-    "a member has ended": Known(END, PATIENCE.latency_wait, MEMBER, files=Files(exit_code=1, ended=EPOCH)),
-    "a member that shares its job, cancelled": Known(
-        END, PATIENCE.absent_after, replace(MEMBER, ending=Cause.STALLED), intent=Intent(cancelled=EPOCH)
+    "leaves": Known(JobState.RUNNING, WAIT, 1e6, seen=LEAVING),
+    "the scheduler is silent": Known(JobState.RUNNING, WAIT, 1e6, seen=replace(RUNNING, answered=False)),
+    "failure, silent": Known(JobState.QUEUED, END, PATIENCE.latency_wait, seen=SILENT, files=said("error")),
+    "failure, silent, out of memory": Known(JobState.QUEUED, WAIT, 1e6, seen=SILENT, files=said("memory")),
+    "failure, it leaves its node": Known(
+        JobState.RUNNING, END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")
     ),
-    "failure, silent": Known(END, PATIENCE.latency_wait, seen=SILENT, files=said("error")),
-    "failure, silent, out of memory": Known(WAIT, PATIENCE.latency_wait, seen=SILENT, files=said("memory")),
-    "failure, it leaves its node": Known(END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")),
-    "failure, in no answer": Known(END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
-    "failure, still there": Known(STALLED, STALL, files=said("error")),
-    "stopped by a signal": Known(WAIT, 1e6, files=said("stopped"), seen=PENDING),
-    "the scheduler is silent": Known(WAIT, 1e6, seen=replace(RUNNING, answered=False)),
-    "just cancelled": Known(WAIT, PATIENCE.cancel_again - 1, CANCELLED, HOPELESS, intent=Intent(cancelled=EPOCH)),
-    "in no answer, its id unknown": Known(Action(Do.GIVE_UP_NAME), PATIENCE.settle, WITHOUT_ID, MISSING),
-    "in no answer": Known(Action(Do.LOSE), PATIENCE.absent_after, seen=MISSING),
+    "failure, still there": Known(JobState.RUNNING, CANCEL, STALL, files=said("error")),
+    "in no answer": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING),
+    "in no answer, ran": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=replace(RUNNING, missing=EPOCH)),
+    "in no answer, a failure": Known(JobState.MISSING, END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
+    "in no answer, its id unknown": Known(JobState.MISSING, GIVE_UP_NAME, PATIENCE.settle, WITHOUT_ID, MISSING),
+    "in no answer, its id unknown, taken": Known(
+        JobState.MISSING, GIVE_UP_NAME, PATIENCE.absent_after, WITHOUT_ID, MISSING, intent=Intent(accepted=True)
+    ),
     "in no answer, a sign of life": Known(
-        Action(Do.LOSE), PATIENCE.absent_after + 100, seen=MISSING, files=Files(heard=EPOCH + 100)
+        JobState.MISSING, END, PATIENCE.absent_after + 100, seen=MISSING, files=Files(heard=EPOCH + 100)
     ),
     "in no answer, files unreadable": Known(
-        Action(Do.LOSE), PATIENCE.absent_after + 100, seen=MISSING, files=Files(unreadable=EPOCH + 100)
+        JobState.MISSING, END, PATIENCE.absent_after + 100, seen=MISSING, files=Files(unreadable=EPOCH + 100)
     ),
-    "in no answer, a result": Known(END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
-    "in no answer, cancelled": Known(END, PATIENCE.absent_after, CANCELLED, MISSING),
-    "cancelled by a driver, leaves": Known(END, PATIENCE.absent_after, CANCELLED, LEAVING),
-    "leaves": Known(WAIT, 1e6, seen=LEAVING),
-    "pends": Known(WAIT, 1e6, seen=PENDING),
-    "without hope": Known(Action(Do.CANCEL, Cause.HOPELESS), PATIENCE.hopeless, seen=HOPELESS),
-    "its node could not start it": Known(Action(Do.CANCEL, Cause.NODE), PATIENCE.hopeless, seen=UNSTARTABLE),
-    "runs without a sign of life": Known(STALLED, STALL),
-    "runs, heard later": Known(STALLED, STALL + 50, files=Files(heard=EPOCH + 50)),
-    "a member waits for its turn": Known(WAIT, 1e6, MEMBER),
-    "a member runs without a sign of life": Known(STALLED, STALL + 70, MEMBER, files=Files(begun=EPOCH + 70)),
+    "in no answer, a result": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING, files=said("stopped")),
+    "in no answer, cancelled": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, MISSING),
+    "cancelled by a driver, leaves": Known(JobState.CANCELLING, END, PATIENCE.absent_after, CANCELLED, LEAVING),
+    "a member that shares its job, cancelled": Known(
+        JobState.CANCELLING,
+        END,
+        PATIENCE.absent_after,
+        replace(MEMBER, ending=Cause.STALLED),
+        intent=Intent(cancelled=EPOCH),
+    ),
+    "cancelled, and there still": Known(
+        JobState.CANCELLING,
+        CANCEL,
+        PATIENCE.cancel_again,
+        CANCELLED,
+        intent=Intent(cancelled=EPOCH),
+    ),
+    "its result says success": Known(JobState.ENDED, SUCCEED, files=said("success")),
+    "success, and it has ended": Known(JobState.ENDED, SUCCEED, seen=seen(Phase.COMPLETED), files=said("success")),
+    "it has ended, and has a result": Known(JobState.ENDED, END, seen=seen(Phase.FAILED), files=said("error")),
+    "it has ended, and nothing of it ran": Known(JobState.ENDED, END, seen=seen(Phase.FAILED, no_log=True)),
+    "it has ended": Known(JobState.ENDED, END, PATIENCE.latency_wait, seen=seen(Phase.NODE)),
+    "cancelled, and it has ended": Known(
+        JobState.ENDED, END, PATIENCE.latency_wait, CANCELLED, seen=seen(Phase.CANCELLED)
+    ),
+    "a member has ended": Known(
+        JobState.ENDED, END, PATIENCE.latency_wait, MEMBER, files=Files(exit_code=1, ended=EPOCH)
+    ),
 }
 
 
@@ -112,44 +130,27 @@ def job_of(work: Work, known: Known) -> Job:
 
 
 @pytest.mark.parametrize("known", ROWS.values(), ids=ROWS.keys())
-def test_what_is_done_about_a_job_and_not_a_moment_before(work: Work, known: Known) -> None:
+def test_where_a_job_stands_and_what_is_done_not_a_moment_before(work: Work, known: Known) -> None:
     job, due = job_of(work, known), EPOCH + known.after
-    assert decide(job, due, SETTINGS) == known.action
+    assert step(job, due, SETTINGS) == (known.state, known.action)
     if known.after:
-        assert decide(job, due - 1, SETTINGS) == WAIT
+        assert step(job, due - 1, SETTINGS) == (known.state, WAIT)
 
 
-@pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action != WAIT])
+@pytest.mark.parametrize("name", [name for name, known in ROWS.items() if known.after and known.action is not WAIT])
 def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, name: str) -> None:
     job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
     job.watched_since = due
-    assert decide(job, due, SETTINGS) == WAIT
+    assert step(job, due, SETTINGS) == (ROWS[name].state, WAIT)
 
 
-@pytest.mark.parametrize(
-    ("known", "state"),
-    [
-        (Known(WAIT, record=replace(RECORD, state=JobState.READY, job_id=None), seen=Seen()), JobState.READY),
-        (Known(WAIT, record=WITHOUT_ID, seen=Seen()), JobState.SUBMITTING),
-        (Known(WAIT, seen=Seen()), JobState.QUEUED),
-        (Known(WAIT, seen=PENDING), JobState.QUEUED),
-        (Known(WAIT, seen=seen(Phase.SUSPENDED)), JobState.QUEUED),
-        (Known(WAIT, record=MEMBER), JobState.READY),
-        (Known(WAIT, record=MEMBER, files=Files(begun=EPOCH)), JobState.RUNNING),
-        (Known(WAIT), JobState.RUNNING),
-        (Known(WAIT, seen=LEAVING), JobState.RUNNING),
-        (Known(WAIT, seen=replace(RUNNING, missing=EPOCH)), JobState.MISSING),
-        (Known(WAIT, record=CANCELLED), JobState.CANCELLING),
-        (Known(WAIT, record=CANCELLED, seen=seen(Phase.CANCELLED)), JobState.ENDED),
-        (Known(WAIT, files=said("success")), JobState.ENDED),
-    ],
-)
-def test_one_state_follows_from_what_is_known(work: Work, known: Known, state: JobState) -> None:
-    assert job_of(work, known).state is state
+def test_why_a_job_is_cancelled(work: Work) -> None:
+    jobs = [job_of(work, Known(JobState.QUEUED, seen=seen)) for seen in (HOPELESS, UNSTARTABLE, RUNNING)]
+    assert [cause_to_cancel(job) for job in jobs] == [Cause.HOPELESS, Cause.NODE, Cause.STALLED]
 
 
 def test_a_submission_forgets_the_one_before(work: Work) -> None:
-    job = job_of(work, Known(WAIT, seen=MISSING, files=said("error"), intent=Intent(cancelled=EPOCH)))
+    job = job_of(work, Known(JobState.MISSING, seen=MISSING, files=said("error"), intent=Intent(cancelled=EPOCH)))
     job.again(RECORD.next_submission(Cause.LOST), Intent(ready=EPOCH))
     assert (job.seen, job.files, job.intent) == (Seen(), Files(), Intent(ready=EPOCH))
 

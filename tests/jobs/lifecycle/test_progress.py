@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 from job_work import Work
 
+from espo_luigi.jobs.lifecycle.policy import step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Job, Seen
 from espo_luigi.jobs.order import JobState, Standing, at_work, between_beats, done
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Phase, Row
-from espo_luigi.jobs.schedulers.gridengine_parse import phase_of
+from espo_luigi.jobs.schedulers.gridengine import phase_of
+from espo_luigi.jobs.settings import BatchSettings
 
 BEAT = {
     "percent": 43,
@@ -30,7 +32,9 @@ RECORD = Record("a", "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="123
 
 def standing(work: Work, record: Record, row: Row | None = None, beat: Mapping[str, object] | None = None) -> Standing:
     files = Files(beat=json.dumps(beat).encode() if beat else b"")
-    return Job(work.order("a"), record, slurm, seen=Seen(row), files=files).standing()
+    job = Job(work.order("a"), record, slurm, seen=Seen(row), files=files)
+    job.state, _ = step(job, 0.0, BatchSettings())
+    return job.standing()
 
 
 @pytest.mark.parametrize(

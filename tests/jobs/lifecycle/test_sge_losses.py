@@ -46,4 +46,4 @@ def test_a_job_without_a_trace(
     if not accounting:
         commands.lacking.add("qacct")
     row = None if last_seen is None else Row("7", record.name, "", last_seen)
-    assert manager._cause_of_loss(Job(order, record, sge, seen=Seen(row))) is cause
+    assert manager._cause(Job(order, record, sge, seen=Seen(row))) is cause

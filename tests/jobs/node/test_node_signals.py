@@ -135,7 +135,7 @@ def test_a_signal_ends_forks_of_a_job_at_once_even_while_they_start_or_the_job_s
     (tmp_path / "job.py").write_text(FORKS)
     ends = tmp_path / "ends"
     job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), str(ends)]
-    subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
+    subprocess.run(job, check=False, timeout=60, stderr=subprocess.DEVNULL)
     assert ends.read_text() == str([-signal.SIGTERM] * 31)
     assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"
 
@@ -166,7 +166,7 @@ def test_a_signal_stops_a_job_even_if_it_comes_where_python_drops_exceptions(
 ) -> None:
     (tmp_path / "job.py").write_text(IN_A_HOOK)
     job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order), hook]
-    done = subprocess.run(job, check=False, timeout=30, stderr=subprocess.DEVNULL)
+    done = subprocess.run(job, check=False, timeout=60, stderr=subprocess.DEVNULL)
     assert done.returncode == 128 + signal.SIGTERM
     assert json.loads(order.files.result.read_text())["exception"] == "Stopped: stopped by signal 15"
 

@@ -16,7 +16,7 @@ from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.gridengine_parse import parse_usage as parse_qacct
+from espo_luigi.jobs.schedulers.gridengine import parse_usage as parse_qacct
 from espo_luigi.jobs.schedulers.slurm_parse import parse_usage as parse_sacct
 from espo_luigi.report.job_use import accounted
 

@@ -77,7 +77,7 @@ class Job:
         Note(token, "7").write(self.note)
         self.short.write_text(str(short))
         job = self.start()
-        log, _ = job.communicate(timeout=30)
+        log, _ = job.communicate(timeout=60)
         return job.returncode, log
 
     @property
@@ -122,7 +122,7 @@ def test_a_signal_reaches_the_driver_and_the_job_waits_for_its_end(tmp_path: Pat
     while "ready" not in (line := process.stdout.readline()) or "starts" in line:
         assert line
     process.terminate()
-    assert "left the jobs\n" in process.communicate(timeout=30)[0]
+    assert "left the jobs\n" in process.communicate(timeout=60)[0]
     assert (process.returncode, job.requeued) == (143, 1)
 
 
@@ -172,7 +172,7 @@ def test_after_a_restart_the_lock_of_a_driver_on_a_dead_node_is_waited_for(tmp_p
         withdraw(tmp_path, Slurm())
     assert not done.exists()
     os.utime(lock, (time.time() - 1000, time.time() - 1000))
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert (process.returncode, done.exists()) == (0, not cancelled)
 
 

@@ -22,20 +22,18 @@ from espo_luigi.jobs.schedulers.gridengine import (
     accounting,
     arguments,
     environment_script,
+    has_ended,
     log_path,
     log_pattern,
-    render,
-    submit_command,
-)
-from espo_luigi.jobs.schedulers.gridengine_parse import (
-    has_ended,
     parse_qacct,
     parse_qstat,
     phase_of,
     refusal,
+    render,
     says_out_of_memory,
     seconds_of,
     sge_name,
+    submit_command,
     submitted_id,
 )
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name

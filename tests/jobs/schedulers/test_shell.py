@@ -12,7 +12,7 @@ import test_slurm_text
 from test_bundle_text import ARRAY_OF_FOUR, ONE_GPU_EACH, PILOT_OF_FOUR, TWO_TASKS_A_GPU
 
 import espo_luigi
-from espo_luigi.jobs.bundles.bundle import bundled
+from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.driver_job import render_driver

@@ -15,8 +15,8 @@ import luigi.worker
 from luigi.scheduler import DONE, FAILED, PENDING, RUNNING
 from luigi.task import Task
 
-from espo_luigi.driver.luigi_glue.scheduler import PatientScheduler
-from espo_luigi.driver.run.run import Run, named
+from espo_luigi.driver.run import Run, named
+from espo_luigi.driver.scheduler import PatientScheduler
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, Failure, JobInputError, StoppedError
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start

@@ -110,7 +110,11 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
         return found
     done = [rule for rule in found.rules if not rule.is_at_work and rule.done]
     later = [rule for rule in found.rules if not rule.is_at_work and not rule.done]
-    folded = [_folded(title, rules) for title, rules in (("done", done), ("to come", later)) if rules]
+    folded = [
+        f"{title}: {sum(rule.total for rule in rules)} task(s) of {', '.join(rule.name for rule in rules)}"
+        for title, rules in (("done", done), ("to come", later))
+        if rules
+    ]
     found = replace(found, rules=[rule for rule in found.rules if rule.is_at_work], folded=folded)
     while found.height > lines:
         longest = max(TITLES, key=lambda name: len(getattr(found, name)))
@@ -118,10 +122,6 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
             break
         found = replace(found, **{longest: getattr(found, longest)[:-1]})
     return found
-
-
-def _folded(title: str, rules: Sequence[RuleRow]) -> str:
-    return f"{title}: {sum(rule.total for rule in rules)} task(s) of {', '.join(rule.name for rule in rules)}"
 
 
 def summary_line(state: Mapping[str, Any], now: float) -> str:

@@ -1,27 +1,25 @@
-"""Bundles: several tasks of a rule as one submission to Slurm, from the options to the scripts.
+"""Renders a bundle on Slurm: its submission, the script of the job, and that of each member.
 
-There are three kinds. Steps run side by side in a job, each task or group of tasks as a Slurm step. An array has a job
-for each task. A pilot is a job whose process has imported everything, and forks a child for each task. A member's
-script is that of a single job, except for the lines that run its command.
+A member's script is that of a single job, except for the lines that run its command.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, PackOptions, mib
+from espo_luigi.jobs.bundles import BundleText, BundleValues
+from espo_luigi.jobs.resources import ARRAY, MIB, PILOT, STEPS, mib
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
     ScriptValues,
     checked,
-    element_name,
     render_cd,
     render_command,
     render_script,
@@ -31,7 +29,6 @@ from espo_luigi.jobs.schedulers.script import (
 )
 from espo_luigi.jobs.schedulers.slurm import DIRECTIVE, directives, header_lines, memory_asked, sizes
 
-KINDS = (STEPS, ARRAY, PILOT)
 _TASK_LOG = "0.out"
 _CONF = "{}.conf"
 # Options of a step that the engine itself sets.
@@ -44,127 +41,6 @@ _NOTE_END, _STOP_IF_CLOSED, _STEP_MEMBER, _PILOT_MEMBER, _STEPS = (
     Path(__file__).with_name(f"{name}.sh")
     for name in ("note_end", "stop_if_closed", "step_member", "pilot_member", "steps")
 )
-
-
-@dataclass(frozen=True)
-class Bundling:
-    """Options of a bundle: up to `most` tasks, `at_once` at a time (0: all), `per_step` in a step.
-
-    `step_options` are further options of each step.
-    """
-
-    kind: str = STEPS
-    most: int = 1
-    at_once: int = 0
-    per_step: int = 1
-    step_options: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: PackOptions) -> Bundling:
-        """Read the options of a job. Raises SubmissionError for a bad value."""
-        kind = options.bundle or STEPS
-        if kind not in KINDS:
-            raise SubmissionError(f"bundle = {kind}: expected one of {', '.join(KINDS)}")
-        most, at_once = _number("pack", options.pack, 1), _number("pack_at_once", options.pack_at_once, 0)
-        per_step = _number("pack_per_step", options.pack_per_step, 1)
-        if kind != STEPS and (per_step > 1 or options.step_options):
-            raise SubmissionError(f"pack_per_step and step_options are of bundle = steps, not of bundle = {kind}")
-        if per_step > 1 and at_once % per_step:
-            raise SubmissionError(
-                f"pack_at_once = {at_once} is no multiple of pack_per_step = {per_step}: whole steps run at once"
-            )
-        return cls(kind, most, at_once, per_step, options.step_options)
-
-    @property
-    def width(self) -> int:
-        """The number of tasks that run at once in a job."""
-        if self.kind == ARRAY:
-            return 1
-        return min(self.most, self.at_once or (1 if self.kind == PILOT else self.most))
-
-    def of_room(self, jobs: int) -> int:
-        """Return the most tasks of a bundle if only so many `jobs` may be submitted; an array is a job for each."""
-        return min(self.most, jobs) if self.kind == ARRAY else self.most
-
-    def within_node(self, cpus: int, memory: int, most_cpus: int | None, most_memory: int | None) -> Bundling:
-        """Run no more tasks of `cpus` and `memory` at once than a node has room for, if its size is known."""
-        rooms = [most_cpus // cpus] if most_cpus else []
-        rooms += [most_memory // memory] if most_memory else []
-        room = max(min([self.width, *rooms]), 1)
-        if self.kind == ARRAY or room >= self.width:
-            return self
-        # Whole steps.
-        return replace(self, at_once=max(room - room % self.per_step, self.per_step))
-
-
-def _number(name: str, text: str | None, least: int) -> int:
-    if text is None or not text.strip():
-        return least
-    if not re.fullmatch(r"\d{1,5}", text.strip(), re.ASCII) or int(text) < least:
-        raise SubmissionError(f"{name} = {text}: expected a whole number, {least} or more")
-    return int(text)
-
-
-@dataclass(frozen=True)
-class BundleValues:
-    """The values of a bundle's submission: `members`, equal in size, and the paths of their `scripts`.
-
-    `log_pattern` and `time_minutes` are of the job that carries the members. `plan` is the file that a pilot reads, and
-    `pilot` is the pilot's command.
-    """
-
-    name: str
-    bundling: Bundling
-    members: tuple[ScriptValues, ...]
-    scripts: tuple[str, ...]
-    log_pattern: str
-    time_minutes: int
-    plan: str = ""
-    pilot: tuple[str, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """The number of these members that run at once in a job."""
-        return min(self.bundling.width, len(self.members))
-
-    @property
-    def steps(self) -> Sequence[range]:
-        """The places of the members in each step."""
-        size, n = self.bundling.per_step, len(self.members)
-        return [range(first, min(first + size, n)) for first in range(0, n, size)]
-
-    def member_name(self, place: int) -> str:
-        """Return the name in the scheduler's rows of the job that runs a member."""
-        return element_name(self.name, place) if self.bundling.kind == ARRAY else self.name
-
-    def member_id(self, job_id: str, place: int) -> str:
-        """Return the id of the job that runs a member, if the submission was answered with `job_id`."""
-        return f"{job_id}_{place}" if self.bundling.kind == ARRAY else job_id
-
-
-@dataclass(frozen=True)
-class BundleText:
-    """A bundle as text: its `script`, the scripts of its `members`, and further `files` by the suffixes of their names.
-
-    `command` with the script's path submits the bundle.
-    """
-
-    script: str
-    members: tuple[str, ...]
-    command: tuple[str, ...]
-    files: Mapping[str, str]
-
-
-def total_minutes(bundling: Bundling, n: int, minutes: int, cap: int | None) -> int:
-    """Return the time limit of a bundle of `n` tasks of so many minutes each, which take turns if not all fit.
-
-    The limit is at most `cap`, or the time of a single task if that is longer. Tasks that have not begun by then go
-    into a new bundle.
-    """
-    if bundling.kind == ARRAY:
-        return minutes
-    needed = -(-n // min(bundling.width, n)) * minutes
-    return needed if cap is None else max(minutes, min(needed, cap))
 
 
 def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
@@ -182,10 +58,14 @@ def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
         arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
-    script, files = {STEPS: _steps, ARRAY: _array, PILOT: _pilot}[kind](bundle)
+    files: Mapping[str, str] = {}
+    if kind == STEPS:
+        script, files = _render_steps(bundle)
+    else:
+        script = (_render_array if kind == ARRAY else _render_pilot)(bundle)
     return BundleText(
         script="\n".join(["#!/bin/bash", *header_lines(arguments)]) + "\n\n" + script,
-        members=tuple(_member(values, kind) for values in bundle.members),
+        members=tuple(_render_member(values, kind) for values in bundle.members),
         command=("sbatch", "--parsable", *arguments),
         files=files,
     )
@@ -195,7 +75,7 @@ def _sized(bundle: BundleValues) -> ScriptValues:
     """Return the values of the job that carries the members, with room for those that run at once."""
     member, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
     options: Any = member.options
-    gres = getattr(options, "gres", None)
+    gres = _gres(member)
     whole = replace(member, name=bundle.name, log_pattern=bundle.log_pattern, time_minutes=bundle.time_minutes)
     if kind == STEPS and gres and "overlap" not in bundle.bundling.step_options:
         at_once = -(-width // bundle.bundling.per_step)
@@ -210,6 +90,10 @@ def _memory_bytes(values: ScriptValues) -> int:
     return mib(values.memory_bytes) * MIB
 
 
+def _gres(values: ScriptValues) -> str | None:
+    return getattr(values.options, "gres", None)
+
+
 def _times(gres: str, n: int) -> str:
     name, _, count = gres.rpartition(":")
     if name and count.isdigit():
@@ -219,7 +103,7 @@ def _times(gres: str, n: int) -> str:
     return f"{gres}:{n}"
 
 
-def _member(values: ScriptValues, kind: str) -> str:
+def _render_member(values: ScriptValues, kind: str) -> str:
     """Return the script of a member, which claims its work by itself."""
     if kind == ARRAY:
         return render_script(values, (), '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"')
@@ -236,24 +120,23 @@ def _member(values: ScriptValues, kind: str) -> str:
     return render_script(bare, (), "$SLURM_JOB_ID", [sizes, stop], lambda _: shell_text(_PILOT_MEMBER))
 
 
-def _pilot(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
-    """Return bash that starts the pilot."""
+def _render_pilot(bundle: BundleValues) -> str:
+    """Return bash that starts the pilot, which forks a child for each member."""
     member = bundle.members[0]
     parts = [
         *("\n".join(lines) for lines in [rendered_environment(member.options)] if lines),
         *rendered_setup(member.options),
         f"{render_cd(member.workdir)}\nexec {render_command(bundle.pilot)}",
     ]
-    return "\n\n".join(parts) + "\n", {}
+    return "\n\n".join(parts) + "\n"
 
 
-def _array(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
+def _render_array(bundle: BundleValues) -> str:
     scripts = "\n".join(f"    {shlex.quote(checked('script', path))}" for path in bundle.scripts)
-    return f'members=(\n{scripts}\n)\nexec bash -- "${{members[SLURM_ARRAY_TASK_ID]}}"\n', {}
+    return f'members=(\n{scripts}\n)\nexec bash -- "${{members[SLURM_ARRAY_TASK_ID]}}"\n'
 
 
-def _steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
-    """Return bash that runs the steps, and the tables of tasks for srun by the suffixes of their files."""
+def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
     at_once = -(-bundle.width // bundle.bundling.per_step)
     starts, files = [], {}
     for place, members in enumerate(bundle.steps):
@@ -268,7 +151,7 @@ def _steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
 def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
     """Return the options of a step's srun, and the command of the step."""
     first, packing = bundle.members[members[0]], bundle.bundling
-    memory, gres = _memory_bytes(first) * len(members), getattr(first.options, "gres", None)
+    memory, gres = _memory_bytes(first) * len(members), _gres(first)
     options = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
         *sizes(

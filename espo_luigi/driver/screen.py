@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espo_luigi.driver.display.status import (
+from espo_luigi.driver.status import (
     PENDING,
     RUNNING,
     SHOWN_FAILURES,

@@ -18,8 +18,8 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -29,7 +29,7 @@ from luigi.rpc import RemoteScheduler, RPCError, _urljoin
 from luigi.scheduler import DISABLED, DONE, FAILED, PENDING, RUNNING, SimpleTaskState
 from luigi.scheduler import Task as Entry
 
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.errors import SubmissionError
 
 
@@ -42,7 +42,8 @@ class ReadyTasks(SimpleTaskState):
         self._ready: list[tuple[float, float, str]] = []
         # By dependency: the tasks that wait for it, with their other dependencies. A task waits for only one at a time.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
-        self._shown: list[Entry] | None = None
+        # If it is not None, nothing but these is seen.
+        self.shown: list[Entry] | None = None
         self.scratch: Scratch | None = None
         # The tasks that only wait for room on scratch, by group.
         self._set_aside: dict[str, list[str]] = defaultdict(list)
@@ -87,7 +88,10 @@ class ReadyTasks(SimpleTaskState):
                 if not is_first:
                     self.look_at(task_id)
                 elif self.scratch is not None:
-                    self._put_aside(self.scratch.group_of(task_id), task_id)
+                    group = self.scratch.group_of(task_id)
+                    if group not in self._set_aside:
+                        logger.info("%s waits for room on scratch ([espo] scratch_limit)", group)
+                    self._set_aside[group].append(task_id)
             else:
                 heapq.heappop(self._ready)
         return []
@@ -96,31 +100,17 @@ class ReadyTasks(SimpleTaskState):
         """Return whether scratch space has room for a task's group."""
         return self.scratch is None or self.scratch.admits(self.scratch.group_of(task_id))
 
-    def _put_aside(self, group: str, task_id: str) -> None:
-        if group not in self._set_aside:
-            logger.info("%s waits for room on scratch ([espo] scratch_limit)", group)
-        self._set_aside[group].append(task_id)
-
     def _take_up_again(self) -> None:
         """Queue the tasks of the groups that have room by now."""
         for group in [group for group in self._set_aside if self.scratch is None or self.scratch.admits(group)]:
             for task_id in self._set_aside.pop(group):
                 self.look_at(task_id)
 
-    @contextmanager
-    def showing(self, tasks: list[Entry]) -> Iterator[None]:
-        """Let nothing but `tasks` be seen."""
-        self._shown = tasks
-        try:
-            yield
-        finally:
-            self._shown = None
-
     def get_active_tasks_by_status(self, *statuses: str) -> Iterable[Entry]:
         """Return the shown tasks in any of `statuses`."""
-        if self._shown is None:
+        if self.shown is None:
             return super().get_active_tasks_by_status(*statuses)
-        return (task for task in self._shown if task.status in statuses)
+        return (task for task in self.shown if task.status in statuses)
 
     def _is_done(self, task_id: str) -> bool:
         task = self.get_task(task_id)
@@ -170,8 +160,11 @@ class LinearScheduler(luigi.scheduler.Scheduler):
         first = self._state.first(worker)
         if not first and not current_tasks:
             return super().get_work(**asked)  # the end: its answer has to count those that are left
-        with self._state.showing(first):
+        self._state.shown = first
+        try:
             return super().get_work(**asked)
+        finally:
+            self._state.shown = None
 
     def start_within(self, scratch: Scratch | None) -> None:
         """Start the tasks of a group only once scratch space has room for the group."""
@@ -210,23 +203,14 @@ _NOTHING = json.dumps({"response": None})
 _PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):  # a name
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
 def _ask_without_proxy_if_loopback(host: str) -> None:
     """Have this process and its children reach a loopback host directly: a proxy would look on its own machine."""
-    if _is_loopback(host) and not proxy_bypass(host):
+    is_loopback = host == "localhost"
+    with suppress(ValueError):  # a name
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    if is_loopback and not proxy_bypass(host):
         known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         os.environ["no_proxy"] = ",".join(filter(None, [known, host]))
-
-
-def _proxy_variable(url: str, host: str) -> str:
-    """Return the environment variable of the proxy that is asked for `url`, or an empty text."""
-    scheme = urlsplit(url).scheme
-    return f"{scheme}_proxy" if scheme in getproxies() and not proxy_bypass(host) else ""
 
 
 class PatientScheduler(RemoteScheduler):
@@ -262,8 +246,8 @@ class PatientScheduler(RemoteScheduler):
         while cause.__context__ is not None:  # requests wraps the system's words three times
             cause = cause.__context__
         silent = f"luigid at {self._url} does not answer ({cause})"
-        if proxy := _proxy_variable(self._url, self._host):
-            silent += f"; {proxy} is set, and {self._host} is not in no_proxy, so that a proxy is asked for it"
+        if (scheme := urlsplit(self._url).scheme) in getproxies() and not proxy_bypass(self._host):
+            silent += f"; {scheme}_proxy is set, and {self._host} is not in no_proxy, so that a proxy is asked for it"
         remedy = "start luigid, correct --scheduler-url ([core] default-scheduler-url), or give --local-scheduler"
         self._in_vain += 1
         if self._in_vain >= self._rpc_retry_attempts:

@@ -11,14 +11,15 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from espo_luigi.driver.settings.espo import settings
-from espo_luigi.driver.settings.profile import parsed
+from espo_luigi.driver.settings.espo import parsed, settings
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import render_size
 
 try:
     from dask.utils import parse_bytes
-except ValueError as unreadable:  # a file of the user's own settings of Dask
+except ValueError as unreadable:
+    if not str(unreadable).startswith("A dask config file"):  # of the user's own
+        raise
     said = f"Nothing was started: {' '.join(str(unreadable).split())}: correct or remove that file, which all jobs read"
     # Luigi's command, which imports the module of tasks, would show a traceback.
     raise (SystemExit if "luigi.cmdline" in sys.modules else ConfigurationError)(said) from None

@@ -13,7 +13,7 @@ from typing import Any
 
 from luigi.task import Task
 
-from espo_luigi.driver.run.run import Graph, pending_in
+from espo_luigi.driver.run import Graph, pending_in
 from espo_luigi.driver.task import SlurmTask
 
 # How a run is told to make stale outputs again: by an option, or in luigi.cfg.

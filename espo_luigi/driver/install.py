@@ -18,13 +18,12 @@ from luigi.configuration import get_config
 from luigi.parameter import ParameterException, UnconsumedParameterWarning
 from luigi.task_register import Register, TaskClassException
 
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler, PatientScheduler
-from espo_luigi.driver.luigi_glue.worker import EspoWorker
-from espo_luigi.driver.run.run import preview
-from espo_luigi.driver.settings.espo import choices_of, expected_of
-from espo_luigi.driver.settings.names import wrong_reference
+from espo_luigi.driver.run import preview
+from espo_luigi.driver.scheduler import LinearScheduler, PatientScheduler
+from espo_luigi.driver.settings.espo import wrong_value
 from espo_luigi.driver.settings.sections import SECTIONS
-from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text, nearest
+from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.errors import ParameterError, ProcessLimitError, log_as_text
 from espo_luigi.files import ready_standard_streams
 from espo_luigi.jobs.settings import BatchSettings
 
@@ -128,20 +127,14 @@ def wrong_setting(error: Exception) -> str:
     """Return which key of luigi.cfg has a value that Luigi cannot read, and why; nothing of any other error."""
     for cause in (error, error.__cause__):
         if isinstance(cause, InterpolationError):
-            return f"luigi.cfg, {wrong_reference(cause)}"
+            return f"luigi.cfg, {wrong_value(cause.section, cause.option)}"
     where = re.search(r"^(\w+): Error when parsing the default value of '(\w+)'$", _without_arguments(error))
     if not where:
         return ""
     family, name = where[1], where[2]
-    got = get_config().get(family, name, "")
-    if not got or got not in str(error.__cause__):
-        return f"--{family}-{name.replace('_', '-')}: {error.__cause__}"
     parameter = dict(Register.get_task_cls(family).get_params())[name]
-    choices = choices_of(parameter)
-    said = f"{got!r} is not one of: {', '.join(choices)}{nearest(got, choices)}" if choices else f"{error.__cause__}"
-    if isinstance(parameter, luigi.IntParameter):
-        said = f"got {got!r}, expected {expected_of(parameter)}"
-    return f"luigi.cfg, [{family}] {name}: {said}"
+    told = wrong_value(family, name, parameter) if get_config().has_option(family, name) else ""
+    return f"luigi.cfg, {told}" if told else f"--{family}-{name.replace('_', '-')}: {error.__cause__}"
 
 
 def _without_arguments(error: Exception) -> str:

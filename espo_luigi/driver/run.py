@@ -12,10 +12,10 @@ from dataclasses import replace
 from luigi.task import Task, flatten
 
 from espo_luigi.driver.board import board
-from espo_luigi.driver.display.status import by_their_cause
-from espo_luigi.driver.run.scratch import Scratch
+from espo_luigi.driver.scratch import Scratch
 from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.status import by_their_cause
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, Failure, SubmissionError
 from espo_luigi.jobs import engine as batch
@@ -66,12 +66,8 @@ def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph
     return graph
 
 
-def _is_missing(task: Task) -> bool:
-    return not task.complete()
-
-
 def pending_in(
-    ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = _is_missing
+    ends: Iterable[Task], graph: Graph, is_wanted: Callable[[Task], bool] = lambda task: not task.complete()
 ) -> tuple[set[str], set[str]]:
     """Return the tasks that a run would do, and those that it checks; the needs of a complete task are not checked."""
     pending: set[str] = set()
@@ -108,7 +104,7 @@ class Run:
         self._graph: Graph = {}
         self._open: set[str] = set()
         self._failed: set[str] = set()
-        # Tasks such as `All`, which are no jobs, count neither as planned nor as done.
+        # Tasks such as `All`, which are no jobs, count neither as expected nor as done.
         self._jobs: set[str] = set()
         self._done: set[str] = set()
         self._put_back: Counter[str] = Counter()
@@ -163,7 +159,7 @@ class Run:
 
     @property
     def graph(self) -> Graph:
-        """All tasks below those that were asked for, as they were planned."""
+        """All tasks below those that were asked for, as they were added."""
         return self._graph
 
     def has_failed(self, task_id: str) -> bool:
@@ -176,7 +172,7 @@ class Run:
             left = self._open | self._failed
             return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
 
-    def planned(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
+    def add(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add a root, its graph, and its pending tasks, each with whether it can run."""
         tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
         board().expect(named(root), settings().engine, (one for one in tasks if one[0] in pending))
@@ -185,7 +181,7 @@ class Run:
             self._roots[root.task_id] = root
             self._graph |= graph
 
-    def planned_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
+    def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add tasks that run again, because an output was missing when a task was to use it."""
         with self._lock:
             self._expect(graph, pending)
@@ -233,7 +229,7 @@ class Run:
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def delete_left_over(self) -> None:
-        """Delete the outputs that a killed run has left and no task needs; called once all roots are planned."""
+        """Delete the outputs that a killed run has left and no task needs; called once all roots are added."""
         if self.covers_everything:
             self._delete_temporary(self.left_over())
 

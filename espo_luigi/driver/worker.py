@@ -8,7 +8,7 @@ import logging
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,17 +23,16 @@ from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.luigi_glue.scheduler import LinearScheduler
-from espo_luigi.driver.luigi_glue.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
-from espo_luigi.driver.run.run import Graph, Run, checked_graph, places_of
-from espo_luigi.driver.run.scratch import scratch_limit
-from espo_luigi.driver.run.stale import stale_lines, told_of
-from espo_luigi.driver.settings.espo import settings, state_dir
-from espo_luigi.driver.settings.names import check_names
+from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.scheduler import LinearScheduler
+from espo_luigi.driver.scratch import scratch_limit
+from espo_luigi.driver.settings.espo import check_names, settings, state_dir
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
+from espo_luigi.driver.stale import stale_lines, told_of
 from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
 from espo_luigi.driver.task_classes import has_job
+from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
 from espo_luigi.jobs.accounts import measured_since, read_accounts, submissions
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -104,10 +103,10 @@ class EspoWorker(luigi.worker.Worker):
         if self._is_running:  # needs that were missing when a task began, or that it asked for late
             with self._announcing_what_is_known():
                 succeeded = super().add(task)
-            self._run_of_tasks.planned_again(graph, self._announced_pending(known))
+            self._run_of_tasks.add_again(graph, self._announced_pending(known))
         else:
             succeeded = super().add(task, multiprocess, processes)
-            self._run_of_tasks.planned(task, graph, self._announced_pending(known))
+            self._run_of_tasks.add(task, graph, self._announced_pending(known))
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:
@@ -183,7 +182,10 @@ class EspoWorker(luigi.worker.Worker):
             # After a scheduler's own "disabled", it takes "pending" only from a worker that has sent "disabled".
             self._scheduler.add_task(worker=self._id, task_id=task_id, status=DISABLED)
         if keywords.get("params"):
-            keywords["params"] = _shown(self._scheduled_tasks[task_id], keywords["params"])
+            # With all parameters, its page's command to run a task again would fill a screen.
+            visibilities = self._scheduled_tasks[task_id]._get_param_visibilities()
+            shown = [name for name in keywords["params"] if visibilities.get(name) == ParameterVisibility.PUBLIC]
+            keywords["params"] = {name: keywords["params"][name] for name in shown}
         super()._add_task(*arguments, **keywords)
 
     def _get_work(self) -> Any:
@@ -283,13 +285,9 @@ class EspoWorker(luigi.worker.Worker):
     def _say_how_many_at_once(self) -> None:
         section = SECTIONS.get(settings().engine)
         if section is not None and section().max_jobs > self.worker_processes:
-            logger.info(
-                "[core] workers = %d is below [%s] max_jobs = %d: no more than %d job(s) are submitted at once",
-                self.worker_processes,
-                section.__name__,
-                section().max_jobs,
-                self.worker_processes,
-            )
+            below = f"[core] workers = {self.worker_processes} is below [{section.__name__}] max_jobs"
+            most = f"no more than {self.worker_processes} job(s) are submitted at once"
+            logger.info("%s = %d: %s", below, section().max_jobs, most)
 
     def _delete_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:
@@ -332,7 +330,10 @@ class EspoWorker(luigi.worker.Worker):
         close_engines(detach=detaching)
         tell_the_end()
         if isinstance(error, KeyboardInterrupt):
-            _say_stopped(error)
+            signum = signal.Signals(error.args[0]) if isinstance(error, Terminated) else signal.SIGINT
+            logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
+            if CmdlineParser.get_instance() is not None:  # Luigi's command runs it
+                end_quietly(error)
         return False
 
     def _generate_worker_id(self, worker_info: Any) -> str:
@@ -351,17 +352,3 @@ class EspoWorker(luigi.worker.Worker):
             check_unfulfilled_deps=self._config.check_unfulfilled_deps,
             check_complete_on_run=self._config.check_complete_on_run,
         )
-
-
-def _shown(task: Task, params: Mapping[str, str]) -> dict[str, str]:
-    """The parameters that luigid's page shows: with all, its command to run a task again would fill a screen."""
-    visibilities = task._get_param_visibilities()
-    return {name: text for name, text in params.items() if visibilities.get(name) == ParameterVisibility.PUBLIC}
-
-
-def _say_stopped(interrupt: KeyboardInterrupt) -> None:
-    """Log that the run was stopped; where Luigi's command runs it, end that without a traceback."""
-    signum = signal.Signals(interrupt.args[0]) if isinstance(interrupt, Terminated) else signal.SIGINT
-    logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
-    if CmdlineParser.get_instance() is not None:
-        end_quietly(interrupt)

@@ -17,11 +17,11 @@ from luigi.configuration import get_config
 from luigi.task import Task
 
 from espo_luigi.driver.board import read_state
-from espo_luigi.driver.display.live import status_lines
-from espo_luigi.driver.display.status import duration, failures_in, is_alive
-from espo_luigi.driver.run.run import scheduler_name
-from espo_luigi.driver.run.stale import stale_lines
+from espo_luigi.driver.run import scheduler_name
+from espo_luigi.driver.screen import status_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
+from espo_luigi.driver.stale import stale_lines
+from espo_luigi.driver.status import duration, failures_in, is_alive
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, JobError, ParameterError
 from espo_luigi.files import age_of, parse_json, process_start, read_bytes, read_json
@@ -175,8 +175,8 @@ def is_beating(files: JobFiles) -> bool:
     return silent < max(_SILENT_SECONDS, _SILENT_BEATS * float(order.get("beat_seconds", 0.0)))
 
 
-class Stand(enum.StrEnum):
-    """The states of a task; `TaskState` defines them."""
+class TaskState(enum.StrEnum):
+    """The states of a task; `TaskStatus` defines them."""
 
     COMPLETE = "complete"
     STALE = "stale"
@@ -188,10 +188,10 @@ class Stand(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class TaskState:
+class TaskStatus:
     """How a task stands, and why.
 
-    | `stand` | what holds | in a plan |
+    | `state` | what holds | in a plan |
     |---|---|---|
     | COMPLETE | `task.complete()`: all kept outputs are there, made together | done |
     | STALE | complete, and `changed` names the settings, raw files or inputs that have changed since | done |
@@ -205,7 +205,7 @@ class TaskState:
     is not complete.
     """
 
-    stand: Stand = Stand.COMPLETE
+    state: TaskState = TaskState.COMPLETE
     why: str = ""
     changed: tuple[str, ...] = ()
     job: JobState | None = None
@@ -216,7 +216,7 @@ class TaskState:
     @property
     def in_plan(self) -> str:
         """The word for it in a plan: "done", "to run" or "blocked"."""
-        return {Stand.COMPLETE: DONE, Stand.STALE: DONE, Stand.BLOCKED: BLOCKED}.get(self.stand, RUN)
+        return {TaskState.COMPLETE: DONE, TaskState.STALE: DONE, TaskState.BLOCKED: BLOCKED}.get(self.state, RUN)
 
 
 class TaskStates:
@@ -225,7 +225,7 @@ class TaskStates:
     def __init__(self) -> None:
         self.run = read_state(Path(settings().workdir).absolute())
         self._complete: dict[str, bool] = {}
-        self._states: dict[str, TaskState] = {}
+        self._states: dict[str, TaskStatus] = {}
 
     def is_complete(self, task: Task) -> bool:
         """Return whether a task is complete."""
@@ -233,38 +233,38 @@ class TaskStates:
             self._complete[task.task_id] = task.complete()
         return self._complete[task.task_id]
 
-    def of(self, task: SlurmTask) -> TaskState:
+    def of(self, task: SlurmTask) -> TaskStatus:
         """Return how a task stands, by its outputs and its job's files: COMPLETE, RUNNING, FAILED or READY."""
         if self.is_complete(task):
-            return TaskState()
+            return TaskStatus()
         if task.task_id not in self._states:
             self._states[task.task_id] = self._of_job(task)
         return self._states[task.task_id]
 
-    def closely(self, task: SlurmTask) -> TaskState:
+    def closely(self, task: SlurmTask) -> TaskStatus:
         """Return the same after a closer look, at settings, files and needs: also STALE, BLOCKED or TO_COME."""
         found = self.of(task)
-        if found.stand is Stand.COMPLETE and (changed := tuple(task.stale())):
-            return TaskState(Stand.STALE, changed=changed)
-        if found.stand is not Stand.READY:
+        if found.state is TaskState.COMPLETE and (changed := tuple(task.stale())):
+            return TaskStatus(TaskState.STALE, changed=changed)
+        if found.state is not TaskState.READY:
             return found
         if problem := problem_of(task) or _missing_files(task):
-            return replace(found, stand=Stand.BLOCKED, why=problem)
-        return found if all(map(self.is_complete, task.deps())) else replace(found, stand=Stand.TO_COME)
+            return replace(found, state=TaskState.BLOCKED, why=problem)
+        return found if all(map(self.is_complete, task.deps())) else replace(found, state=TaskState.TO_COME)
 
-    def _of_job(self, task: SlurmTask) -> TaskState:
+    def _of_job(self, task: SlurmTask) -> TaskStatus:
         trace = trace_of(task.get_task_family(), task.wildcards)
         if trace.is_alive:
-            return TaskState(Stand.RUNNING, job=JobState.RUNNING, trace=trace)
+            return TaskStatus(TaskState.RUNNING, job=JobState.RUNNING, trace=trace)
         if trace.record is not None and trace.record.is_out:
-            return TaskState(Stand.RUNNING, job=trace.record.state, trace=trace)
+            return TaskStatus(TaskState.RUNNING, job=trace.record.state, trace=trace)
         by_driver = failures_in(self.run).get(task.task_id)
         reported = by_driver.words if by_driver else ""
         stopped = self._was_stopped(trace)
         is_planned = trace.record is not None and trace.record.state is JobState.READY
         if not is_planned and (failure := reported if stopped else self._failure(trace, reported)):
-            return TaskState(Stand.FAILED, failure, cause=_cause(trace.record), trace=trace)
-        return TaskState(Stand.READY, STOPPED if stopped else "", trace=trace)
+            return TaskStatus(TaskState.FAILED, failure, cause=_cause(trace.record), trace=trace)
+        return TaskStatus(TaskState.READY, STOPPED if stopped else "", trace=trace)
 
     def _failure(self, trace: Trace, reported: str) -> str:
         """Return how a job failed that was not stopped, empty if it did not; `reported` are its driver's words."""

@@ -82,22 +82,22 @@ class Bundles:
         if self.is_needed(record):
             return
         name = array_of(record.bundle)
-        plan = self._plan_path(name)
+        listing = self._listing_path(name)
         for member, record in self._members(name):
             end_path(self._store.claim_path(member)).unlink(missing_ok=True)
             if record.name == member and record.state is JobState.SUCCEEDED:
                 self._store.forget_files(member)
-        for path in plan.parent.glob(f"{name}.*"):
+        for path in listing.parent.glob(f"{name}.*"):
             path.unlink(missing_ok=True)
 
     def _members(self, name: str) -> Iterator[tuple[str, Record]]:
         """Yield the names of the members' submissions, each with its task's record."""
-        for member in (read_object(self._plan_path(name)) or {"members": []})["members"]:
+        for member in (read_object(self._listing_path(name)) or {"members": []})["members"]:
             record = self._store.load(member["name"].rpartition(".")[0])
             if record is not None:
                 yield member["name"], record
 
-    def _plan_path(self, name: str) -> Path:
+    def _listing_path(self, name: str) -> Path:
         return self._store.script_path(name).with_suffix(".json")
 
 

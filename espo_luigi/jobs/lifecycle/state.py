@@ -17,7 +17,7 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.order import JobOrder, JobState, ResultWord, Standing, at_work, end_of_log, listed
+from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, listed
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Job:
     order: JobOrder
     record: Record
     scheduler: Scheduler
-    tell: Callable[[Standing], None] = lambda standing: None
+    tell: Callable[[Progress], None] = lambda progress: None
     adopted: bool = False  # an earlier driver wrote its order, maybe under another configuration, and submitted it
     seen: Seen = field(default_factory=Seen)
     files: Files = field(default_factory=Files)
@@ -253,9 +253,9 @@ class Job:
 
     def report(self, drained: str = "") -> None:
         """Tell where the job stands; `drained` says which nodes the scheduler took out of use."""
-        self.tell(self.standing(drained))
+        self.tell(self.progress(drained))
 
-    def standing(self, drained: str = "") -> Standing:
+    def progress(self, drained: str = "") -> Progress:
         """Where the job stands, for people."""
         row, record = self.row, self.record
         again = f"attempt {record.attempt}" if record.attempt > 1 else ""
@@ -265,9 +265,9 @@ class Job:
         facts: dict[str, Any] = {"state": self.state, "job_id": job_id, "attempt": record.attempt, "node": self.node}
         if row is None:
             word = "waiting to be submitted" if record.state is JobState.READY else record.state
-            return Standing(listed(word, place, again), **facts)
+            return Progress(listed(word, place, again), **facts)
         if self.waits_its_turn:
-            return Standing(listed("waiting in its bundle", place, again), **facts)
+            return Progress(listed("waiting in its bundle", place, again), **facts)
         in_words = self.scheduler.in_words(row.reason) if row.reason else ""
         # A reason without words of its own, such as Grid Engine's, is told with the scheduler's state.
         facts |= {"reason": row.reason if in_words or not row.reason else f"{row.state}: {row.reason}"}
@@ -277,7 +277,7 @@ class Job:
         pends = row.phase is Phase.PENDING
         why = [in_words, drained] if pends else []
         words = "\n".join(filter(None, why))
-        return Standing(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
+        return Progress(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
 
 
 @dataclass(frozen=True)
@@ -295,13 +295,13 @@ Outcome = Success | Failure
 
 
 class Handle:
-    """Any thread's view of an order that the manager has; its thread writes `standing` and `outcome`."""
+    """Any thread's view of an order that the manager has; its thread writes `progress` and `outcome`."""
 
     def __init__(self, task: str, order: JobOrder) -> None:
         self.task = task
         self.order = order
         self.outcome: Outcome | None = None
-        self.standing = Standing("waiting")
+        self.progress = Progress("waiting")
         self._done = threading.Event()
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
@@ -314,12 +314,12 @@ class Handle:
         self.outcome = outcome
         self._done.set()
 
-    def report(self, standing: Standing) -> None:
+    def report(self, progress: Progress) -> None:
         """Tell the order's listener where the job stands, if that changed."""
-        if standing == self.standing:
+        if progress == self.progress:
             return
-        self.standing = standing
+        self.progress = progress
         try:
-            self.order.on_progress(standing)
+            self.order.on_progress(progress)
         except Exception:  # the listener's error must not stop other jobs
             logger.exception("the progress listener of %s failed", self.task)

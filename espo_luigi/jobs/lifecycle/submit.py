@@ -255,8 +255,8 @@ class Submitter:
         planned = [self._asking(job.order, job.record) for job in jobs]
         bundle = self._bundle_values(name, orders, planned)
         text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
-        common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
-        common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
+        common = {path: text.script, Path(bundle.listing): json.dumps(_listing(bundle, orders))}
+        common |= {Path(f"{bundle.listing}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
         names = [bundle.member_name(place) for place in range(len(jobs))]
         records = tuple(
@@ -266,7 +266,7 @@ class Submitter:
         return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
     def _bundle_values(self, name: str, orders: Sequence[JobOrder], records: Sequence[Record]) -> BundleValues:
-        first, plan = orders[0], str(self._store.script_path(name).with_suffix(".json"))
+        first, listing = orders[0], str(self._store.script_path(name).with_suffix(".json"))
         bundling = bundling_of(first, self.settings)
         patterns = self._log_patterns(orders)
         members = [
@@ -283,8 +283,8 @@ class Submitter:
             scripts=tuple(str(self._store.script_path(record.name)) for record in records),
             log_pattern=patterns[0] if bundling.kind == ARRAY else whole,
             time_minutes=minutes,
-            plan=plan,
-            pilot=(*self._command(first), "--pilot", plan, *modules) if bundling.kind == PILOT else (),
+            listing=listing,
+            pilot=(*self._command(first), "--pilot", listing, *modules) if bundling.kind == PILOT else (),
         )
 
     def _log_pattern(self, order: JobOrder, *bundle_and_task: Any) -> str:
@@ -305,7 +305,7 @@ class Submitter:
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
     def _command(self, order: JobOrder) -> tuple[str, ...]:
-        """The command that an order's file, or ``--pilot`` and a bundle's plan, follows."""
+        """The command that an order's file, or ``--pilot`` and a bundle's listing, follows."""
         driver_python, *work = self.settings.work
         return order.options.python or driver_python, *work
 
@@ -444,7 +444,7 @@ def _is_free(job: Job, now: float) -> bool:
     return not job.intent.alone and job.trouble_since is None and job.intent.not_before <= now
 
 
-def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
+def _listing(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
     """The members of a bundle, as its pilot reads them."""
     members = [
         {

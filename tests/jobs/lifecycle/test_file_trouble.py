@@ -70,7 +70,7 @@ def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
     faults.begin(number)
     for handle in handles:
         name = handle.order.id
-        fake.finish(name, str(handle.standing.job_id))
+        fake.finish(name, str(handle.progress.job_id))
     fake.clock.go_on(5)
     faults.end()
     outcomes = [fake.outcome(handle, 20) for handle in handles]
@@ -133,7 +133,7 @@ def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, 
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
     faults.end()
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     record = manager.store.load(handle.task)
     assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
 
@@ -207,11 +207,11 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 ) -> None:
     handle = fake.submitted(work.order("a"), retries=1)
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.standing.state == "running")
+    fake.eventually(lambda: handle.progress.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
     fake.set_state("FAILED")
     ended = fake.clock.now()
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.after_trouble + 10)
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.after_trouble + 10)
     assert fake.clock.now() - ended >= PATIENCE.after_trouble
     assert "--exclude=n1" in fake.calls("sbatch")[1].split()
     fake.finish("a", "2", outcome="files", exception="OSError: [Errno 28] No space left on device")

@@ -322,6 +322,16 @@ def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: 
     assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
 
 
+def test_a_request_that_comes_after_the_end_has_its_outcome_at_once(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    before = fake.submitted(work.order("a"), manager)
+    manager.cancel_all()
+    after = manager.submit(work.order("b"))
+    outcomes = [handle.wait(0) for handle in (before, after)]
+    assert all(isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED for outcome in outcomes)
+    assert [outcome.attempts for outcome in outcomes if outcome] == [1, 0]
+
+
 def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -110,7 +110,7 @@ class Work:
     def manager(self, environ: Mapping[str, str], clock: Clock | None = None, **settings: Any) -> JobManager:
         """A manager that is not started, with short waits."""
         chosen = replace(self.settings, **settings)
-        return JobManager(chosen, Commands(SCHEDULERS[self.scheduler], chosen, environ, clock))
+        return JobManager(Commands(SCHEDULERS[self.scheduler], chosen, environ, clock))
 
     def starts(self) -> list[str]:
         """Names of the jobs that started their work, one entry a start."""

@@ -19,7 +19,6 @@ from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
-PILOT_JOB = Path(__file__).with_name("pilot_job.py")
 PATIENCE = Patience(
     latency_wait=1.5,
     absent_after=6.0,

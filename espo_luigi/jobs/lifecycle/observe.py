@@ -25,7 +25,6 @@ from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import array_of, end_path
-from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -146,14 +145,13 @@ class Watcher:
 
     def __init__(
         self,
-        settings: BatchSettings,
         commands: Commands,
         store: RecordStore,
         submitter: Submitter,
         bundles: Bundles,
         trouble: Minutely,
     ) -> None:
-        self._settings = settings
+        self._settings = commands.settings
         self._commands = commands
         self._store = store
         self._submitter = submitter

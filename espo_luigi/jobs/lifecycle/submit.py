@@ -161,8 +161,8 @@ class NodeWatch:
 class Submitter:
     """Writes a job's record, then submits it; after a refusal that may pass it asks for a pause."""
 
-    def __init__(self, settings: BatchSettings, commands: Commands, store: RecordStore) -> None:
-        self.settings = settings
+    def __init__(self, commands: Commands, store: RecordStore) -> None:
+        self.settings = commands.settings
         self._commands = commands
         self._scheduler = commands.scheduler
         self._store = store
@@ -171,7 +171,7 @@ class Submitter:
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self._wrote_environment = False
-        self.nodes = NodeWatch(settings.patience)
+        self.nodes = NodeWatch(self.settings.patience)
 
     # The parts of a submission.
 

@@ -191,7 +191,7 @@ def make_run(n: int) -> None:
     from espo_luigi.tasks.partition import simulations_of
 
     first, second = context().simulations
-    of_both = [task for task in walk([tasks.All()]) if simulations_of(task)]
+    of_both = [task for task in walk([tasks.All()]) if isinstance(task, EspoTask) and simulations_of(task)]
     copies = -(-n // (len(of_both) // 2)) - 2
     _copy_rows(Path("espo-demo/raw/simulation.csv"), copies)
     config = Path("config/demo/config.yml")

@@ -277,9 +277,9 @@ def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"), retries=3)
-    fake.misbehave("squeue", "hang")
     commands = fake.managers[0].commands
     commands.settings = replace(commands.settings, command_seconds=0.2)
+    fake.misbehave("squeue", "hang")
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.EXCEPTION

@@ -1,6 +1,6 @@
 """Runs a bundle's members as children of a process that has imported everything, some at a time.
 
-The pilot is a scheduler's job. `lifecycle.submit` writes its plan. Each member claims its work by its own script,
+The pilot is a scheduler's job. `lifecycle.submit` writes its listing. Each member claims its work by its own script,
 which prints the environment that the member would have as a single job. `stop_if_closed.sh` stops a member whose claim
 the driver has closed.
 """
@@ -12,15 +12,13 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import write_atomically
@@ -34,7 +32,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 @dataclass(frozen=True)
 class Member:
-    """A member in the pilot's plan."""
+    """A member in the pilot's listing."""
 
     script: str
     order: Path
@@ -59,12 +57,13 @@ class Pilot:
         for member in self._waiting:
             with suppress(OSError):
                 end_path(member.claim).unlink(missing_ok=True)
-        with _children_wake_up():
-            signal.signal(signal.SIGTERM, self._stop)
-            while self._running or (self._waiting and not self._stopping):
-                self._start_some()
-                signal.sigtimedwait({signal.SIGCHLD}, 1.0)
-                self._reap()
+        # Blocked, so that the loop can wait for it and no other call is interrupted.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        signal.signal(signal.SIGTERM, self._stop)
+        while self._running or (self._waiting and not self._stopping):
+            self._start_some()
+            signal.sigtimedwait({signal.SIGCHLD}, 1.0)
+            self._reap()
 
     def _start_some(self) -> None:
         while self._waiting and len(self._running) < self._at_once and not self._stopping:
@@ -100,18 +99,17 @@ class Pilot:
                 os.kill(pid, signal.SIGTERM)
 
 
-def run_plan(plan: Path, run: Callable[[Path], int]) -> int:
-    """Run the members of a plan; return the exit code of this job."""
-    fields = json.loads(persistently(plan.read_text, JOBS_PATIENCE_SECONDS))
-    Pilot([_parsed(member) for member in fields["members"]], fields["at_once"], run).work()
-    return 0
-
-
-def _parsed(fields: Mapping[str, Any]) -> Member:
-    scheduler = schedulers.around()
+def run_members(listing: Path, run: Callable[[Path], int]) -> int:
+    """Run the members of a listing; return the exit code of this job."""
+    fields = json.loads(persistently(listing.read_text, JOBS_PATIENCE_SECONDS))
+    scheduler, job_id = schedulers.around(), str(schedulers.job_id())
     assert scheduler is not None, "a pilot is a scheduler's job"
-    log = scheduler.log_path(fields["log"], str(schedulers.job_id()))
-    return Member(fields["script"], Path(fields["order"]), Path(log), Path(fields["claim"]))
+    members = [
+        Member(one["script"], Path(one["order"]), Path(scheduler.log_path(one["log"], job_id)), Path(one["claim"]))
+        for one in fields["members"]
+    ]
+    Pilot(members, fields["at_once"], run).work()
+    return 0
 
 
 def _member(member: Member, run: Callable[[Path], int]) -> int:
@@ -141,14 +139,3 @@ def _note_end(member: Member, code: int) -> None:
         persistently(lambda: write_atomically(end_path(member.claim), text), JOBS_PATIENCE_SECONDS)
     except OSError as error:
         logger.error("cannot write how %s has ended: %s", member.claim.name, error)
-
-
-@contextmanager
-def _children_wake_up() -> Iterator[None]:
-    """Block SIGCHLD, so that the loop can wait for it and no other call is interrupted."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        sys.stdout.flush()

@@ -38,6 +38,7 @@ class Monitor:
     - `done` is set when the work is done and only the shutdown is left.
     - `blocks` returns how many blocks of the output were found complete and how many were computed, where known.
     - `made` counts the files and bytes that the job has made, as far as the task tells.
+    - `cpu_seconds` is the CPU time of this process and its children.
     - `memory_bytes` is the job's limit, `dashboard_port` the port of Dask's dashboard on the node; 0 if unknown.
     """
 
@@ -54,7 +55,7 @@ class Monitor:
         self._started = time.time()
         self._last = (0, 0.0, 0.0, time.monotonic())
         self._used: dict[psutil.Process, tuple[float, float]] = {}
-        self._cpu = 0.0
+        self.cpu_seconds = 0.0
         self._bytes = 0.0
         self._moved: dict[psutil.Process, tuple[int, int]] = {}
         self.peak_memory_bytes = 0
@@ -66,11 +67,6 @@ class Monitor:
     def worker_restarts(self) -> int:
         """The number of Dask workers that replaced dead workers."""
         return max(0, len(self._workers) - self._n_workers)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time of this process and its children."""
-        return self._cpu
 
     @property
     def read_bytes(self) -> int:
@@ -90,9 +86,9 @@ class Monitor:
         self._look_at_tasks()
         left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
-        works = self._cpu - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
+        works = self.cpu_seconds - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
         if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
-            self._last = (self.tasks_left, self._cpu, self._bytes, time.monotonic())
+            self._last = (self.tasks_left, self.cpu_seconds, self._bytes, time.monotonic())
             return True
         return False
 
@@ -110,7 +106,7 @@ class Monitor:
                 moved_bytes = counted.read_chars + counted.write_chars
                 self._moved[process] = counted.read_chars, counted.write_bytes
             # For each process: a sum over all would drop when a child ends, and hide the work of the rest.
-            self._cpu += max(0.0, cpu - before[0])
+            self.cpu_seconds += max(0.0, cpu - before[0])
             self._bytes += max(0.0, moved_bytes - before[1])
             used[process] = (cpu, moved_bytes)
         self._used = used

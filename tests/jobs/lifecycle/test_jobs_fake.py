@@ -275,7 +275,7 @@ def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work
 
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"), retries=3)
+    handle = fake.submitted(work.order("a"), retries=3, command_seconds=2.0)
     fake.misbehave("squeue", "hang")
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,8 +91,9 @@ def run_order(path: Path, work: Work) -> int:
             del os.environ[name]
     if _done_before(order.files.result, schedulers.job_id()):
         return 0
-    with _alive(parent):
-        return _hand_over(_run(order, work), order.files.result, order.files.heartbeat)
+    if parent is not None:
+        threading.Thread(target=_end_with_driver, args=(parent,), daemon=True).start()
+    return _hand_over(_run(order, work), order.files.result, order.files.heartbeat)
 
 
 def _read_order(path: Path) -> dict[str, Any]:
@@ -236,12 +237,21 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
         "traceback": None,
         "job_id": schedulers.job_id(),
     }
-    files = order.files.result, order.files.heartbeat
-    with _ending_in_time(monitor, lambda: _hand_over(result | _account(order, monitor, started), *files)):
-        try:
-            work(order, monitor)
-        except BaseException as error:
-            result |= _failure(error, monitor)
+    over = threading.Event()
+
+    def end_in_time() -> None:
+        monitor.done.wait()
+        if not over.wait(_LONGEST_END_SECONDS):
+            logger.warning("The work is done, but Dask does not end: ending the job without it")
+            files, account = order.files, _account(order, monitor, started)
+            end_with(lambda: _hand_over(result | account, files.result, files.heartbeat))
+
+    threading.Thread(target=end_in_time, daemon=True).start()
+    try:
+        work(order, monitor)
+    except BaseException as error:
+        result.update(_failure(error, monitor))
+    over.set()
     return result | _account(order, monitor, started)
 
 
@@ -285,24 +295,6 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
         "blocks": dict(monitor.blocks()),
     }
-
-
-@contextmanager
-def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[None]:
-    """Hand over the result and end the process if Dask does not shut down after the work."""
-    over = threading.Event()
-
-    def watch() -> None:
-        monitor.done.wait()
-        if not over.wait(_LONGEST_END_SECONDS):
-            logger.warning("The work is done, but Dask does not end: ending the job without it")
-            end_with(hand_over)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
@@ -376,37 +368,19 @@ def allocated(asked: Resources, rule: str) -> Resources:
     return has
 
 
-@contextmanager
-def _alive(parent: int | str | None) -> Iterator[None]:
-    """End this job when its driver dies, if it is a job of the local engine.
+def _end_with_driver(parent: int | str) -> None:
+    """End this job of the local engine when its driver dies.
 
     `parent` is the driver's process on this machine, or ``stdin``, which the driver holds open.
     """
-    done = threading.Event()
-
-    def watch() -> None:
-        if _is_gone(parent, done):
-            logger.error("The driver is gone, or stops this job: stopping")
-            os.kill(os.getpid(), signal.SIGTERM)
-            done.wait(_ORPHANS_END_SECONDS)
-            os._exit(1)
-
-    if parent is not None:
-        threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
-    """Wait until the driver has died or the job is `done`; return whether the driver died."""
     if isinstance(parent, int):
         began = process_start(parent)
-        while not done.wait(_PARENT_LOOK_SECONDS):
-            if not lives(parent, began):
-                return True
-        return False
-    while os.read(0, 4096):
-        pass
-    return not done.is_set()
+        while lives(parent, began):
+            time.sleep(_PARENT_LOOK_SECONDS)
+    else:
+        while os.read(0, 4096):
+            pass
+    logger.error("The driver is gone, or stops this job: stopping")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_ORPHANS_END_SECONDS)
+    os._exit(1)

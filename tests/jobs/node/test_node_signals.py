@@ -198,8 +198,7 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
     (tmp_path / "job.py").write_text(HANGS)
     job = [sys.executable, str(tmp_path / "job.py"), str(order.files.order)]
     done = subprocess.run(job, check=True, timeout=60, stderr=subprocess.PIPE, text=True)
-    assert done.stderr.count("Timeout (") == 1, "not while it gets on"
-    assert "in hang" in done.stderr
+    assert "in hang" in done.stderr, "as the time begins anew with each heartbeat"
 
 
 LEAVES = """

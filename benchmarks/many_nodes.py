@@ -30,7 +30,7 @@ from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi import store
 from espo_luigi.cluster import session
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.adjust import biasadjust
 

@@ -163,7 +163,7 @@ def status_seconds(n: int) -> dict[str, float]:
 def _make_state(workdir: Path, n: int, updated: float) -> None:
     from espo_luigi.driver.board import FILE, BegunTask, Board
     from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-    from espo_luigi.jobs.order import JobState, Standing
+    from espo_luigi.jobs.order import JobState, Progress
 
     board, store = Board(), RecordStore(workdir / "scheduler")
     store.create_folders()
@@ -174,8 +174,8 @@ def _make_state(workdir: Path, n: int, updated: float) -> None:
             board.end(str(number), True, 60.0, "")
         elif number < n // 2 + 500:
             board.begin(BegunTask(str(number), f"{rule} n={number}", rule, updated, 4, 2**30, str(beat)))
-            pending = Standing("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority")
-            board.tell(str(number), pending if number % 2 else Standing("RUNNING", state=JobState.RUNNING))
+            pending = Progress("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority")
+            board.tell(str(number), pending if number % 2 else Progress("RUNNING", state=JobState.RUNNING))
         state = JobState.QUEUED if n // 2 <= number < n // 2 + 500 else JobState.SUCCEEDED
         store.save(Record(f"{rule}-{number}", rule, {"n": str(number)}, 2**30, 60, "log", state=state, job_id="1"))
     (workdir / FILE).write_text(json.dumps(board.snapshot() | {"updated": updated}))

@@ -31,7 +31,7 @@ def floor(folder: Path, describer: Describer) -> Seconds:
     os.chdir(folder)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     os.environ.update({name: "1" for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "BLOSC_NTHREADS")})
-    from espo_luigi.jobs.dask.local import keep_freed_memory
+    from espo_luigi.jobs.dask.settings import keep_freed_memory
     from espo_luigi.tasks.context import context
 
     keep_freed_memory()

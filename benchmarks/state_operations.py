@@ -63,14 +63,14 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
     manager.start()
     orders = [_order(folder, number, rules) for number in range(jobs)]
     handles = [manager.submit(order) for order in orders]
-    while not all(handle.standing.job_id for handle in handles):
+    while not all(handle.progress.job_id for handle in handles):
         time.sleep(0.5)
     for order in orders:
         order.files.heartbeat.parent.mkdir(parents=True, exist_ok=True)
         order.files.heartbeat.write_text('{"percent": 1, "message": "working"}')
     listed = stand_ins / "jobs"
     listed.write_text(listed.read_text().replace("|PENDING||Priority|", "|RUNNING|n1|None|"))
-    while not all(handle.standing.state == "running" for handle in handles):
+    while not all(handle.progress.state == "running" for handle in handles):
         time.sleep(0.5)
     (folder / "START").touch()
     time.sleep(seconds)

@@ -1,7 +1,7 @@
 """A job of a `SlurmTask`: ``python -m espo_luigi.job ORDER``.
 
-``--serve MODULE…`` forks a job for each order that arrives on standard input, ``--pilot PLAN MODULE…`` a job for each
-order of a plan.
+``--serve MODULE…`` forks a job for each order that arrives on standard input, ``--pilot LISTING MODULE…`` a job for
+each order of a listing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.task import SlurmTask, import_task_module, rebuild_task
 from espo_luigi.driver.task_classes import no_steps
 from espo_luigi.errors import ConfigurationChangedError, SubmissionError
 from espo_luigi.files import drop_foreign_backend, drop_shared_numba_cache
-from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_members
 from espo_luigi.jobs.dask import WorkerJobs
-from espo_luigi.jobs.dask.local import dashboard_port, dask_session, fail_on_exit, limit_thread_pools
+from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.forkserver import serve
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor
@@ -38,7 +39,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job of an order, serve the local engine, or run a bundle's plan; return the exit code."""
+    """Run the job of an order, serve the local engine, or run a bundle's listing; return the exit code."""
     logging.getLogger("pint").setLevel(logging.ERROR)  # xclim redefines units, each with a warning
     if fault := drop_shared_numba_cache():
         logger.warning(fault)
@@ -50,10 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
     if first == "--serve":
         serve(run, lambda: _import(others))
         return 0
-    plan, *modules = others
+    listing, *modules = others
     limit_thread_pools(os.environ)
     _import(modules)
-    return run_plan(Path(plan), run)
+    return run_members(Path(listing), run)
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -74,9 +75,12 @@ def work(order: JobOrder, monitor: Monitor) -> None:
     monitor.workers_elsewhere = order.cluster != ""
     with _session(task, order, resources) as client, signs_of_life(order, monitor), publication.in_force():
         if client is not None:
+            from espo_luigi.jobs.dask.session import fail_on_exit
+
             fail_on_exit(client)
         monitor.scheduler = getattr(getattr(client, "cluster", None), "scheduler", None)
-        monitor.dashboard_port = dashboard_port(client) if settings().dashboard else 0
+        link = getattr(client, "dashboard_link", None) if settings().dashboard else None
+        monitor.dashboard_port = urlsplit(link or "").port or 0
         # All imports live as long as the job. Frozen, they cost the garbage collector no time, which tens of thousands
         # of dates start often, and a forked job no copies.
         gc.freeze()
@@ -127,9 +131,9 @@ def _session(task: SlurmTask, order: JobOrder, resources: Resources) -> Abstract
         return jobqueue_session(
             workers, os.environ[NAME_VARIABLE], task.dask_settings(), dashboard=settings().dashboard
         )
-    if order.cluster == "allocation":
-        from espo_luigi.jobs.dask.session import allocation_session
+    from espo_luigi.jobs.dask.session import allocation_session, dask_session
 
+    if order.cluster == "allocation":
         folder = order.files.workdir / "dask" / os.environ[NAME_VARIABLE]
         return allocation_session(resources, folder, task.dask_settings(), dashboard=settings().dashboard)
     return dask_session(resources, task.dask_settings(), task.dask_client(), dashboard=settings().dashboard)

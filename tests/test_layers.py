@@ -155,6 +155,6 @@ def test_importing_the_tasks_leaves_no_folder_no_handlers_and_no_warnings(tmp_pa
 
 def test_what_starts_any_job_imports_neither_xarray_nor_zarr_nor_dask() -> None:
     """They take longer to import than all else that a task without climate data needs."""
-    program = "import sys, espo_luigi.job; print({'xarray', 'zarr', 'dask'} & set(sys.modules))"
+    program = "import sys, espo_luigi.job; print({'xarray', 'zarr', 'dask', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "set()", done.stdout + done.stderr

@@ -64,7 +64,7 @@ ALLOWED = {
     "jobs/dask/": {"unlink", "write_atomically", "rmtree"},  # records of workers; the folder of a session's keys
     "jobs/lifecycle/": {"unlink", "write_atomically"},  # records, claims, requests
     "jobs/node/": {"unlink"},  # the job's own heartbeat, results of former runs
-    "jobs/schedulers/": {"unlink", "write_atomically", "replace_text"},  # the environment of jobs, a driver's note
+    "jobs/schedulers/": {"unlink", "write_atomically"},  # the environment of jobs, a driver's note
     "commands/environment.py": {"write_text", "copy"},  # in a folder of `tempfile`; into a partial
     "commands/cli.py": {"write_text"},  # of click's formatter
 }

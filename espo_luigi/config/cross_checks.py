@@ -17,7 +17,7 @@ from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.jobs.dask.local import check_client, check_settings
+from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, NEEDED_FOR, each_period
 

@@ -23,7 +23,7 @@ from espo_luigi.driver.status import COLUMNS, RUNNING, WAITING, is_alive, summar
 from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.files import age_of, read_json, write_atomically
 from espo_luigi.jobs.accounts import Measured
-from espo_luigi.jobs.order import JobState, Standing
+from espo_luigi.jobs.order import JobState, Progress
 from espo_luigi.jobs.retry import start
 
 logger = logging.getLogger(__name__)
@@ -125,12 +125,12 @@ class Board:
             if self.state.failures.pop(job.id, None) is not None:
                 self.state.rules[job.rule].failed -= 1
 
-    def tell(self, task_id: str, standing: Standing) -> None:
+    def tell(self, task_id: str, progress: Progress) -> None:
         """Record where a job stands."""
         with self._lock:
             if job := self.state.jobs.get(task_id):
-                job.message, job.percent = standing.message, standing.percent
-                job.state, job.reason = standing.state or job.state, standing.reason
+                job.message, job.percent = progress.message, progress.percent
+                job.state, job.reason = progress.state or job.state, progress.reason
                 job.column = COLUMNS.get(job.state, job.column)
                 job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 

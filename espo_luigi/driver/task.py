@@ -36,7 +36,7 @@ from espo_luigi.driver.task_classes import (
     own_resources,
 )
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
-from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Standing, extra_folders, label_of
+from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
 
 _DESCRIPTIONS = {
@@ -258,7 +258,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         except StoppedError:
             raise
         except EspoError as error:
-            self._show(Standing(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
+            self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -297,20 +297,20 @@ class SlurmTask(KnownParameters, luigi.Task):
 
         return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
 
-    def _show(self, standing: Standing) -> None:
+    def _show(self, progress: Progress) -> None:
         """Show on the board and on Luigi's page where the job stands; limits mere progress to 50 messages a second."""
-        board().tell(self.task_id, standing)
-        is_progress, now = standing.percent not in (None, 100), time.monotonic()
+        board().tell(self.task_id, progress)
+        is_progress, now = progress.percent not in (None, 100), time.monotonic()
         too_soon = is_progress and now - self._told < _SECONDS_A_JOB * len(board().state.jobs)
         if not self.set_status_message or too_soon:
             return
         self._told = now
-        self.set_status_message(html.escape(standing.message, quote=False))  # the page takes it for HTML
-        if standing.percent is not None:
-            self.set_progress_percentage(standing.percent)
-        if standing.dashboard != self._dashboard:
-            self._dashboard = standing.dashboard
-            self.set_tracking_url(standing.dashboard)
+        self.set_status_message(html.escape(progress.message, quote=False))  # the page takes it for HTML
+        if progress.percent is not None:
+            self.set_progress_percentage(progress.percent)
+        if progress.dashboard != self._dashboard:
+            self._dashboard = progress.dashboard
+            self.set_tracking_url(progress.dashboard)
 
 
 add_options(SlurmTask, OPTION_NAMES)

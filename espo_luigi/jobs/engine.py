@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from espo_luigi.errors import JobError, JobInputError, LeftError, StoppedError, SubmissionError
 from espo_luigi.files import read_json
 from espo_luigi.jobs.dask import WorkerJobs
-from espo_luigi.jobs.lifecycle.control import DETACH, cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.control import DETACH, cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -171,7 +171,7 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
     submitter = Submitter(settings, Commands(scheduler, settings), RecordStore(settings.state_dir))
     name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    layout = _layout(order, submitter.plan(name, order, None).name)
+    layout = _layout(order, submitter.first_record(name, order, None).name)
     return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
 
 
@@ -198,7 +198,7 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
     store.check_layout()
-    cancelled = cancel_records(store, commands, store.all(), settings.patience)
+    cancelled = cancel_jobs(store, commands, patience=settings.patience)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

@@ -26,7 +26,7 @@ from typing import Any
 
 from espo_luigi.errors import ProcessLimitError
 from espo_luigi.files import lives, open_own, process_start
-from espo_luigi.jobs.dask.local import limit_thread_pools
+from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.retry import process_limit, start
 from espo_luigi.machine import end_with
 

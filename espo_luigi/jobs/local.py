@@ -22,8 +22,8 @@ from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import (
     JobOrder,
     JobState,
+    Progress,
     ResultWord,
-    Standing,
     at_work,
     between_beats,
     done,
@@ -120,32 +120,33 @@ class Forks(Launcher):
 
 
 class Slots:
-    """The free CPUs and bytes of memory of each node, which jobs take and give back."""
+    """The free room of each node, which jobs take and give back."""
 
     def __init__(self, nodes: Mapping[str, Room]) -> None:
-        self._free = {node: (room.cpus, room.memory_bytes) for node, room in nodes.items()}
+        self._free = dict(nodes)
         self._changed = threading.Condition()
 
     @contextmanager
     def taken(self, resources: Resources) -> Iterator[str]:
         """Wait until `resources` are free on a node; yield its name, and hold them inside the ``with`` block."""
-        wanted = (resources.cpus_per_task, resources.memory_bytes)
+        cpus, memory = resources.cpus_per_task, resources.memory_bytes
+
+        def with_room() -> list[str]:
+            return [node for node, free in self._free.items() if cpus <= free.cpus and memory <= free.memory_bytes]
+
         with self._changed:
-            node = self._changed.wait_for(lambda: self._with_room_for(wanted))[0]
-            self._add(node, (-wanted[0], -wanted[1]))
+            node = self._changed.wait_for(with_room)[0]
+            self._add(node, -cpus, -memory)
         try:
             yield node
         finally:
             with self._changed:
-                self._add(node, wanted)
+                self._add(node, cpus, memory)
                 self._changed.notify_all()
 
-    def _with_room_for(self, wanted: tuple[int, int]) -> list[str]:
-        return [node for node, (cpus, memory) in self._free.items() if wanted[0] <= cpus and wanted[1] <= memory]
-
-    def _add(self, node: str, change: tuple[int, int]) -> None:
-        cpus, memory = self._free[node]
-        self._free[node] = (cpus + change[0], memory + change[1])
+    def _add(self, node: str, cpus: int, memory_bytes: int) -> None:
+        free = self._free[node]
+        self._free[node] = Room(free.cpus + cpus, free.memory_bytes + memory_bytes)
 
 
 class LocalEngine:
@@ -191,14 +192,14 @@ class LocalEngine:
         """
         order = self.fitted(order)  # a request for more than the room would wait for ever
         self._cancelled.discard(order.id)
-        order.on_progress(Standing("waiting for free CPUs", state=JobState.READY))
+        order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
             if self._over or order.id in self._cancelled:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
-            order.on_progress(Standing("running", state=JobState.RUNNING))
+            order.on_progress(Progress("running", state=JobState.RUNNING))
             self._wait(order, self._start(order, node))
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)

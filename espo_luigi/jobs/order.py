@@ -155,7 +155,7 @@ def heartbeat_files(workdir: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Progress:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
     `reason` is the scheduler's code for why it pends, such as ``Priority``. The job with `job_id`, if it has an id yet,
@@ -185,7 +185,7 @@ class JobOrder:
     - `beat_seconds` is the pause between heartbeats of a job that makes progress. After `stack_after_seconds` without
       a heartbeat, the job writes its stack to its log (0: never).
     - `size` is the amount of work in a unit of the task, 0 if unknown; figures of earlier jobs are scaled by it.
-    - `is_complete` is called after the job has ended, `on_progress` whenever its standing changes.
+    - `is_complete` is called after the job has ended, `on_progress` whenever its progress changes.
     """
 
     id: str
@@ -206,7 +206,7 @@ class JobOrder:
     stack_after_seconds: float = 0.0
     size: float = 0.0
     is_complete: Callable[[], bool] | None = None
-    on_progress: Callable[[Standing], None] = lambda _: None
+    on_progress: Callable[[Progress], None] = lambda _: None
 
     def write(self, **more: Any) -> None:
         """Write the order file; `more` are entries of the engine."""
@@ -274,7 +274,7 @@ def between_beats(age: float, every_seconds: float) -> float:
     return min(every_seconds, max(_SHORTEST_SECONDS, age / 5))
 
 
-def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
+def at_work(where: str, beat: Mapping[str, Any]) -> Progress:
     """Return ``job 1234 on n3, 43 %, 12.1 of 32 GiB``, what Dask has to do, and how to reach the dashboard."""
     percent, port = _number(beat, "percent"), _number(beat, "dashboard_port")
     url = f"http://127.0.0.1:{port}/status" if port else ""
@@ -283,15 +283,15 @@ def at_work(where: str, beat: Mapping[str, Any]) -> Standing:
         str(beat.get("message", "")),
         f"Dashboard: {url}\nafter, where your browser is:\n{_tunnel(port, beat)}" if port else "",
     ]
-    return Standing("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
+    return Progress("\n".join(filter(None, lines)), percent if beat else None, url, state=JobState.RUNNING)
 
 
-def done(result: Mapping[str, Any]) -> Standing:
+def done(result: Mapping[str, Any]) -> Progress:
     """Return where and how long the job worked, from its result, and the most memory that it took."""
     job = f"job {result['job_id']}" if result.get("job_id") else ""
     node = f"on {result['node']}" if result.get("node") else ""
     said = listed(f"{job} {node}".strip(), f"{seconds_of(result):.1f} s", _memory(result))
-    return Standing(f"done: {said}", 100, state=JobState.SUCCEEDED)
+    return Progress(f"done: {said}", 100, state=JobState.SUCCEEDED)
 
 
 def listed(*parts: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +11,11 @@ import h5py
 
 from espo_luigi.catalog.files import first_line
 from espo_luigi.errors import StoreError, nearest
-from espo_luigi.files import open_regular, read_text
-from espo_luigi.store.marker import TABLE_MARK, Marker
+from espo_luigi.files import open_regular
+from espo_luigi.store.marker import read_marker
+from espo_luigi.store.table import read_checksums
 
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
-_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _EXPORT_AGAIN = "give `espo export` again"
 
 
@@ -32,7 +31,7 @@ class ExportedFile:
     sha256: str
     size_bytes: int
     made_from: str = ""
-    """The id of the marker of the exported archive, from the marker in the checksum file; empty without a marker."""
+    """The id of the marker of the exported archive, from the marker in the checksum file; empty if it names none."""
 
 
 def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[ExportedFile]]:
@@ -52,7 +51,7 @@ def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[E
         what its checksum files say.
     """
     folder = folder.absolute()
-    found = sorted((one for table in _checksum_files(folder) for one in _files_of(table, folder)), key=lambda f: f.path)
+    found = sorted((one for table in _checksum_files(folder) for one in _files_of(table)), key=lambda f: f.path)
     if not found:
         raise StoreError(f"no checksum file (.sha256) in {folder}: expected a folder that `espo export` has finished")
     by_product: dict[str, list[ExportedFile]] = {}
@@ -83,28 +82,17 @@ def _checksum_files(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in names if name.endswith(".sha256") and not name.startswith("."))
 
 
-def _files_of(table: Path, folder: Path) -> Iterator[ExportedFile]:
-    try:
-        lines = list(enumerate(read_text(table).splitlines(), 1))
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{table} cannot be read as checksums ({error}); {_EXPORT_AGAIN}") from error
-    sums = [(number, line) for number, line in lines if not line.startswith("#")]
-    if not sums:
-        raise StoreError(f"{table} has no checksum; expected a line for each file of a product: {_EXPORT_AGAIN}")
-    markers = [Marker.from_json(line.removeprefix(TABLE_MARK)) for _, line in lines if line.startswith(TABLE_MARK)]
-    inputs = {Path(path).name: id for marker in markers for path, id in marker.inputs.items()}
+def _files_of(table: Path) -> Iterator[ExportedFile]:
+    sums, marker = read_checksums(table), read_marker(table)
+    if not sums or marker is None:
+        raise StoreError(
+            f"{table} has no {'marker' if sums else 'checksum'}; expected a line for each file of a product, and the "
+            f"marker last: {_EXPORT_AGAIN}"
+        )
+    inputs = {Path(path).name: id for path, id in marker.inputs.items()}
     products = set()
-    for number, line in sums:
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise StoreError(
-                f"{table}, line {number}: got {line[:100]!r}, expected a SHA-256 and a path as `sha256sum` writes "
-                f"them; {_EXPORT_AGAIN}"
-            )
-        path = Path(os.path.normpath(table.parent / match[2]))
-        if not path.is_relative_to(folder):
-            raise StoreError(f"{table}, line {number}: {match[2]} is not in {folder}; expected a path inside")
-        file = _described(path, match[1], table)
+    for name, sha256 in sums.items():
+        file = _described(table.with_name(name), sha256, table)
         products.add(file.product)
         yield replace(file, made_from=inputs.get(Path(file.product).name, ""))
     if len(products) > 1:

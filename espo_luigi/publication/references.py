@@ -10,6 +10,7 @@ import importlib.util
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,22 +95,24 @@ def references(files: Iterable[Path], folder: Path, address: str) -> list[dict[s
 def _read(path: Path, folder: Path) -> _File:
     from kerchunk.hdf import SingleHdf5ToZarr
 
-    found = SingleHdf5ToZarr(str(path), inline_threshold=0).translate()["refs"]
     place = "{{" + FOLDER + "}}/" + path.relative_to(folder).as_posix()
+    with h5py.File(path) as file, closing(SingleHdf5ToZarr(file, str(path), inline_threshold=0)) as translator:
+        found = translator.translate()["refs"]
+        arrays, attributes = _metadata(found, ".zarray"), _metadata(found, ".zattrs")
+        along = {
+            name: file[name][...] for name in arrays if attributes[name][_DIMS][:1] == ["time"] and _small(file[name])
+        }
     chunks: dict[str, dict[str, Any]] = {}
     for key, value in found.items():
         name, _, last = key.rpartition("/")
         if not last.startswith(".z"):
             chunks.setdefault(name, {})[last] = [place, *value[1:]] if isinstance(value, list) else value
-    arrays = {key[: -len("/.zarray")]: json.loads(found[key]) for key in found if key.endswith("/.zarray")}
-    attributes = {
-        key[: -len(".zattrs")].rstrip("/"): json.loads(found[key]) for key in found if key.endswith(".zattrs")
-    }
-    with h5py.File(path) as file:
-        along = {
-            name: file[name][...] for name in arrays if attributes[name][_DIMS][:1] == ["time"] and _small(file[name])
-        }
     return _File(arrays, attributes, chunks, along)
+
+
+def _metadata(found: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """The parsed metadata of a kind, by array; those of the group have no name."""
+    return {key.rpartition("/")[0]: json.loads(found[key]) for key in found if key.rpartition("/")[2] == kind}
 
 
 def _small(data: h5py.Dataset) -> bool:

@@ -71,6 +71,6 @@ def disk_errors(path: Path, verb: str) -> Iterator[None]:
 def _free_space(path: Path) -> str:
     folder = next((parent for parent in path.absolute().parents if parent.is_dir()), Path("/"))
     try:
-        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder} without what was half written"
+        return f"{shutil.disk_usage(folder).free / 1e9:.3f} GB free in {folder}"
     except OSError:
         return f"free space in {folder} unknown"

@@ -228,7 +228,7 @@ def _rights(folder: Path) -> tuple[int, int]:
 def _verified(content: Path, files: Mapping[Block, Collection[str]], is_valid: Callable[[Block], bool]) -> set[Block]:
     """The complete blocks; all other chunks of their variables are deleted."""
     there = _files_below(content)
-    blocks = {block for block, names in files.items() if there.issuperset(names) and is_valid(block)}
+    blocks = {block for block, names in files.items() if names and there.issuperset(names) and is_valid(block)}
     kept = {name for block in blocks for name in files[block]}
     for variable in {name for name, _ in files}:
         if not blocks:

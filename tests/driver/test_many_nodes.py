@@ -16,7 +16,7 @@ from strangers import as_root, listening, no_luck, strangers_luck
 from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.resources import Resources
 

@@ -9,7 +9,7 @@ import pytest
 from cluster_tasks import SpreadBlocks
 from throwaway_sge import ThrowawayGridEngine
 
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.resources import Resources
 
 pytestmark = [pytest.mark.slurm, pytest.mark.sge]

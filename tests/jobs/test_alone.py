@@ -44,7 +44,7 @@ states = []
 
 def order(path):
     wildcards, files = {"path": path}, JobFiles.of(Path("run").absolute(), "Write", {"path": path})
-    told = lambda standing: states.append(standing.state)
+    told = lambda progress: states.append(progress.state)
     return JobOrder(
         path, f"Write {path}", "nowhere", "Write", wildcards, wildcards, Resources(), files, on_progress=told
     )

@@ -404,7 +404,8 @@ def test_only_products_whose_checksums_are_there_are_taken(final: Path, own_expo
     found = find_exported(own_export, markers(final))
     assert set(found) == {ARCHIVE} and len(found[ARCHIVE]) == 4
     assert unfinished(own_export, found[ARCHIVE]) == 2
-    (own_export / "day+sim+NAM.sha256").unlink()
+    for checksums in own_export.rglob("*.sha256"):
+        checksums.unlink()
     with pytest.raises(StoreError, match="no checksum file"):
         find_exported(own_export, markers(final))
 
@@ -427,9 +428,9 @@ def test_files_of_an_earlier_archive_are_refused(final: Path, tmp_path: Path) ->
     ("lines", "said"),
     [
         ("", "has no checksum"),
-        ("# espo.json: {}\n", "has no checksum"),
-        ("abc  a.nc\n", "line 1: got 'abc  a.nc', expected a SHA-256"),
-        ("0" * 64 + "  ../../a.nc\n", r"line 1: \.\./\.\./a.nc is not in"),
+        ("0" * 64 + "  plain.nc\n# espo.json: {}\n", "has no marker"),
+        ("abc  a.nc\n", "got 'abc  a.nc', expected a SHA-256"),
+        ("0" * 64 + "  ../../a.nc\n", "expected a SHA-256 and the name of a file beside it"),
         ("0" * 64 + "  gone.nc\n", "gone.nc is missing, though"),
         ("0" * 64 + "  text.nc\n", "text.nc cannot be read as NetCDF-4"),
         ("0" * 64 + "  plain.nc\n", "plain.nc has no global attribute espo_luigi_product"),
@@ -438,7 +439,10 @@ def test_files_of_an_earlier_archive_are_refused(final: Path, tmp_path: Path) ->
 def test_a_damaged_export_is_refused_with_its_file(lines: str, said: str, final: Path, tmp_path: Path) -> None:
     (tmp_path / "text.nc").write_text("text")
     xr.Dataset({"a": 1}).to_netcdf(tmp_path / "plain.nc")
-    (tmp_path / "a.sha256").write_text(lines)
+    marker = (
+        "" if "espo.json" in lines else f"# espo.json: {json.dumps(json.loads(store.Marker('Export').to_json()))}\n"
+    )
+    (tmp_path / "a.sha256").write_text(lines + marker)
     with pytest.raises(StoreError, match=said):
         find_exported(tmp_path, markers(final))
 

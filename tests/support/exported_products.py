@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.publication.crate import About
+from espo_luigi.store.table import write_checksums
 
 SIM = "CMIP6_ScenarioMIP_X_Model_ssp585_r1i1p1f1_global"
 ATTRS = {
@@ -96,8 +96,11 @@ def export(product: Path, final: Path, folder: Path, made_from: str = "") -> lis
     The last line of this file is the marker of the export, by default from the product as it is.
     """
     ds = store.open_store(product).load()
-    stem, files = product.name.removesuffix(".zip").removesuffix(".zarr"), []
+    stem, made = product.name.removesuffix(".zip").removesuffix(".zarr"), []
+    marker = store.read_marker(product)
+    inputs = {f"/elsewhere/final/{product.name}": made_from or (marker.id if marker else "")}
     for name in ds.data_vars:
+        files = {}
         for first in (2001, 2003):
             part = ds[[name]].sel(time=slice(str(first), str(first + 1)))
             tracking = f"hdl:21.14100/{name}-{first}"
@@ -105,13 +108,10 @@ def export(product: Path, final: Path, folder: Path, made_from: str = "") -> lis
             path = folder / str(name) / f"{name}_{stem}_{first}.nc"
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(part, path)
-            files.append(path)
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
-    marker = store.read_marker(product)
-    inputs = {f"/elsewhere/final/{product.name}": made_from or (marker.id if marker else "")}
-    last = json.dumps(json.loads(store.Marker("Export", inputs=inputs).to_json()))
-    (folder / f"{stem}.sha256").write_text("".join([*lines, f"# espo.json: {last}\n"]))
-    return files
+            files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            made.append(path)
+        write_checksums(files, folder / str(name) / f"{name}_{stem}.sha256", store.Marker("Export", inputs=inputs))
+    return made
 
 
 def _write(part: xr.Dataset, path: Path) -> None:

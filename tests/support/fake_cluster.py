@@ -93,4 +93,4 @@ class FakeCluster:
 
 
 def has_id(handle: Handle) -> Callable[[], bool]:
-    return lambda: handle.standing.job_id is not None
+    return lambda: handle.progress.job_id is not None

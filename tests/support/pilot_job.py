@@ -5,7 +5,7 @@ from pathlib import Path
 
 import node_job
 
-from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_members
 
 
 def _run(job_file: Path) -> int:
@@ -14,4 +14,4 @@ def _run(job_file: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_plan(Path(sys.argv[1]), _run))
+    sys.exit(run_members(Path(sys.argv[1]), _run))

@@ -23,7 +23,7 @@ from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
 from espo_luigi.demo import sources
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.diagnose import domains
 from espo_luigi.store import Publication

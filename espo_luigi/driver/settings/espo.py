@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import luigi
+from luigi import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, Parameter
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.interface import core
@@ -38,7 +39,7 @@ def section_of(family: str) -> Section:
 
 def give_parameter(owner: type, name: str, parameter: Any) -> None:
     """Give a class a Luigi parameter, unless it defines a parameter of that name itself."""
-    if not isinstance(vars(owner).get(name), luigi.Parameter):
+    if not isinstance(vars(owner).get(name), Parameter):
         parameter.__set_name__(owner, name)
         setattr(owner, name, parameter)
 
@@ -80,7 +81,7 @@ class KnownParameters:
 
     @classmethod
     @functools.cache
-    def get_params(cls) -> list[tuple[str, luigi.Parameter]]:
+    def get_params(cls) -> list[tuple[str, Parameter]]:
         """Return names and parameters, which are always the same."""
         return list(super().get_params())  # type: ignore[misc]
 
@@ -113,52 +114,50 @@ def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[s
 
 @functools.lru_cache(maxsize=64)
 def _given(kind: type[Settings], parser: Any, section: Section) -> frozenset[str]:
-    without_default, family = luigi.Parameter(), kind.get_task_family()
+    without_default, family = Parameter(), kind.get_task_family()
     return frozenset(name for name, _ in kind.get_params() if without_default.has_task_value(family, name))
 
 
 class espo(Settings):
     """Orchestration settings, from luigi.cfg's ``[espo]`` section or the command line (``--espo-engine slurm``)."""
 
-    engine = luigi.ChoiceParameter(
+    engine = ChoiceParameter(
         choices=["local", "allocation", *SCHEDULERS], default="local", description="where the tasks' work runs"
     )
-    workdir = luigi.Parameter(default="espo-work", description="folder of the run's job files, logs and records")
-    local_cpus = luigi.IntParameter(
-        default=0, description="CPUs that the local engine may use; 0: all of this machine's"
-    )
-    local_memory = luigi.Parameter(
+    workdir = Parameter(default="espo-work", description="folder of the run's job files, logs and records")
+    local_cpus = IntParameter(default=0, description="CPUs that the local engine may use; 0: all of this machine's")
+    local_memory = Parameter(
         default="",
         description="memory that the local engine may use, such as 16GB; empty: nine tenths of this machine's",
     )
-    scratch_limit = luigi.Parameter(
+    scratch_limit = Parameter(
         default="",
         description="most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once "
         "waits; empty: no limit",
     )
-    allow_login_host = luigi.BoolParameter(
+    allow_login_host = BoolParameter(
         default=False,
-        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        parsing=BoolParameter.EXPLICIT_PARSING,
         description="run the local engine on a login host all the same",
     )
-    live = luigi.BoolParameter(
+    live = BoolParameter(
         default=True,
-        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
+        parsing=BoolParameter.EXPLICIT_PARSING,
         description="show the run as a table in the terminal, where there is one",
     )
-    notify = luigi.Parameter(
+    notify = Parameter(
         default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
     )
-    watts_per_cpu = luigi.FloatParameter(
+    watts_per_cpu = FloatParameter(
         default=WATTS_PER_CPU,
         description="power of a CPU in W, for the estimate of energy where the scheduler measures none; the default is "
         "that of an unknown core in Green Algorithms (doi:10.1002/advs.202100707)",
     )
-    grams_per_kwh = luigi.FloatParameter(
+    grams_per_kwh = FloatParameter(
         default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
     )
-    dashboard = luigi.BoolParameter(
-        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
+    dashboard = BoolParameter(
+        default=False, parsing=BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
     )
 
 
@@ -203,10 +202,10 @@ def state_dir() -> Path:
 
 # What a parameter of this kind reads, in words.
 _EXPECTED: Mapping[type, str] = {
-    luigi.IntParameter: "a whole number, such as 4",
-    luigi.FloatParameter: "a number, such as 0.5",
-    luigi.BoolParameter: "true or false",
-    luigi.ChoiceParameter: "one of: {}",
+    IntParameter: "a whole number, such as 4",
+    FloatParameter: "a number, such as 0.5",
+    BoolParameter: "true or false",
+    ChoiceParameter: "one of: {}",
 }
 # A section of Luigi's that no class of it stands for; a project's task `Source` is near it.
 _OF_LUIGI = "resources"
@@ -249,7 +248,7 @@ def _problem(section: str, key: str, kind: type[luigi.Task]) -> str:
     return wrong_value(section, key, allowed[name] if get_config().get(section, key, raw=True) else None)
 
 
-def wrong_value(section: str, key: str, parameter: luigi.Parameter[Any] | None = None) -> str:
+def wrong_value(section: str, key: str, parameter: Parameter[Any] | None = None) -> str:
     """Return the problem of a value of luigi.cfg with a wrong reference, or that a parameter cannot read; else ""."""
     got = get_config().get(section, key, raw=True)
     expected = next((words for kind, words in _EXPECTED.items() if isinstance(parameter, kind)), "")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import luigi
+from luigi import ChoiceParameter, DictParameter, FloatParameter, IntParameter, Parameter
 
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings, give_parameter, parsed, settings
 from espo_luigi.errors import ConfigurationError, SubmissionError
@@ -35,66 +35,60 @@ class BatchSection(Settings):
 
     options: ClassVar[type[JobOptions]]
 
-    profile = luigi.Parameter(
+    profile = Parameter(
         default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
     )
-    memory = luigi.Parameter(default="", description="memory of a job whose rule says nothing")
-    time = luigi.Parameter(default="", description="time limit of a job whose rule says nothing")
-    step_options: Any = luigi.DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
-    exclude = luigi.Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
-    extra: Any = luigi.DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
-    setup = luigi.Parameter(default="", description="bash lines before the work: module load …, source …/activate")
-    python = luigi.Parameter(
+    memory = Parameter(default="", description="memory of a job whose rule says nothing")
+    time = Parameter(default="", description="time limit of a job whose rule says nothing")
+    step_options: Any = DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
+    exclude = Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
+    extra: Any = DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')
+    setup = Parameter(default="", description="bash lines before the work: module load …, source …/activate")
+    python = Parameter(
         default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
     )
-    environment: Any = luigi.DictParameter(default={}, description="variables of the job's environment")
-    worker_jobs: Any = luigi.DictParameter(
+    environment: Any = DictParameter(default={}, description="variables of the job's environment")
+    worker_jobs: Any = DictParameter(
         default={}, description='of rules with cluster = jobqueue, such as {"walltime": "2:00:00"}'
     )
-    node_cpus = luigi.IntParameter(
-        default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says"
-    )
-    node_memory = luigi.Parameter(
-        default="", description="most memory of a job, such as 180GB; empty: as the rule says"
-    )
-    retries = luigi.IntParameter(
+    node_cpus = IntParameter(default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says")
+    node_memory = Parameter(default="", description="most memory of a job, such as 180GB; empty: as the rule says")
+    retries = IntParameter(
         default=BatchSettings.retries,
         description="further attempts after too little memory or time, a stall, a lost job or a failed file system",
     )
-    max_uncharged = luigi.IntParameter(
+    max_uncharged = IntParameter(
         default=BatchSettings.max_uncharged,
         description="further submissions in a row that count as no attempt, as after a failed node or a preemption",
     )
-    memory_cap = luigi.Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
-    time_cap = luigi.Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
-    stall_timeout = luigi.IntParameter(
+    memory_cap = Parameter(default="", description="most memory of a retry, such as 500GB; empty: no limit")
+    time_cap = Parameter(default="", description="longest time of a retry, such as 2-00:00:00; empty: no limit")
+    stall_timeout = IntParameter(
         default=int(BatchSettings.stall_timeout_seconds or 0),
         description="seconds without heartbeat after which a job is taken for hanging; 0: never",
     )
-    on_sigterm = luigi.ChoiceParameter(
+    on_sigterm = ChoiceParameter(
         choices=["detach", "cancel"],
         default="detach",
         description="what becomes of the jobs when the driver is terminated",
     )
-    max_jobs = luigi.IntParameter(default=BatchSettings.max_jobs, description="jobs in flight at once")
-    max_submit_per_second = luigi.FloatParameter(default=BatchSettings.max_submit_per_second)
-    max_status_per_second = luigi.FloatParameter(default=BatchSettings.max_status_per_second)
-    poll_seconds = luigi.FloatParameter(
-        default=BatchSettings.poll_seconds, description="between two looks at squeue, qstat"
-    )
-    result_seconds = luigi.FloatParameter(
+    max_jobs = IntParameter(default=BatchSettings.max_jobs, description="jobs in flight at once")
+    max_submit_per_second = FloatParameter(default=BatchSettings.max_submit_per_second)
+    max_status_per_second = FloatParameter(default=BatchSettings.max_status_per_second)
+    poll_seconds = FloatParameter(default=BatchSettings.poll_seconds, description="between two looks at squeue, qstat")
+    result_seconds = FloatParameter(
         default=BatchSettings.result_seconds, description="between two looks at the result files"
     )
-    heartbeat_seconds = luigi.FloatParameter(
+    heartbeat_seconds = FloatParameter(
         default=BatchSettings.beat_seconds, description="between two signs of life of a job"
     )
-    latency_wait = luigi.FloatParameter(
+    latency_wait = FloatParameter(
         default=Patience.latency_wait, description="seconds in which files become visible everywhere"
     )
-    absent_after = luigi.FloatParameter(
+    absent_after = FloatParameter(
         default=Patience.absent_after, description="seconds after which an unknown job is lost"
     )
-    log_dir = luigi.Parameter(default="slurm_logs", description="folder of the jobs' logs")
+    log_dir = Parameter(default="slurm_logs", description="folder of the jobs' logs")
 
     @classmethod
     def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -182,15 +176,15 @@ class slurm(BatchSection):
     """How jobs go to Slurm, from luigi.cfg's ``[slurm]`` section or the command line (``--slurm-partition long``)."""
 
     options = SCHEDULERS["slurm"].OPTIONS
-    scratch = luigi.Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
+    scratch = Parameter(default=SCHEDULERS["slurm"].SCRATCH, description="fast folder on the node")
 
 
 class sge(BatchSection):
     """How jobs go to Grid Engine, from luigi.cfg's ``[sge]`` section or the command line (``--sge-queue long.q``)."""
 
     options = SCHEDULERS["sge"].OPTIONS
-    scratch = luigi.Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
-    log_dir = luigi.Parameter(default="sge_logs", description="folder of the jobs' logs")
+    scratch = Parameter(default=SCHEDULERS["sge"].SCRATCH, description="fast folder on the node")
+    log_dir = Parameter(default="sge_logs", description="folder of the jobs' logs")
 
 
 def leaves_jobs_on_sigterm() -> bool:
@@ -226,7 +220,7 @@ def _chosen_profiles() -> Iterator[str]:
 def add_options(owner: type, names: tuple[str, ...]) -> None:
     """Give a class a Luigi parameter for each option that it lacks."""
     for name in names:
-        kind, default = (luigi.DictParameter, {}) if name in TABLES else (luigi.Parameter, "")
+        kind, default = (DictParameter, {}) if name in TABLES else (Parameter, "")
         give_parameter(owner, name, kind(default=default, significant=False))
 
 

@@ -80,8 +80,8 @@ def _number(name: str, text: str | None, least: int) -> int:
 class BundleValues:
     """The values of a bundle's submission: `members`, equal in size, and the paths of their `scripts`.
 
-    `log_pattern` and `time_minutes` are of the job that carries the members. `plan` is the file that a pilot reads, and
-    `pilot` is the pilot's command.
+    `log_pattern` and `time_minutes` are of the job that carries the members. `listing` is the file that a pilot reads,
+    and `pilot` is the pilot's command.
     """
 
     name: str
@@ -90,7 +90,7 @@ class BundleValues:
     scripts: tuple[str, ...]
     log_pattern: str
     time_minutes: int
-    plan: str = ""
+    listing: str = ""
     pilot: tuple[str, ...] = ()
 
     @property

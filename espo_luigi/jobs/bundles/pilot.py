@@ -1,6 +1,6 @@
 """Runs a bundle's members as children of a process that has imported everything, some at a time.
 
-The pilot is a scheduler's job. `lifecycle.submit` writes its plan. Each member claims its work by its own script,
+The pilot is a scheduler's job. `lifecycle.submit` writes its listing. Each member claims its work by its own script,
 which prints the environment that the member would have as a single job. `stop_if_closed.sh` stops a member whose claim
 the driver has closed.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger("espo_luigi.job")
 
 @dataclass(frozen=True)
 class Member:
-    """A member in the pilot's plan."""
+    """A member in the pilot's listing."""
 
     script: str
     order: Path
@@ -99,9 +99,9 @@ class Pilot:
                 os.kill(pid, signal.SIGTERM)
 
 
-def run_plan(plan: Path, run: Callable[[Path], int]) -> int:
-    """Run the members of a plan; return the exit code of this job."""
-    fields = json.loads(persistently(plan.read_text, JOBS_PATIENCE_SECONDS))
+def run_members(listing: Path, run: Callable[[Path], int]) -> int:
+    """Run the members of a listing; return the exit code of this job."""
+    fields = json.loads(persistently(listing.read_text, JOBS_PATIENCE_SECONDS))
     scheduler, job_id = schedulers.around(), str(schedulers.job_id())
     assert scheduler is not None, "a pilot is a scheduler's job"
     members = [

@@ -169,7 +169,7 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
     command = (
-        ["--multi-prog", f"{bundle.plan}.{_CONF.format(place)}"]
+        ["--multi-prog", f"{bundle.listing}.{_CONF.format(place)}"]
         if packing.per_step > 1
         else ["bash", "--", bundle.scripts[members[0]]]
     )

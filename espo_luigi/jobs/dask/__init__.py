@@ -1,8 +1,8 @@
 """Dask sessions: inside of a job, on all nodes of a job, or with workers in jobs of their own.
 
-Gives a client that is connected and as large as the allocation: `local` on one node, `session` on all nodes of a job,
-`jobqueue` with workers in separate jobs, `remote` with the scheduler in a job, too. Here stands what others know of
-worker jobs: their request to the scheduler, as a value, the text of their script, and their names.
+Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers in separate
+jobs, `remote` with the scheduler in a job, too. `settings` are those of Dask. Here stands what others know of worker
+jobs: their request to the scheduler, as a value, the text of their script, and their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from espo_luigi.errors import SizingError
-from espo_luigi.jobs.dask.local import THREAD_POOLS
+from espo_luigi.jobs.dask.settings import THREAD_POOLS
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import (
     DEFAULT_MEMORY,

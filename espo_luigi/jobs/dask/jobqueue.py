@@ -18,7 +18,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed import Client
+from distributed.core import Status
+from distributed.deploy.spec import ProcessInterface
 
 from espo_luigi.jobs.dask import (
     WORKER_FOLDER,
@@ -32,9 +36,6 @@ from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Refusal, Row
 from espo_luigi.jobs.schedulers.commands import Commands
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +134,6 @@ def _import_dask_jobqueue() -> Any:
 
 def _job_class(session: Session) -> Any:
     """Return dask-jobqueue's job class, with the options and commands of this package."""
-    from distributed.deploy.spec import ProcessInterface
-
     workers, scheduler = session.workers, session.commands.scheduler
     base: Any = operator.attrgetter(_CLASSES[workers.scheduler])(_import_dask_jobqueue())
     trouble = Minutely()
@@ -202,8 +201,6 @@ def jobqueue_session(
 
     Raises JobError if the cluster refuses such jobs for good, or if they end again and again before they begin to work.
     """
-    from distributed import Client
-
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
     folder, environment = Path(workers.session_folder(owner)), workers.values(owner, owner).environment_file
     # After a restart of this job, workers of its first start may still look for the scheduler that is gone.
@@ -336,8 +333,6 @@ class _Keeper:
 
     async def _forget(self, names: list[str]) -> None:
         """Remove jobs that have ended from Dask's tables."""
-        from distributed.core import Status
-
         for name in names:
             self._cluster.worker_spec.pop(name, None)
             job = self._cluster.workers.pop(name, None)

@@ -14,21 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from distributed import Client
 
 from espo_luigi.errors import JobError, SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.dask import WorkerJobs
 from espo_luigi.jobs.dask.jobqueue import SETTLE_SECONDS, Session, jobqueue_session
-from espo_luigi.jobs.dask.security import read_security
+from espo_luigi.jobs.dask.session import read_security
 from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +46,6 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
 
     Raises SubmissionError if the cluster refuses the job; JobError if the job ends before its scheduler has an address.
     """
-    from distributed import Client
-
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), with_owner=True)
     folder = Path(workers.folder)
     order = folder / f"{owner}.json"

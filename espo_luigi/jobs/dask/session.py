@@ -1,32 +1,49 @@
-"""Dask sessions whose workers run on several nodes: settings, private files, failure; and one on all nodes of a job."""
+"""Dask sessions inside of a job, on its node or on all of its nodes, and what all sessions over several nodes share.
+
+Only processes that hold a session's keys can speak with its scheduler and workers: without them, any account of the
+cluster could have a worker run code. Only what computes imports this module, as Dask takes long to import.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster, Nanny, Scheduler, SpecCluster, Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.security import Security
 
 from espo_luigi.errors import JobError, WorkersLostError
 from espo_luigi.files import write_new
 from espo_luigi.jobs.dask import SETTINGS_NAME
-from espo_luigi.jobs.dask.local import SETTINGS, WITHOUT_PAGES, limit_thread_pools, limit_zarr, scratch_folder
+from espo_luigi.jobs.dask.settings import (
+    SETTINGS,
+    WITHOUT_PAGES,
+    check_client,
+    keep_freed_memory,
+    limit_thread_pools,
+    limit_zarr,
+    on_loopback,
+    scratch_folder,
+)
 from espo_luigi.jobs.order import extra_folders
-from espo_luigi.jobs.resources import Resources
+from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.slurm import sizes
-
-if TYPE_CHECKING:
-    from distributed import Client
-    from distributed.security import Security
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +90,174 @@ folder=$(mktemp -d "$1/espo-dask-XXXXXXXXXX") || exit 1
 code=$?
 rm -rf -- "$folder"
 exit $code"""
+# For the worker of this process. No nanny could restart it, so at Dask's 80 % it would pause for ever. Instead it goes
+# on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
+# spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
+_SETTINGS_IN_PROCESS: dict[str, Any] = {
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+}
+
+
+@contextmanager
+def dask_session(
+    resources: Resources,
+    settings: Mapping[str, Any] | None = None,
+    client: Mapping[str, Any] | None = None,
+    *,
+    dashboard: bool = False,
+) -> Iterator[Client]:
+    """Start a `LocalCluster` sized to `resources`, and close it at the end.
+
+    A single worker lives in this process; it starts at once and may use the job's whole memory. Several workers are
+    processes, each with a nanny that restarts it near its own limit. A task that has killed three workers fails as
+    `KilledWorker`.
+
+    Traffic stays on the node's loopback, by TLS over TCP, with keys of this session. UCX is not used, because it aborts
+    where InfiniBand is set up badly. The dashboard takes any free port, so that jobs of a node do not collide. Without
+    it, Dask's HTTP servers answer nothing.
+
+    Parameters
+    ----------
+    resources
+        Workers, CPUs and memory of this job.
+    settings
+        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
+    client
+        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
+    dashboard
+        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
+
+    Raises
+    ------
+    ConfigurationError
+        If a keyword would open a server to other accounts (`check_client`).
+    """
+    check_client(client or {})
+    limit_thread_pools(os.environ)
+    if resources.n_workers == 1:
+        # Not with nannies: they pause a worker until its process's memory shrinks.
+        keep_freed_memory()
+    limit_zarr(resources.threads_per_worker)
+    keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
+    layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
+    layout = layout if dashboard else layout | WITHOUT_PAGES
+    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
+        keywords.setdefault("local_directory", str(Path(scratch)))
+        with (
+            dask.config.set({**layout, **(settings or {})}),
+            LocalCluster(**keywords) as cluster,
+            Client(cluster) as session,
+        ):
+            sizes = resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB
+            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *sizes)
+            yield session
+
+
+def fail_on_exit(client: Client) -> None:
+    """Make ``sys.exit`` in a Dask task an error of that task; Dask lets it end the worker's event loop, and hangs.
+
+    Tasks that are coroutine functions are an exception: Dask runs them in that event loop, and they still hang.
+    """
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except SystemExit as end:
+            raise RuntimeError(f"a Dask task called sys.exit({end.code!r}); expected a return or an exception") from end
+
+    # Not at the top of the module, so that workers get its code, where they lack this package.
+    class ExitsFail(WorkerPlugin):
+        name = "espo-exits-fail"
+
+        def setup(self, worker: Any) -> None:
+            executor = worker.executors["default"]
+            executor.submit = functools.partial(executor.submit, call)
+
+    try:
+        client.register_plugin(ExitsFail())
+    except OSError as error:
+        # A worker died meanwhile; the scheduler gives the plugin to those that join later.
+        logger.warning("a Dask worker was lost at the session's start: %s", error)
+
+
+def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashboard: bool) -> dict[str, Any]:
+    several = resources.n_workers > 1
+    keywords: dict[str, Any] = {
+        "n_workers": resources.n_workers,
+        "threads_per_worker": resources.threads_per_worker,
+        "processes": several,
+        "memory_limit": resources.worker_memory_bytes,
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": dashboard},
+        "worker_dashboard_address": "127.0.0.1:0",
+    }
+    if not dashboard:
+        keywords["worker_class"] = _without_dashboard(several)
+    if several or "interface" in client or "host" in client:
+        # Schedulers and workers run any code that is sent to them, and every account of the node reaches its loopback.
+        # A worker of this process has no address, unless the user gives it an interface.
+        keywords |= {"protocol": "tls", "security": MemorySecurity.temporary()}
+    if several and "interface" not in client:
+        # Dask takes a host or an interface, never both.
+        keywords["host"] = "127.0.0.1"
+    if "dashboard_address" in client:
+        client = {**client, "dashboard_address": on_loopback(client["dashboard_address"])}
+    return {**keywords, **client}
+
+
+def _without_dashboard(several: bool) -> type:
+    """Return Dask's class of workers without a dashboard, which would import Bokeh for half a second in each.
+
+    `dashboard_address=None` avoids it as well, but makes the worker listen beyond the loopback.
+    """
+    kind: Any = Nanny if several else Worker
+
+    class Plain(kind):
+        def __init__(self, *args: Any, **keywords: Any) -> None:
+            super().__init__(*args, **{**keywords, "dashboard": False})
+
+    return Plain
+
+
+class MemorySecurity(Security):
+    """A `Security` for a session on one node, made by `temporary()`: key and certificate are text and on no disk.
+
+    Python's ssl reads keys from files, for which Dask would create a temporary folder. This class uses a file in
+    memory, which no other account can open. A nanny hands the text to its worker through a pipe.
+    """
+
+    def _get_tls_context(self, tls: dict[str, Any], purpose: ssl.Purpose) -> ssl.SSLContext:
+        with _in_memory(tls["cert"]) as cert, _in_memory(tls["key"]) as key:
+            context: ssl.SSLContext = super()._get_tls_context({**tls, "cert": cert, "key": key}, purpose)
+        return context
+
+
+@contextmanager
+def _in_memory(text: str) -> Iterator[str]:
+    descriptor = os.memfd_create("espo-luigi", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def write_security(folder: Path) -> Security:
+    """Write a key and a certificate for this session alone into its private folder; return them by their paths."""
+    made: Any = Security.temporary()
+    for name in ("tls_ca_file", "tls_scheduler_key"):
+        write_new(folder / f"{name}.pem", getattr(made, name), 0o600)
+    return read_security(folder)
+
+
+def read_security(folder: Path) -> Security:
+    """Return the keys that `write_security` wrote."""
+    cert, key = str(folder / "tls_ca_file.pem"), str(folder / "tls_scheduler_key.pem")
+    roles = ("client", "scheduler", "worker")
+    pairs = {f"tls_{role}_cert": cert for role in roles} | {f"tls_{role}_key": key for role in roles}
+    return Security(require_encryption=True, tls_ca_file=cert, **pairs)
 
 
 class Failing:
@@ -109,10 +294,6 @@ def prepared(
     folder: Path, failing: Failing, settings: Mapping[str, Any] | None, *, dashboard: bool
 ) -> Iterator[Security]:
     """Create a session's folder with keys and settings for its workers, and apply the settings here as well."""
-    import dask
-
-    from espo_luigi.jobs.dask.security import write_security
-
     used = {**SETTINGS, **_SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
     with failing.raised(), _quiet_logs(), _private(folder), dask.config.set(used):
         security = write_security(folder)
@@ -148,8 +329,6 @@ def _private(folder: Path) -> Iterator[None]:
 
 def _write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> None:
     """Write the settings that Dask's workers read by ``DASK_CONFIG``."""
-    import dask
-
     keys: dict[str, Any] = {"distributed.comm.tls.ca-file": security.tls_ca_file}
     for role in ("client", "worker"):
         for kind in ("key", "cert"):
@@ -172,8 +351,6 @@ def allocation_session(
 
     Raises WorkersLostError if all workers end before the work does.
     """
-    from distributed import Client, Scheduler, SpecCluster
-
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     limit_thread_pools(os.environ)
     limit_zarr(resources.threads_per_worker)

@@ -1,13 +1,9 @@
-"""Ending jobs and runs: single jobs, and whole runs.
-
-A member of a bundle that shares its job with other tasks is ended once its claim is closed. Its job is cancelled when
-no task needs it any more.
-"""
+"""Stopping a run, from its own driver or from outside, and cancelling exactly its jobs."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import itertools
 import logging
 import os
 import re
@@ -20,10 +16,8 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.dask import owner_of
-from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
@@ -41,37 +35,6 @@ _CONTROL = "control"
 _CANCEL_TRIES = 3
 # The end of the name of any run's submission, or of its bundle.
 _SUBMISSION = re.compile(r"\.[0-9a-f]{12}\.\d+$|\.bundle-[0-9a-f]{12}")
-
-
-class Signals:
-    """Collects cancellations, which are sent together at the end of a cycle.
-
-    A command may take a minute of a busy scheduler, so that all jobs of a cycle share it.
-    """
-
-    def __init__(self, commands: Commands, bundles: Bundles) -> None:
-        self._commands = commands
-        self._bundles = bundles
-        self._to_cancel: list[tuple[Job, str]] = []
-
-    def cancel(self, job: Job) -> None:
-        """Have the job end."""
-        self._to_cancel.append((job, str(job.record.job_id)))
-
-    def send(self, unwanted: Iterable[str]) -> None:
-        """Send all, and cancel the jobs with the ids that are `unwanted`, too."""
-        # It may have waited until the driver was sure of its lock: by now, a task may have another job.
-        cancelled = [job for job, job_id in self._to_cancel if job.record.job_id == job_id]
-        self._to_cancel = []
-        ids = dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in cancelled if self._goes(job))])
-        if ids:
-            self._commands.cancel(ids)
-        now = self._commands.clock.now()
-        for job in cancelled:
-            job.intent = replace(job.intent, cancelled=now)
-
-    def _goes(self, job: Job) -> bool:
-        return not job.record.shares_job or not self._bundles.is_needed(job.record)
 
 
 class OwnJobs:
@@ -115,33 +78,44 @@ class OwnJobs:
         return job_id in self._proven
 
 
-def cancel_records(
+def cancel_jobs(
     store: RecordStore,
     commands: Commands,
-    records: Iterable[Record],
+    newer: Iterable[Record] = (),
     patience: Patience | None = None,
     own: OwnJobs | None = None,
 ) -> int | None:
-    """Cancel exactly the jobs of these records; return how many, or None if the scheduler did not answer.
+    """Cancel exactly the jobs of this run's records; return how many, or None if the scheduler did not answer.
 
+    `newer` records replace those on disk, which include jobs of earlier drivers that this one may not have taken over.
     `own` has what the caller knows of its jobs already.
     """
-    out = [record for record in records if record.is_out]
+    records: dict[str, Record] = {}
+    try:
+        for record in store.all():
+            records[record.task] = record
+    except OSError as error:
+        logger.error("not all records can be read, their jobs are not cancelled: %s", error)
+    records |= {record.task: record for record in newer}
     by_job: dict[str, list[Record]] = {}
-    for record in out:
-        by_job.setdefault(record.job_name, []).append(record)
-    cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if out else 0
-    if cancelled is None:
-        return None
-    _write_down(store, out, (patience or Patience()).writing_down)
+    for record in records.values():
+        if record.is_out:
+            by_job.setdefault(record.job_name, []).append(record)
+    cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if by_job else 0
+    if cancelled is not None:
+        _write_down(store, itertools.chain(*by_job.values()), (patience or Patience()).writing_down)
     return cancelled
 
 
 def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float) -> None:
+    def finish(record: Record) -> None:
+        store.close(record.name)
+        store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
+
     until, warn, left = time.monotonic() + seconds, Minutely().warn, []
     for record in cancelled:
         try:
-            persistently(partial(_finish, store, record), until - time.monotonic(), warn=warn)
+            persistently(partial(finish, record), until - time.monotonic(), warn=warn)
         except OSError as error:
             left.append(f"{record.name} ({error})")
     if left:
@@ -153,11 +127,6 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
         )
 
 
-def _finish(store: RecordStore, record: Record) -> None:
-    store.close(record.name)
-    store.save(replace(record, state=JobState.FAILED, cause=Cause.DRIVER_CANCELLED))
-
-
 def _cancel_by_name(
     store: RecordStore, commands: Commands, records: Mapping[str, list[Record]], own: OwnJobs
 ) -> int | None:
@@ -166,7 +135,7 @@ def _cancel_by_name(
     A command that did not end may have cancelled some of them: the rest is cancelled again.
     """
     cancelled: set[str] = set()
-    for record in (record for group in records.values() for record in group):
+    for record in itertools.chain(*records.values()):
         own.add(record)
     for _ in range(_CANCEL_TRIES):
         rows = commands.jobs()
@@ -177,42 +146,15 @@ def _cancel_by_name(
         owned = {row.job_id: owner_of(row.name) for row in rows if not row.phase.ended}
         alive = {job_id: name for job_id, name in owned.items() if name in records}
         # On disk first: if this driver is killed now, the next driver finds out who cancelled these jobs.
-        for record in (record for name in set(alive.values()) for record in records[name]):
-            _save(store, replace(record, ending=Cause.DRIVER_CANCELLED))
+        for record in itertools.chain(*(records[name] for name in set(alive.values()))):
+            try:
+                store.save(replace(record, ending=Cause.DRIVER_CANCELLED))
+            except OSError as error:
+                logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
         cancelled.update(alive)
         if not alive or commands.cancel(alive):
             return len(cancelled)
     return None
-
-
-def _save(store: RecordStore, record: Record) -> None:
-    try:
-        store.save(record)
-    except OSError as error:
-        logger.warning("%s is cancelled although that cannot be written down: %s", record.name, error)
-
-
-def cancel_run(
-    store: RecordStore, commands: Commands, newer: Iterable[Record], patience: Patience, own: OwnJobs
-) -> int:
-    """Cancel the jobs of all records of this run; return how many. `newer` records replace those on disk.
-
-    The records on disk include jobs of earlier drivers that this driver may not have taken over yet.
-    """
-    records: dict[str, Record] = {}
-    try:
-        for record in store.all():
-            records[record.task] = record
-    except OSError as error:
-        logger.error("not all records can be read, their jobs are not cancelled: %s", error)
-    records |= {record.task: record for record in newer}
-    cancelled = cancel_records(store, commands, records.values(), patience, own)
-    if cancelled is None:
-        name = commands.scheduler.NAME
-        logger.error("%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs", name)
-        return 0
-    logger.warning("cancelled %d job(s) of this run", cancelled)
-    return cancelled
 
 
 def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
@@ -227,7 +169,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
         return False
     write_atomically(control, how)
     until = time.monotonic() + timeout
-    while _is_there(control):
+    while _is_asked(state_dir):
         if time.monotonic() >= until:
             holder = lock.holder()
             if holder is None:
@@ -245,8 +187,7 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
 
 def take_control(state_dir: Path) -> str | None:
     """Take the request to the driver of `state_dir`, if there is any: `CANCEL`, `DETACH` or None."""
-    # A listing makes a network file system look again, where asking for one file may get a remembered "no".
-    if _CONTROL not in os.listdir(state_dir):
+    if not _is_asked(state_dir):
         return None
     asked = (state_dir / _CONTROL).read_text(encoding="utf-8").strip()
     with contextlib.suppress(OSError):
@@ -254,10 +195,6 @@ def take_control(state_dir: Path) -> str | None:
     return asked if asked in (CANCEL, DETACH) else None
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        # Opened, as a network file system may remember for a minute that a file exists.
-        path.open("rb").close()
-    except OSError as error:
-        return error.errno not in (errno.ENOENT, errno.ESTALE)
-    return True
+def _is_asked(state_dir: Path) -> bool:
+    # A listing makes a network file system look again, where asking for one file may get a remembered answer.
+    return _CONTROL in os.listdir(state_dir)

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from espo_luigi.errors import EspoError, Failure, JobError
 from espo_luigi.files import passes
-from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, Signals, cancel_run, take_control
-from espo_luigi.jobs.lifecycle.members import Bundles
-from espo_luigi.jobs.lifecycle.observe import Watcher
+from espo_luigi.jobs.lifecycle.control import BREAK, CANCEL, DETACH, cancel_jobs, take_control
+from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
 from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
@@ -82,15 +81,13 @@ class JobManager:
         self._closed = False
         # The ids of orders whose jobs are to end.
         self._unwanted: set[str] = set()
-        # Jobs to submit, jobs under way by task, and how many are over.
+        # Jobs to submit, and jobs under way by task.
         self._ready: deque[Job] = deque()
         self._jobs: dict[str, Job] = {}
-        self._ended: Counter[JobState] = Counter()
         # The node of each task whose job could not open its log, before any job of the run could.
         self._without_log: dict[str, str] = {}
         self._bundles = Bundles(self.store, self._jobs)
         self._watcher = Watcher(settings, commands, self.store, self.submitter, self._bundles, self._trouble)
-        self._signals = Signals(commands, self._bundles)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
@@ -132,12 +129,6 @@ class JobManager:
         self._wake.set()
         return handle
 
-    def status(self) -> dict[JobState, int]:
-        """The number of orders in each state."""
-        counts = Counter(job.state for job in list(self._jobs.values()))
-        counts[JobState.READY] += len(self._incoming) + len(self._ready)
-        return {**counts, **self._ended}
-
     def cancel(self, order_id: str) -> None:
         """Cancel the job of one order, which fails unless it has succeeded meanwhile; the others go on."""
         self._unwanted.add(order_id)
@@ -177,8 +168,17 @@ class JobManager:
             if self.stopping == CANCEL:
                 records = [job.record for job in self._jobs.values()]
                 patience, own = self.settings.patience, self._watcher.own
-                self.cancelled = cancel_run(self.store, self.commands, records, patience, own)
-            self._cancel_orphans()
+                cancelled = cancel_jobs(self.store, self.commands, records, patience, own)
+                if cancelled is None:
+                    logger.error(
+                        "%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs",
+                        self._scheduler.NAME,
+                    )
+                else:
+                    logger.warning("cancelled %d job(s) of this run", cancelled)
+                self.cancelled = cancelled or 0
+            if not self._locks.lost and (orphans := self._watcher.orphans_at_the_end()) and self._is_still_ours():
+                self.commands.cancel(orphans)
         finally:
             with self._guard:
                 self._closed = True
@@ -208,7 +208,7 @@ class JobManager:
             if self._is_still_ours():
                 self._guarded(partial(self._take_step, now), job)
         if self._is_still_ours():
-            self._signals.send(unwanted)
+            self._send_cancellations(unwanted)
 
     @property
     def _cycle_seconds(self) -> float:
@@ -226,19 +226,16 @@ class JobManager:
             job.trouble_since = None
             return True
         except OSError as error:
-            self._survive(job, error)
+            # The step is taken again in the next cycle, until somebody has had the time to mend what does not pass.
+            now, patience = self._clock.now(), self.settings.patience.lasting_trouble
+            job.trouble_since = now if job.trouble_since is None else job.trouble_since
+            self._trouble.warn("trouble with the files of %s, going on: %s", job.record.name, error)
+            if not passes(error) and job.watched_for(job.trouble_since, now, patience):
+                self._give_up(job, error)
         except Exception as error:
             logger.exception("%s: the driver could not handle this job", job.record.name)
             self._give_up(job, error)
         return False
-
-    def _survive(self, job: Job, error: OSError) -> None:
-        """Take the step again in the next cycle; give up after a while if the error does not pass."""
-        now = self._clock.now()
-        job.trouble_since = now if job.trouble_since is None else job.trouble_since
-        self._trouble.warn("trouble with the files of %s, going on: %s", job.record.name, error)
-        if not passes(error) and job.watched_for(job.trouble_since, now, self.settings.patience.lasting_trouble):
-            self._give_up(job, error)
 
     def _give_up(self, job: Job, error: Exception) -> None:
         with suppress(ValueError):
@@ -288,7 +285,7 @@ class JobManager:
         self._watcher.workers_about |= bool(order.workers)
         record = self.store.load(handle.task)
         if record is None or record.is_over:
-            record = self.submitter.plan(handle.task, order, record)
+            record = self.submitter.first_record(handle.task, order, record)
         job = Job(order, record, self._scheduler, handle.report)
         if record.state is JobState.READY:
             job.intent = Intent(ready=self._clock.now())
@@ -377,11 +374,6 @@ class JobManager:
             if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
                 self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)
 
-    def _cancel_orphans(self) -> None:
-        unwanted = [] if self._locks.lost else self._watcher.orphans_at_the_end()
-        if unwanted and self._is_still_ours():
-            self.commands.cancel(unwanted)
-
     # Steps.
 
     def _take_step(self, now: float, job: Job) -> None:
@@ -412,32 +404,42 @@ class JobManager:
         if record.shares_job:
             self.store.close(record.name)
         logger.warning("%s: cancelling job %s: %s", record.name, record.job_id, cause.words(job.scheduler))
-        self._signals.cancel(job)
+        job.intent = replace(job.intent, to_cancel=True)
+
+    def _send_cancellations(self, unwanted: Iterable[str]) -> None:
+        """Cancel all jobs of a cycle, and those with the ids that are `unwanted`, together: it may take a minute.
+
+        A job that tasks share is cancelled when none needs it any more; a member ends once its claim is closed.
+        """
+        jobs = [job for job in self._jobs.values() if job.intent.to_cancel]
+        going = [job for job in jobs if not (job.record.shares_job and self._bundles.is_needed(job.record))]
+        if ids := dict.fromkeys([*unwanted, *(str(job.record.job_id) for job in going)]):
+            self.commands.cancel(ids)
+        now = self._clock.now()
+        for job in jobs:
+            job.intent = replace(job.intent, to_cancel=False, cancelled=now)
 
     # Success.
 
     def _succeed(self, job: Job, now: float) -> None:
         if not _is_complete(job, otherwise=True):
             if job.watched_for(job.files.result_since, now, self.settings.patience.latency_wait):
-                self._output_missing(job)
+                if job.adopted:
+                    # An old success, whose output was removed since: the job is submitted again.
+                    said = "%s: its result is of an earlier run and its output is gone; submitting anew"
+                    logger.info(said, job.record.name)
+                    self._again(job, job.record.next_submission(Cause.NO_OUTPUT, attempt=1))
+                else:
+                    self._retry_or_fail(job, Cause.NO_OUTPUT)
             return
         self._nodes.does_well(job.node, job.seen.off_node)
-        name = job.record.name
-        if job.record.shares_job:
+        name, shares_job = job.record.name, job.record.shares_job
+        if shares_job:
             # If the bundle is requeued, this member has no work.
             self.store.close(name)
-            self._finish(job, success_of(job))
-            return
         self._finish(job, success_of(job))
-        self._tolerantly(partial(self.store.forget_files, name))
-
-    def _output_missing(self, job: Job) -> None:
-        if not job.adopted:
-            self._retry_or_fail(job, Cause.NO_OUTPUT)
-            return
-        # An old success, whose output was removed since: the job is submitted again.
-        logger.info("%s: its result is of an earlier run and its output is gone; submitting anew", job.record.name)
-        self._again(job, job.record.next_submission(Cause.NO_OUTPUT, attempt=1))
+        if not shares_job:
+            self._tolerantly(partial(self.store.forget_files, name))
 
     # No success.
 
@@ -466,11 +468,16 @@ class JobManager:
     def _give_up_name(self, job: Job, now: float) -> None:
         """Close the claim of a submission that has left no trace, and submit the task under a new name."""
         if not self.store.close_unclaimed(job.record.name):
-            owner = self.store.claim_owner(job.record.name)
-            if owner is not None:
+            if owner := self.store.claim_owner(job.record.name):
                 self.submitter.confirm(job, owner)
-            else:
-                self._close_empty_claim(job, now)
+            elif self.store.is_claimed_by_nobody(job.record.name):
+                # A driver or a job could not write the claim.
+                since = now if job.files.unclaimed is None else job.files.unclaimed
+                job.files = replace(job.files, unclaimed=since)
+                if job.watched_for(since, now, self.settings.patience.latency_wait):
+                    path = self.store.claim_path(job.record.name)
+                    logger.warning("%s is empty, and no job of that name is known: closing it", path)
+                    self.store.close(job.record.name)
             return
         refused, alone = job.intent.refused, not any(other.record.job_id for other in self._jobs.values())
         unclear = refused if refused is not None and refused.meaning is Refusal.UNCLEAR and alone else None
@@ -479,24 +486,16 @@ class JobManager:
         else:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
 
-    def _close_empty_claim(self, job: Job, now: float) -> None:
-        """Close a claim that stays empty: a driver or a job could not write it."""
-        if not self.store.is_claimed_by_nobody(job.record.name):
-            return
-        since = now if job.files.unclaimed is None else job.files.unclaimed
-        job.files = replace(job.files, unclaimed=since)
-        if job.watched_for(since, now, self.settings.patience.latency_wait):
-            path = self.store.claim_path(job.record.name)
-            logger.warning("%s is empty, and no job of that name is known: closing it", path)
-            self.store.close(job.record.name)
-
     def _retry_or_fail(self, job: Job, cause: Cause) -> None:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
         nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
         no_log = nothing_ran and not self.submitter.any_log()
-        if no_log and self._is_no_single_nodes_fault(job):
-            cause = Cause.NO_LOG
+        if no_log:
+            # It is no single node's fault after a second node, or this task's second job.
+            if job.record.task in self._without_log or {*self._without_log.values()} - {job.node}:
+                cause = Cause.NO_LOG
+            self._without_log[job.record.task] = job.node
         # The old job must not work beside its successor if somebody requeues it.
         self.store.close(job.record.name)
         name, words = f"{job.record.name}: job {job.record.job_id}", cause.words(job.scheduler)
@@ -511,7 +510,8 @@ class JobManager:
             self._finish(job, failure_of(job, Cause.NO_LOG if no_log else cause))
         else:
             # What a job without a result says of its end stands in its log alone.
-            said = f'; its log ends with "{_last_line(job)}"' if cause is Cause.CRASHED and _last_line(job) else ""
+            last = (job.tail().splitlines() or [""])[-1][:300] if cause is Cause.CRASHED else ""
+            said = f'; its log ends with "{last}"' if last else ""
             if no_log:
                 said = f"; {Cause.NO_LOG.words(job.scheduler)}: {Cause.NO_LOG.explanation(job.scheduler)}"
             logger.warning("%s: %s%s; trying again", name, words, said)
@@ -529,13 +529,6 @@ class JobManager:
         # The accounting, or without it the claim, would show that the job has begun since.
         accounted = job.row is not None and not self.commands.lacking
         return Cause.CANCELLED if accounted or self.store.close_unclaimed(job.record.name) else Cause.LOST
-
-    def _is_no_single_nodes_fault(self, job: Job) -> bool:
-        """Whether a second node, or this task's second job, could not open its log; takes this job in."""
-        others = {node for node in self._without_log.values() if node != job.node}
-        again = job.record.task in self._without_log or bool(others)
-        self._without_log[job.record.task] = job.node
-        return again
 
     def _following(self, job: Job, cause: Cause) -> Record | None:
         """The record of the next submission after the job has ended; None if it is not tried again."""
@@ -566,7 +559,6 @@ class JobManager:
             record = last_record(job.record, None if isinstance(outcome, Success) else Cause(outcome.cause))
             self.store.save(record)
             job.record = record
-        self._ended[JobState.SUCCEEDED if isinstance(outcome, Success) else JobState.FAILED] += 1
         self._jobs.pop(job.record.task, None)
         self._resolve(job.record.task, outcome)
         self._tolerantly(partial(self._leave_bundle, job.record))
@@ -581,10 +573,6 @@ class JobManager:
     def _leave_bundle(self, record: Record) -> None:
         if record.bundle:
             self._bundles.forget_if_over(record)
-
-
-def _last_line(job: Job) -> str:
-    return (job.tail().splitlines() or [""])[-1][:300]
 
 
 def _is_complete(job: Job, otherwise: bool) -> bool:

@@ -147,15 +147,13 @@ class Unstartable:
     def learn(self, jobs: Iterable[Job], now: float) -> None:
         """Take in the hosts of all jobs in error; a task whose host is avoided has to go elsewhere."""
         in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
-        self._ask([job for name, job in in_error.items() if self._is_worth_asking(name)], now)
+        asked = {name for name in in_error if name in self._ends or self._questions[name] >= _MOST_QUESTIONS}
+        self._ask([job for name, job in in_error.items() if name not in asked], now)
         for name, job in in_error.items():
             if job.row is not None and (end := self._ends.get(name)):
                 avoided = end.node in self._nodes.excluded
                 row = replace(job.row, node=end.node, reason=end.reason, no_log=end.no_log, launch_failed=avoided)
                 job.seen = replace(job.seen, row=row)
-
-    def _is_worth_asking(self, name: str) -> bool:
-        return name not in self._ends and self._questions[name] < _MOST_QUESTIONS
 
     def _ask(self, jobs: list[Job], now: float) -> None:
         if not jobs:

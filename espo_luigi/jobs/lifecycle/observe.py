@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from espo_luigi.files import listed_names
+from espo_luigi.errors import JobError
+from espo_luigi.files import listed_names, read_object
 from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
-from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
-from espo_luigi.jobs.lifecycle.records import RecordStore
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.lifecycle.submit import Submitter
-from espo_luigi.jobs.order import between_beats
+from espo_luigi.jobs.order import JobState, between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.script import array_of, end_path
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,72 @@ _AWAY_COMMANDS = 4
 _DRAINED_POLLS = 6
 # Up to so many running jobs, results of young jobs are looked for more often.
 _FEW_JOBS = 50
+
+
+class Bundles:
+    """Knows which members that share a job have begun or ended, and which need the job.
+
+    They are those of the `jobs` that are under way, by task, and of records of earlier drivers.
+    """
+
+    def __init__(self, store: RecordStore, jobs: Mapping[str, Job]) -> None:
+        self._store = store
+        self._jobs = jobs
+
+    def look(self, now: float) -> None:
+        """Find out which members have begun, and which have ended, by one listing for all. Raises OSError."""
+        members = [job for job in self._jobs.values() if job.record.shares_job]
+        names = listed_names(self._store.claim_path("")) if members else set()
+        for job in members:
+            end = end_path(self._store.claim_path(job.record.name))
+            job.saw_member(job.record.name in names, self._end(job, end) if end.name in names else None, now)
+
+    def _end(self, job: Job, path: Path) -> int | None:
+        try:
+            job_id, code = path.read_text(encoding="utf-8").split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(code) if job_id == job.record.job_id else None
+
+    def is_needed(self, record: Record) -> bool:
+        """Return whether a different task that is not done needs the job or the array of this record's bundle."""
+        name = array_of(record.bundle)
+        others = (job.record for job in self._jobs.values() if job.record.task != record.task)
+        if any(_needs(other, name) for other in others):
+            return True
+        # Those that this driver has not come to yet.
+        known = {record.task, *self._jobs}
+        try:
+            return any(_needs(other, name) for _, other in self._members(name) if other.task not in known)
+        except JobError:
+            return True  # a record that cannot be read may need it
+
+    def forget_if_over(self, record: Record) -> None:
+        """Delete the files of a submission's bundle unless a task still needs it."""
+        if self.is_needed(record):
+            return
+        name = array_of(record.bundle)
+        listing = self._listing_path(name)
+        for member, record in self._members(name):
+            end_path(self._store.claim_path(member)).unlink(missing_ok=True)
+            if record.name == member and record.state is JobState.SUCCEEDED:
+                self._store.forget_files(member)
+        for path in listing.parent.glob(f"{name}.*"):
+            path.unlink(missing_ok=True)
+
+    def _members(self, name: str) -> Iterator[tuple[str, Record]]:
+        """Yield the names of the members' submissions, each with its task's record."""
+        for member in (read_object(self._listing_path(name)) or {"members": []})["members"]:
+            record = self._store.load(member["name"].rpartition(".")[0])
+            if record is not None:
+                yield member["name"], record
+
+    def _listing_path(self, name: str) -> Path:
+        return self._store.script_path(name).with_suffix(".json")
+
+
+def _needs(record: Record, name: str) -> bool:
+    return array_of(record.bundle) == name and record.is_out and not record.ending
 
 
 class Watcher:
@@ -79,7 +147,7 @@ class Watcher:
             unwanted = self._poll(jobs, now)
             now = self._commands.clock.now()
             self._last_poll, self._next_poll = now, now + self._settings.poll_seconds
-        if now >= self._next_results or any(self._has_just_ended(job) for job in jobs):
+        if now >= self._next_results or any((job.ended_since or 0.0) > self._last_results for job in jobs):
             self._read_results(jobs, now)
             self._last_results = now
             self._next_results = now + self._until_next_results(jobs, now)
@@ -91,9 +159,6 @@ class Watcher:
         began = [job.began for job in jobs if job.began is not None]
         # In a large run some job is always young, and each look lists the folders of all results.
         return between_beats(now - max(began), longest) if 0 < len(began) <= _FEW_JOBS else longest
-
-    def _has_just_ended(self, job: Job) -> bool:
-        return job.ended_since is not None and job.ended_since > self._last_results
 
     def hurry(self) -> None:
         """Ask the scheduler in the next cycle, unless it has just been asked: thousands may be handed over."""
@@ -123,26 +188,25 @@ class Watcher:
                 self._saw_no_files(members, error, now)
                 continue
             for job in members:
-                self._read_result(job, names, now)
+                if job.order.files.result.name not in names:
+                    # A requeued job removes what its last run wrote, unless it succeeded.
+                    job.files = job.files.without_result()
+                    continue
+                try:
+                    job.read_result(self._store, now)
+                except OSError as error:
+                    self._saw_no_files([job], error, now)
         try:
             self._bundles.look(now)
         except OSError as error:
             self._trouble.warn("trouble with the files of bundles, going on: %s", error)
 
-    def _read_result(self, job: Job, names: set[str], now: float) -> None:
-        if job.order.files.result.name not in names:
-            # A requeued job removes what its last run wrote, unless it succeeded.
-            job.files = job.files.without_result()
-            return
-        try:
-            job.read_result(self._store, now)
-        except OSError as error:
-            self._saw_no_files([job], error, now)
-
     def _saw_no_files(self, jobs: Iterable[Job], error: OSError, now: float) -> None:
         self._trouble.warn("trouble with the files of results, going on: %s", error)
         for job in jobs:
-            job.saw_no_files(now)
+            if job.files.result is None:
+                # The wait for a result starts from zero.
+                job.files = replace(job.files, unreadable=now)
 
     def _poll(self, jobs: list[Job], now: float) -> list[str]:
         rows = self._commands.jobs()
@@ -153,7 +217,10 @@ class Watcher:
             self.own.add(job.record, submitted_here=not job.adopted)
         rows = self.own.renamed_back(rows)
         by_name = {row.name: row for row in rows}
-        missing = self._without_result([job for job in jobs if not self._take_in(job, by_name, now)], now)
+        missing = [job for job in jobs if not self._take_in(job, by_name, now)]
+        # The accounting need not be asked for jobs that succeeded.
+        self._read_results(missing, now)
+        missing = [job for job in missing if not job.files.succeeded]
         leaving = [job for job in jobs if leaves_for_long(job, now, self._settings.patience)]
         if (missing or leaving) and not self._ask_memory(missing, leaving, now):
             self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])
@@ -163,21 +230,13 @@ class Watcher:
         self._say_held(jobs)
         self._say_drained(jobs, now)
         for job in jobs:
-            self._look_at(job, now)
+            # A missing job with a heartbeat is not lost, even if it was never seen running.
+            if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
+                age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+                job.listen(now, between_beats(age, self._settings.beat_seconds))
+            if job.does_well(now, self._settings.patience.quick):
+                self._submitter.nodes.does_well(job.node, job.seen.off_node)
         return orphans(rows, self._store.knows)
-
-    def _look_at(self, job: Job, now: float) -> None:
-        # A missing job with a heartbeat is not lost, even if it was never seen running.
-        if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
-            age = math.inf if job.seen.off_node is None else now - job.seen.off_node
-            job.listen(now, between_beats(age, self._settings.beat_seconds))
-        if job.does_well(now, self._settings.patience.quick):
-            self._submitter.nodes.does_well(job.node, job.seen.off_node)
-
-    def _without_result(self, missing: list[Job], now: float) -> list[Job]:
-        """Leave out the jobs that succeeded: the scheduler's accounting need not be asked for them."""
-        self._read_results(missing, now)
-        return [job for job in missing if not job.files.succeeded]
 
     def _say_held(self, jobs: Iterable[Job]) -> None:
         """Name the jobs that would wait for ever without a word, once."""

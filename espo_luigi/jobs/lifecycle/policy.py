@@ -81,7 +81,7 @@ class Consequences:
     explanation: str
     retry: Retry = Retry.CHARGED
     goes_on: bool = False  # free for a job that completed blocks of its output: it goes on from there
-    grows: str = ""  # the resource of which the next submission asks for more
+    grows: str = ""  # the amount of a record of which the next submission asks for more
     other_node: bool = False  # the next submission avoids the node, which is as likely to be at fault as the task
     may_be_done: bool = True  # the output may be complete nevertheless
     forgets: bool = False  # the next run asks for the amounts of its configuration, not for those of this run
@@ -111,10 +111,10 @@ CAUSES: Mapping[Cause, Consequences] = {
         _NEVER,
     ),
     Cause.MEMORY: Consequences(
-        "out of memory", "it needed more memory than it had; raise `memory` or its cap", grows="memory"
+        "out of memory", "it needed more memory than it had; raise `memory` or its cap", grows="memory_bytes"
     ),
     Cause.TIMEOUT: Consequences(
-        "time limit", "it ran into its time limit; raise `time` or its cap", goes_on=True, grows="time"
+        "time limit", "it ran into its time limit; raise `time` or its cap", goes_on=True, grows="time_minutes"
     ),
     Cause.NODE: Consequences("node failed", "nodes failed under it", _UNCHARGED, goes_on=True, other_node=True),
     Cause.PREEMPTED: Consequences("preempted", "it was preempted again and again", _UNCHARGED, goes_on=True),
@@ -225,7 +225,10 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     elif cancelled is not None:
         cancel = job.watched_for(cancelled, now, patience.cancel_again)
     else:
-        cancel = _waits_without_hope(job, now, patience) or _hangs(job, now, settings)
+        hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
+        runs, timeout = seen.since_when(Phase.RUNNING) is not None, settings.stall_timeout_seconds or math.inf
+        hangs = runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
+        cancel = hopeless or hangs
     return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
 
 
@@ -261,15 +264,6 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
     alive = job.heard_since is not None and now - job.heard_since < patience.absent_after
     over = not alive and job.read_for(job.seen.missing, now, patience.absent_after)
     return Action.END if over else Action.WAIT
-
-
-def _waits_without_hope(job: Job, now: float, patience: Patience) -> bool:
-    return job.row is not None and job.row.hopeless and job.watched_for(job.seen.since, now, patience.hopeless)
-
-
-def _hangs(job: Job, now: float, settings: BatchSettings) -> bool:
-    timeout, runs = settings.stall_timeout_seconds, job.seen.since_when(Phase.RUNNING) is not None
-    return timeout is not None and runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
 
 
 def cause_to_cancel(job: Job) -> Cause:
@@ -359,8 +353,14 @@ def next_record(
     if retry is Retry.UNCHARGED and record.uncharged < settings.max_uncharged:
         return record.next_submission(cause, uncharged=record.uncharged + 1, **changes)
     if retry is Retry.CHARGED and record.attempt <= settings.retries:
-        more = _more_resources(record, follows.grows, settings)
-        return None if more is None else record.next_submission(cause, attempt=record.attempt + 1, **changes, **more)
+        if follows.grows:
+            cap = settings.memory_cap_bytes if follows.grows == "memory_bytes" else settings.time_cap_minutes
+            asked = getattr(record, follows.grows)
+            more = min(math.ceil(asked * GROWTH), cap or math.inf)
+            if more <= asked:
+                return None  # the same amount would fail again
+            changes |= {follows.grows: more, f"learnt_{follows.grows}": more}
+        return record.next_submission(cause, attempt=record.attempt + 1, **changes)
     return None
 
 
@@ -377,24 +377,6 @@ def last_record(record: Record, cause: Cause | None) -> Record:
     record = replace(record, state=JobState.FAILED if cause else JobState.SUCCEEDED, cause=cause or "")
     forgets = cause is not None and CAUSES[cause].forgets
     return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
-
-
-def _more_resources(record: Record, grows: str, settings: BatchSettings) -> dict[str, int] | None:
-    """The larger amounts to ask for; None if they are at their caps, as the same amounts would fail again."""
-    if grows == "memory":
-        memory = _grown(record.memory_bytes, settings.memory_cap_bytes)
-        more = {"memory_bytes": memory, "learnt_memory_bytes": memory}
-        return None if memory <= record.memory_bytes else more
-    if grows == "time":
-        minutes = _grown(record.time_minutes, settings.time_cap_minutes)
-        more = {"time_minutes": minutes, "learnt_time_minutes": minutes}
-        return None if minutes <= record.time_minutes else more
-    return {}
-
-
-def _grown(value: int, cap: int | None) -> int:
-    grown = math.ceil(value * GROWTH)
-    return grown if cap is None else min(grown, cap)
 
 
 def success_of(job: Job) -> Success:

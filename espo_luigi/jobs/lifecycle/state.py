@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.order import JobOrder, JobState, ResultWord, Standing, at_work, end_of_log, listed
+from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, listed
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -81,37 +82,9 @@ class Files:
         """Whether the job says that its work is done."""
         return self.outcome == ResultWord.SUCCESS
 
-    def requeued(self) -> Files:
-        """After the scheduler has queued the job again: its last start counts no more, unless it succeeded."""
-        files = replace(self, begun=None, exit_code=None, ended=None)
-        if self.result is None or self.succeeded:
-            return files
-        return replace(files.without_result(), former_result=self.result)
-
     def without_result(self) -> Files:
         """Without a result file; the file may vanish after it reported success."""
         return self if self.succeeded else replace(self, result=None, result_since=None)
-
-    def member(self, begun: bool, exit_code: int | None, now: float) -> Files:
-        """After a look at the claims: whether a member has begun, and how it has ended."""
-        ended = self.exit_code if exit_code is None else exit_code
-        return replace(
-            self,
-            begun=(now if self.begun is None else self.begun) if begun else None,
-            exit_code=ended,
-            ended=now if ended is not None and self.ended is None else self.ended,
-        )
-
-    def read_beat(self, path: Path, now: float) -> Files:
-        """After a look at the heartbeat: any change of the file counts, as nodes' clocks differ."""
-        try:
-            beat = path.read_bytes()
-        except FileNotFoundError:
-            beat = b""
-        except OSError:
-            # The file system does not answer this driver: the job may be well.
-            return replace(self, heard=now, looked=now)
-        return replace(self, beat=beat, looked=now, heard=self.heard if beat == self.beat else now)
 
 
 @dataclass(frozen=True)
@@ -132,6 +105,7 @@ class Intent:
     alone: bool = False  # whether it goes in no bundle
     refused: Refused | None = None  # how the last try failed
     accepted: bool = False  # whether the scheduler took the job, and did not tell its id
+    to_cancel: bool = False  # whether it goes to the scheduler's next cancellation
     cancelled: float | None = None  # when the driver cancelled it
     complaint: str = ""  # the scheduler's words that made it do so
 
@@ -143,7 +117,7 @@ class Job:
     order: JobOrder
     record: Record
     scheduler: Scheduler
-    tell: Callable[[Standing], None] = lambda standing: None
+    tell: Callable[[Progress], None] = lambda progress: None
     adopted: bool = False  # an earlier driver wrote its order, maybe under another configuration, and submitted it
     seen: Seen = field(default_factory=Seen)
     files: Files = field(default_factory=Files)
@@ -171,13 +145,20 @@ class Job:
             return
         self.seen = self.seen.told(row, now)
         if row.phase is Phase.PENDING:
-            self.files = self.files.requeued()
+            # Its last start counts no more, unless it succeeded.
+            files = replace(self.files, begun=None, exit_code=None, ended=None)
+            lost = files.result is not None and not files.succeeded
+            self.files = replace(files.without_result(), former_result=files.result) if lost else files
 
     def saw_member(self, begun: bool, exit_code: int | None, now: float) -> None:
-        """Take in a member's claims."""
-        # Before the job runs, its files are of an earlier start.
-        if self.row is not None and self.row.phase is not Phase.PENDING:
-            self.files = self.files.member(begun, exit_code, now)
+        """Take in a member's claims: whether it has begun, and how it has ended."""
+        if self.row is None or self.row.phase is Phase.PENDING:
+            # Before the job runs, its files are of an earlier start.
+            return
+        files, code = self.files, self.files.exit_code if exit_code is None else exit_code
+        since = (now if files.begun is None else files.begun) if begun else None
+        ended = now if code is not None and files.ended is None else files.ended
+        self.files = replace(files, begun=since, exit_code=code, ended=ended)
 
     def read_result(self, store: RecordStore, now: float) -> None:
         """Take in the result file, if a job of this task wrote it. Raises OSError where that cannot be known."""
@@ -192,15 +173,20 @@ class Job:
             since = now if self.files.result_since is None else self.files.result_since
             self.files = replace(self.files, result=result, result_since=since)
 
-    def saw_no_files(self, now: float) -> None:
-        """Take in that the file system did not answer: the wait for a result starts from zero."""
-        if self.files.result is None:
-            self.files = replace(self.files, unreadable=now)
-
     def listen(self, now: float, every_seconds: float = 0.0) -> None:
-        """Look at the heartbeat if the last look is so long ago."""
-        if self.files.looked is None or now - self.files.looked >= every_seconds:
-            self.files = self.files.read_beat(self.order.files.heartbeat, now)
+        """Look at the heartbeat if the last look is so long ago: any change of it counts, as nodes' clocks differ."""
+        if self.files.looked is not None and now - self.files.looked < every_seconds:
+            return
+        beat = b""
+        try:
+            with suppress(FileNotFoundError):
+                beat = self.order.files.heartbeat.read_bytes()
+        except OSError:
+            # The file system does not answer this driver: the job may be well.
+            self.files = replace(self.files, heard=now, looked=now)
+            return
+        heard = self.files.heard if beat == self.files.beat else now
+        self.files = replace(self.files, beat=beat, looked=now, heard=heard)
 
     # Conclusions.
 
@@ -276,15 +262,11 @@ class Job:
         return steps[-1] if steps else path
 
     def log_says_out_of_memory(self) -> bool:
-        """Whether the job's log ends with the scheduler's words for that."""
-        return any(self.scheduler.says_out_of_memory(end_of_log(log)) for log in self._logs())
-
-    def _logs(self) -> list[Path]:
-        """The job's log, and the whole bundle's if it ended as a whole."""
-        log = self.log
-        if log is None or not self.record.shares_job or self.files.exit_code is not None:
-            return [log] if log else []
-        return [log, *log.parent.glob(f"*-bundle=*-{self.record.job_id}.out")]
+        """Whether the job's log, or its whole bundle's if that ended as a whole, ends with the scheduler's words."""
+        logs = [self.log] if self.log else []
+        if self.log and self.record.shares_job and self.files.exit_code is None:
+            logs += self.log.parent.glob(f"*-bundle=*-{self.record.job_id}.out")
+        return any(self.scheduler.says_out_of_memory(end_of_log(log)) for log in logs)
 
     def tail(self) -> str:
         """The last lines of the traceback, or of the log if there is no traceback."""
@@ -293,9 +275,9 @@ class Job:
 
     def report(self, drained: str = "") -> None:
         """Tell where the job stands; `drained` says which nodes the scheduler took out of use."""
-        self.tell(self.standing(drained))
+        self.tell(self.progress(drained))
 
-    def standing(self, drained: str = "") -> Standing:
+    def progress(self, drained: str = "") -> Progress:
         """Where the job stands, for people."""
         row, record = self.row, self.record
         again = f"attempt {record.attempt}" if record.attempt > 1 else ""
@@ -305,9 +287,9 @@ class Job:
         facts: dict[str, Any] = {"state": self.state, "job_id": job_id, "attempt": record.attempt, "node": self.node}
         if row is None:
             word = "waiting to be submitted" if record.state is JobState.READY else record.state
-            return Standing(listed(word, place, again), **facts)
+            return Progress(listed(word, place, again), **facts)
         if self.waits_its_turn:
-            return Standing(listed("waiting in its bundle", place, again), **facts)
+            return Progress(listed("waiting in its bundle", place, again), **facts)
         in_words = self.scheduler.in_words(row.reason) if row.reason else ""
         # A reason without words of its own, such as Grid Engine's, is told with the scheduler's state.
         facts |= {"reason": row.reason if in_words or not row.reason else f"{row.state}: {row.reason}"}
@@ -317,7 +299,7 @@ class Job:
         pends = row.phase is Phase.PENDING
         why = [in_words, drained] if pends else []
         words = "\n".join(filter(None, why))
-        return Standing(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
+        return Progress(listed(row.said, place, again) + (f": {words}" if words else ""), **facts)
 
 
 @dataclass(frozen=True)
@@ -335,13 +317,13 @@ Outcome = Success | Failure
 
 
 class Handle:
-    """Any thread's view of an order that the manager has; its thread writes `standing` and `outcome`."""
+    """Any thread's view of an order that the manager has; its thread writes `progress` and `outcome`."""
 
     def __init__(self, task: str, order: JobOrder) -> None:
         self.task = task
         self.order = order
         self.outcome: Outcome | None = None
-        self.standing = Standing("waiting")
+        self.progress = Progress("waiting")
         self._done = threading.Event()
 
     def wait(self, timeout: float | None = None) -> Outcome | None:
@@ -354,12 +336,12 @@ class Handle:
         self.outcome = outcome
         self._done.set()
 
-    def report(self, standing: Standing) -> None:
+    def report(self, progress: Progress) -> None:
         """Tell the order's listener where the job stands, if that changed."""
-        if standing == self.standing:
+        if progress == self.progress:
             return
-        self.standing = standing
+        self.progress = progress
         try:
-            self.order.on_progress(standing)
+            self.order.on_progress(progress)
         except Exception:  # the listener's error must not stop other jobs
             logger.exception("the progress listener of %s failed", self.task)

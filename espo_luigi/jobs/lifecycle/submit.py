@@ -41,10 +41,6 @@ class Submission:
     command: tuple[str, ...]
     bundle: BundleValues | None = None
 
-    def member_id(self, job_id: str, place: int) -> str:
-        """The id of the job in that place, of a submission that was answered with `job_id`."""
-        return self.bundle.member_id(job_id, place) if self.bundle else job_id
-
 
 class Submitter:
     """Writes a job's record, then submits it; after a refusal that may pass it asks for a pause."""
@@ -71,14 +67,14 @@ class Submitter:
 
     def preview(self, task: str, order: JobOrder, members: int = 0) -> str:
         """Return the script of the task's first job, or of a bundle of so many members like it."""
-        record = self.plan(task, order, None)
+        record = self.first_record(task, order, None)
         if not members:
             return self._scheduler.render(self._script_values(order, record))
         values = self._bundle_values(f"{task}.bundle", [order] * members, [record] * members)
         text = bundled(self._scheduler, values)
         return f"{text.script}\n# The script of a member:\n{text.members[0]}"
 
-    def plan(self, task: str, order: JobOrder, old: Record | None) -> Record:
+    def first_record(self, task: str, order: JobOrder, old: Record | None) -> Record:
         """The first record of a new run of the task, after the `old` run's record, if any."""
         record = Record(
             task=task,
@@ -112,9 +108,14 @@ class Submitter:
         if most < 2 or not _is_free(first, now):
             return [first]
         group: list[Job] = []
-        size = self._size(first)
+
+        def kind(job: Job) -> tuple[Bundling, ScriptValues]:
+            return bundling_of(job.order, self.settings), self._size(job)
+
+        wanted = kind(first)
         for job in ready:
-            if job is first or (_is_free(job, now) and self._is_like(first, job) and self._size(job) == size):
+            alike = job.order.family == first.order.family and _is_free(job, now)
+            if job is first or (alike and kind(job) == wanted):
                 group.append(job)
             if len(group) == most:
                 break
@@ -138,8 +139,8 @@ class Submitter:
         planned = [self._asking(job.order, job.record) for job in jobs]
         bundle = self._bundle_values(name, orders, planned)
         text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
-        common = {path: text.script, Path(bundle.plan): json.dumps(_plan(bundle, orders))}
-        common |= {Path(f"{bundle.plan}.{ending}"): more for ending, more in text.files.items()}
+        common = {path: text.script, Path(bundle.listing): json.dumps(_listing(bundle, orders))}
+        common |= {Path(f"{bundle.listing}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
         names = [bundle.member_name(place) for place in range(len(jobs))]
         records = tuple(
@@ -149,7 +150,7 @@ class Submitter:
         return Submission(jobs, records, (own[0] | common, *own[1:]), (*text.command, str(path)), bundle)
 
     def _bundle_values(self, name: str, orders: Sequence[JobOrder], records: Sequence[Record]) -> BundleValues:
-        first, plan = orders[0], str(self._store.script_path(name).with_suffix(".json"))
+        first, listing = orders[0], str(self._store.script_path(name).with_suffix(".json"))
         bundling = bundling_of(first, self.settings)
         patterns = self._log_patterns(orders)
         members = [
@@ -166,8 +167,8 @@ class Submitter:
             scripts=tuple(str(self._store.script_path(record.name)) for record in records),
             log_pattern=patterns[0] if bundling.kind == ARRAY else whole,
             time_minutes=minutes,
-            plan=plan,
-            pilot=(*self._command(first), "--pilot", plan, *modules) if bundling.kind == PILOT else (),
+            listing=listing,
+            pilot=(*self._command(first), "--pilot", listing, *modules) if bundling.kind == PILOT else (),
         )
 
     def _log_pattern(self, order: JobOrder, *bundle_and_task: Any) -> str:
@@ -183,16 +184,12 @@ class Submitter:
             patterns.append(self._log_pattern(named, bundling.kind, task))
         return patterns
 
-    def _is_like(self, one: Job, other: Job) -> bool:
-        alike = one.order.family == other.order.family
-        return alike and bundling_of(one.order, self.settings) == bundling_of(other.order, self.settings)
-
     def _size(self, job: Job) -> ScriptValues:
         values = self._script_values(job.order, self._asking(job.order, job.record))
         return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
 
     def _command(self, order: JobOrder) -> tuple[str, ...]:
-        """The command that an order's file, or ``--pilot`` and a bundle's plan, follows."""
+        """The command that an order's file, or ``--pilot`` and a bundle's listing, follows."""
         driver_python, *work = self.settings.work
         return order.options.python or driver_python, *work
 
@@ -243,26 +240,21 @@ class Submitter:
         """
         job, record = submission.jobs[place], submission.records[place]
         self._store.save(record, durable=True)
-        self._prepare_files(job, record.log_pattern)
-        for path, text in submission.texts[place].items():
-            write_atomically(path, text)
-        job.record, job.state = record, record.state
-
-    def _prepare_files(self, job: Job, log_pattern: str) -> None:
-        files = job.order.files
+        files, log = job.order.files, Path(self._scheduler.log_path(record.log_pattern, "0"))
         if job.adopted:
             job.order.write()
             job.adopted = False
         if not self._wrote_environment:
             self._commands.write_environment(self._store.environment_path)
             self._wrote_environment = True
-        log = Path(self._scheduler.log_path(log_pattern, "0"))
-        for folder in (log.parent, files.result.parent, files.heartbeat.parent):
-            if folder not in self._made_folders:
-                folder.mkdir(parents=True, exist_ok=True)
-                self._made_folders.add(folder)
+        for folder in {log.parent, files.result.parent, files.heartbeat.parent} - self._made_folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._made_folders.add(folder)
         files.result.unlink(missing_ok=True)
         files.heartbeat.unlink(missing_ok=True)
+        for path, text in submission.texts[place].items():
+            write_atomically(path, text)
+        job.record, job.state = record, record.state
 
     def submit(self, submission: Submission) -> str | None:
         """Run the submission's command; return the scheduler's words if it will never take this job.
@@ -271,7 +263,7 @@ class Submitter:
         is never a refusal, whatever the command writes. It never raises OSError, after which they would be submitted
         again.
         """
-        answer = self._commands.submit(submission.command)
+        answer, bundle = self._commands.submit(submission.command), submission.bundle
         now = self._commands.clock.now()
         for job in submission.jobs:
             job.seen = replace(job.seen, off_node=now)
@@ -283,7 +275,7 @@ class Submitter:
             self._refusals, self._refusal = 0, ""
         if job_id is not None:
             for place, job in enumerate(submission.jobs):
-                self.confirm(job, submission.member_id(job_id, place))
+                self.confirm(job, bundle.member_id(job_id, place) if bundle else job_id)
         elif answer.ok:
             logger.info("%s took %s and told no id: %s", self._scheduler.SUBMIT, submission.command[-1], answer.words)
             for job in submission.jobs:
@@ -340,7 +332,7 @@ def _is_free(job: Job, now: float) -> bool:
     return not job.intent.alone and job.trouble_since is None and job.intent.not_before <= now
 
 
-def _plan(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
+def _listing(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
     """The members of a bundle, as its pilot reads them."""
     members = [
         {

@@ -42,7 +42,7 @@ from espo_luigi.files import (
     this_version,
 )
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.dask.local import limit_thread_pools
+from espo_luigi.jobs.dask.settings import limit_thread_pools
 from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.order import LAYOUT, JobOrder, ResultWord, write_json

@@ -26,7 +26,7 @@ from espo_luigi.driver.board import BegunTask, Board, notify, reported
 from espo_luigi.driver.screen import Screen, as_table, status_lines
 from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.order import JobState, Standing
+from espo_luigi.jobs.order import JobState, Progress
 
 SUPPORT = Path(__file__).parents[2] / "support"
 RUN = """
@@ -48,19 +48,19 @@ def large_board() -> Board:
     for number in range(10):
         for task in range(20):
             board.end(f"{number}-{task}", None, 60.0)
-    standings = [
-        Standing("RUNNING, 20 %", state=JobState.RUNNING),
-        Standing("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority"),
-        Standing("PENDING (QOS…), job 2", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
-        Standing("planned, job -", state=JobState.READY),
+    told = [
+        Progress("RUNNING, 20 %", state=JobState.RUNNING),
+        Progress("PENDING (Priority), job 1", state=JobState.QUEUED, reason="Priority"),
+        Progress("PENDING (QOS…), job 2", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
+        Progress("planned, job -", state=JobState.READY),
     ]
     for number in range(10, 15):
-        for task, standing in enumerate(standings * 2):
+        for task, progress in enumerate(told * 2):
             name = f"{number}-{task}"
             board.begin(
                 BegunTask(name, f"Rule{number} n={task}", f"Rule{number}", time.time() - 600, 4, 2**30, "nowhere")
             )
-            board.tell(name, standing)
+            board.tell(name, progress)
         board.end(f"{number}-19", Failure(f"Rule{number} n=19", "ValueError: a reason"), 60.0)
     return board
 

@@ -25,7 +25,7 @@ from espo_luigi.driver.board import BegunTask, Board, reported
 from espo_luigi.driver.screen import status_lines
 from espo_luigi.driver.status import cpu_time, seconds_left
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.order import JobState, Standing, write_json
+from espo_luigi.jobs.order import JobState, Progress, write_json
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.jobs.schedulers.slurm_parse import in_words
 from espo_luigi.overview import states as report
@@ -183,22 +183,22 @@ def test_how_long_a_job_is_at_work_is_said_by_the_clock_of_its_node(
     board = Board()
     board.expect("All", "slurm", [(task.task_id, "Echo")])
     board.begin(job)
-    board.tell(task.task_id, Standing("RUNNING on n1", state=JobState.RUNNING))
+    board.tell(task.task_id, Progress("RUNNING on n1", state=JobState.RUNNING))
     assert any(line.startswith("  11 min, RUNNING on n1") for line in status_lines(board.snapshot(), now))
 
 
 def board_of_a_cluster() -> Board:
     board = Board()
     board.expect("All", "slurm", [(str(number), "Train") for number in range(10)])
-    for number, standing in enumerate(
+    for number, progress in enumerate(
         [
-            Standing("PENDING (Priority), job 1, attempt 1\n", state=JobState.QUEUED, reason="Priority"),
-            Standing("PENDING (QOS…), job 2, attempt 1\n", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
-            Standing("planned, job -", state=JobState.READY),
+            Progress("PENDING (Priority), job 1, attempt 1\n", state=JobState.QUEUED, reason="Priority"),
+            Progress("PENDING (QOS…), job 2, attempt 1\n", state=JobState.QUEUED, reason="QOSMaxCpuPerUserLimit"),
+            Progress("planned, job -", state=JobState.READY),
         ]
     ):
         board.begin(BegunTask(str(number), f"Train n={number}", "Train", time.time() - 600, 4, 2**30, "nowhere"))
-        board.tell(str(number), standing)
+        board.tell(str(number), progress)
     return board
 
 

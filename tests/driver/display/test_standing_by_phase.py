@@ -15,7 +15,7 @@ from espo_luigi.jobs.lifecycle.policy import step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job as Submitted
 from espo_luigi.jobs.lifecycle.state import Seen
-from espo_luigi.jobs.order import JobState, Standing
+from espo_luigi.jobs.order import JobState, Progress
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers import gridengine as sge_answers
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
@@ -50,7 +50,7 @@ def told(task: SlurmTask, row: Row, engine: str) -> Board:
     record = Record("a", "Echo", task.wildcards, 1, 1, "log", state=JobState.QUEUED, job_id=row.job_id)
     job = Submitted(task.order(engine), record, SCHEDULERS[engine], seen=Seen(row))
     job.state, _ = step(job, 0.0, BatchSettings())
-    board.tell(task.task_id, job.standing())
+    board.tell(task.task_id, job.progress())
     return board
 
 
@@ -91,7 +91,7 @@ def test_each_state_of_a_job_has_a_column_but_those_that_say_nothing_of_whether_
 def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task: SlurmTask) -> None:
     board = told(task, slurm_answers.row("9", "a", "RUNNING", "n1"), "slurm")
     since = board.snapshot()["jobs"][task.task_id]["running_since"]
-    board.tell(task.task_id, Standing("job 9 on n1\nDask: 5 tasks", state=JobState.MISSING))
+    board.tell(task.task_id, Progress("job 9 on n1\nDask: 5 tasks", state=JobState.MISSING))
     found = board.snapshot()
     assert found["jobs"][task.task_id]["running_since"] == since > 0
     assert "1 running" in status_lines(found)[0]
@@ -100,7 +100,7 @@ def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task:
 
 def test_a_pending_job_that_is_cancelled_never_counts_as_running(task: SlurmTask) -> None:
     board = told(task, ROWS["PENDING"], "slurm")
-    board.tell(task.task_id, Standing("PENDING (Licenses), job 9", state=JobState.CANCELLING))
+    board.tell(task.task_id, Progress("PENDING (Licenses), job 9", state=JobState.CANCELLING))
     found = board.snapshot()
     assert found["jobs"][task.task_id]["running_since"] == 0
     assert "1 pending" in status_lines(found)[0]

@@ -28,11 +28,12 @@ class Job(SlurmTask):
 
 
 def test_steps_of_an_allocation_ask_for_no_memory_where_luigi_cfg_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr(engines, "LocalEngine", lambda settings, _: made.append(settings.options))
+    made: list[object] = []
+    monkeypatch.setattr(engines, "Steps", lambda _, options: made.append(options))
+    monkeypatch.setattr(engines, "LocalEngine", lambda *_: None)
     monkeypatch.setattr(engines._held, "hold", lambda lock: None)
     get_config().set("slurm", "memory_resource", "none")
-    engines._allocation_engine()
+    engines._made("allocation")
     assert slurm.memory_asked(made[0], 2**30) == {}
 
 

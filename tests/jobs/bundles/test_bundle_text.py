@@ -62,7 +62,7 @@ def bundle(bundling: Bundling, n: int = 4, folder: str = "/work", **options: Any
         if bundling.kind == ARRAY
         else f"{folder}/logs/Train/Train-bundle={n}-%j.out",
         time_minutes=total_minutes(bundling, n, 60, None),
-        plan=f"{folder}/state/scripts/run.Train.bundle-0123456789ab.json",
+        listing=f"{folder}/state/scripts/run.Train.bundle-0123456789ab.json",
         pilot=("/env/bin/python", "-m", "espo_luigi.job", "--pilot", f"{folder}/plan.json", "my.tasks"),
     )
 
@@ -242,7 +242,7 @@ def test_where_the_whole_bundle_is_stopped_no_member_is_said_to_have_ended(tmp_p
 PILOT_PROGRAM = """
 import sys, time
 from pathlib import Path
-from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_members
 
 def run(order):
     Path(f"{order}.there").touch()
@@ -250,7 +250,7 @@ def run(order):
         time.sleep(0.1)
     return 0
 
-sys.exit(run_plan(Path("plan.json"), run))
+sys.exit(run_members(Path("plan.json"), run))
 """
 
 
@@ -280,7 +280,7 @@ def test_a_member_of_a_pilot_whose_claim_is_closed_ends_alone(tmp_path: Path) ->
 CROWDED_PROGRAM = """
 import errno, os, sys
 from pathlib import Path
-from espo_luigi.jobs.bundles.pilot import run_plan
+from espo_luigi.jobs.bundles.pilot import run_members
 
 fork, tries = os.fork, []
 
@@ -291,7 +291,7 @@ def limited():
     return fork()
 
 os.fork = limited
-sys.exit(run_plan(Path("plan.json"), lambda order: 0))
+sys.exit(run_members(Path("plan.json"), lambda order: 0))
 """
 
 

@@ -120,9 +120,9 @@ def test_a_member_that_ends_without_a_result_is_tried_again_while_the_others_go_
     handles = submitted(fake, fake.manager(retries=1))
     begin(fake, *handles)
     end(fake, handles[0], 137)
-    fake.eventually(lambda: handles[0].standing.attempt == 2 and handles[0].standing.job_id == "2")
+    fake.eventually(lambda: handles[0].progress.attempt == 2 and handles[0].progress.job_id == "2")
     assert record_of(fake, handles[0]).history[0]["ended"] == Cause.CRASHED.value
-    assert [handle.standing.attempt for handle in handles[1:]] == [1, 1, 1]
+    assert [handle.progress.attempt for handle in handles[1:]] == [1, 1, 1]
     assert fake.calls("scancel") == []
     assert (claims(fake) / f"{handles[0].task}.1").read_text() == "the driver"
 
@@ -134,7 +134,7 @@ def test_what_an_earlier_start_of_a_requeued_bundle_said_counts_for_nothing(fake
     fake.clock.go_on(1.0)
     end(fake, handles[0], 143)
     fake.clock.go_on(PATIENCE.latency_wait + 2.0)
-    assert handles[0].standing.attempt == 1 and handles[0].outcome is None
+    assert handles[0].progress.attempt == 1 and handles[0].outcome is None
 
 
 def test_a_member_that_hangs_is_told_by_its_claim_and_the_bundle_is_cancelled_once_nobody_needs_it(
@@ -184,7 +184,7 @@ def test_a_bundle_that_was_taken_although_sbatch_failed_is_found_by_its_name(
     fake.misbehave("sbatch", how)
     handles = submitted(fake, fake.manager(), kind)
     expected = [f"1_{place}" for place in range(4)] if kind == ARRAY else ["1"] * 4
-    assert [handle.standing.job_id for handle in handles] == expected
+    assert [handle.progress.job_id for handle in handles] == expected
     assert len(fake.calls("sbatch")) == 1
 
 

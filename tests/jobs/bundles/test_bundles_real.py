@@ -74,7 +74,7 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
     ordinary, sharing = (made(tmp_path / name) for name in ("ordinary", "sharing"))
     for work in (ordinary, sharing):
         work.folder.mkdir()
-    with running(ordinary, cluster) as one, running(sharing, cluster) as other:
+    with running(ordinary, cluster, retries=1) as one, running(sharing, cluster, retries=1) as other:
         bundles = [
             submit(one, ordinary, Bundling(STEPS, 4), BADLY),
             submit(one, ordinary, Bundling(ARRAY, 4), BADLY),
@@ -83,7 +83,7 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
         ]
         cancelled = _cancelled_while_it_waits(cluster, other, sharing)
         for name, hungry in ((handle.order.id, handle) for handle in _hungry(bundles)):
-            eventually(lambda hungry=hungry: hungry.standing.attempt == 2)
+            eventually(lambda hungry=hungry: hungry.progress.attempt == 2)
             Path(f"{ordinary.output(name)}.told").touch()
         outcomes = [{name: handle.wait(60) for name, handle in bundle.items()} for bundle in bundles]
         assert said(cancelled.wait(30)) == (Cause.CANCELLED, 1)
@@ -102,8 +102,8 @@ def _hungry(bundles: list[dict[str, Handle]]) -> list[Handle]:
 def _cancelled_while_it_waits(cluster: ThrowawayCluster, manager: JobManager, work: Work) -> Handle:
     members = dict.fromkeys(("first", "second"), ("succeed", 3.0))
     waiting = submit(manager, work, Bundling(ARRAY, 2, at_once=1), members)["second"]
-    eventually(lambda: waiting.standing.message.startswith("PENDING"))
-    cluster.run("scancel", str(waiting.standing.job_id))
+    eventually(lambda: waiting.progress.message.startswith("PENDING"))
+    cluster.run("scancel", str(waiting.progress.job_id))
     return waiting
 
 
@@ -126,20 +126,20 @@ def test_drivers_killed_at_any_moment_lose_and_double_no_member(tmp_path: Path, 
 
 
 def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=1) as manager:
         bundles = [
             submit(manager, work, Bundling(kind, 2, at_once=2), {"short": ("succeed", 0.1), "long": ("succeed", 2.5)})
             for kind in (STEPS, PILOT)
         ]
         for handles in bundles:
             assert said(handles["short"].wait(30)) == ("success", 1)
-            eventually(lambda handles=handles: handles["long"].standing.percent is not None)
-        ids = [str(handles["long"].standing.job_id) for handles in bundles]
+            eventually(lambda handles=handles: handles["long"].progress.percent is not None)
+        ids = [str(handles["long"].progress.job_id) for handles in bundles]
         cluster.run("scontrol", "requeue", ",".join(ids))
         for job_id, handles in zip(ids, bundles, strict=True):
-            eventually(lambda handles=handles: handles["long"].standing.message.startswith("PENDING"))
+            eventually(lambda handles=handles: handles["long"].progress.message.startswith("PENDING"))
             cluster.start_at_once(
-                job_id, lambda handles=handles: not handles["long"].standing.message.startswith("PENDING")
+                job_id, lambda handles=handles: not handles["long"].progress.message.startswith("PENDING")
             )
         assert {said(handles["long"].wait(60)) for handles in bundles} == {("success", 1)}
     assert sorted(Counter(work.starts()).values()) == [1, 1, 2, 2]
@@ -150,10 +150,10 @@ def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
     work: Work, cluster: ThrowawayCluster, kind: str
 ) -> None:
     members = {"a": ("give way", 8.0), "b": ("give way", 8.0), "left out": ("give way", 0.5)}
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=1) as manager:
         handles = submit(manager, work, Bundling(kind, 3, at_once=2), members)
-        eventually(lambda: all(handles[name].standing.percent is not None for name in "ab"))
-        cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].standing.job_id))
+        eventually(lambda: all(handles[name].progress.percent is not None for name in "ab"))
+        cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].progress.job_id))
         eventually(lambda: all(manager.store.load(handle.task).submission == 2 for handle in handles.values()))
         for name in "ab":
             Path(f"{work.output(f'{kind}12-{name}')}.told").touch()

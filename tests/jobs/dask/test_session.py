@@ -17,8 +17,8 @@ from distributed.comm import CommClosedError
 from strangers import as_root, listening, no_luck, strangers_luck
 
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.jobs.dask.local import check_client, dask_session, fail_on_exit, on_loopback
-from espo_luigi.jobs.dask.session import Failing, prepared
+from espo_luigi.jobs.dask.session import Failing, dask_session, fail_on_exit, prepared
+from espo_luigi.jobs.dask.settings import check_client, on_loopback
 from espo_luigi.jobs.node.run import _outcome
 from espo_luigi.jobs.resources import Resources
 
@@ -109,7 +109,7 @@ def test_the_worker_has_a_dashboard_only_where_asked_for_and_always_on_the_loopb
 def test_no_worker_imports_what_draws_dashboards(n_workers: int) -> None:
     program = (
         "import sys; from espo_luigi.jobs.resources import Resources\n"
-        "from espo_luigi.jobs.dask.local import dask_session\n"
+        "from espo_luigi.jobs.dask.session import dask_session\n"
         "if __name__ == '__main__':\n"
         f"    with dask_session(Resources({n_workers}, {n_workers}, '2GB')) as client:\n"
         "        print(client.submit(lambda: 'bokeh' in __import__('sys').modules).result())\n"

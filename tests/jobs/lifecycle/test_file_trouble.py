@@ -17,12 +17,10 @@ from job_work import Work
 from espo_luigi import files
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.lifecycle import observe as watcher
-from espo_luigi.jobs.lifecycle.control import Signals
 from espo_luigi.jobs.lifecycle.manager import JobManager
-from espo_luigi.jobs.lifecycle.members import Bundles
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Intent, Success
+from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.order import JobState
 
 ERRORS = [errno.EDQUOT, errno.ESTALE, errno.EIO, errno.ENOSPC]
@@ -72,7 +70,7 @@ def test_a_while_in_which_nothing_can_be_read_or_written_fails_no_task(
     faults.begin(number)
     for handle in handles:
         name = handle.order.id
-        fake.finish(name, str(handle.standing.job_id))
+        fake.finish(name, str(handle.progress.job_id))
     fake.clock.go_on(5)
     faults.end()
     outcomes = [fake.outcome(handle, 20) for handle in handles]
@@ -135,7 +133,7 @@ def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, 
     fake.set_state("FAILED")
     fake.clock.go_on(PATIENCE.latency_wait + 5)
     faults.end()
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     record = manager.store.load(handle.task)
     assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
 
@@ -183,7 +181,7 @@ def test_a_folder_for_logs_that_cannot_be_made_fails_that_task_and_the_others_go
     outcome = fake.outcome(bad, PATIENCE.lasting_trouble + 5)
     assert isinstance(outcome, Failure) and "File exists" in outcome.message
     assert len(fake.calls("sbatch")) == 1
-    assert manager.status() == {JobState.READY: 0, JobState.QUEUED: 1, JobState.FAILED: 1}
+    assert [job.state for job in manager._jobs.values()] == [JobState.QUEUED] and not manager._ready
 
 
 def test_results_that_cannot_be_looked_for_are_not_missing(
@@ -209,11 +207,11 @@ def test_a_job_under_which_a_file_system_failed_is_tried_elsewhere_after_a_pause
 ) -> None:
     handle = fake.submitted(work.order("a"), retries=1)
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.standing.state == "running")
+    fake.eventually(lambda: handle.progress.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
     fake.set_state("FAILED")
     ended = fake.clock.now()
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.after_trouble + 10)
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.after_trouble + 10)
     assert fake.clock.now() - ended >= PATIENCE.after_trouble
     assert "--exclude=n1" in fake.calls("sbatch")[1].split()
     fake.finish("a", "2", outcome="files", exception="OSError: [Errno 28] No space left on device")
@@ -322,22 +320,6 @@ def test_jobs_are_cancelled_and_counted_where_nothing_can_be_written_any_more(
     assert manager.cancel_all() == 3
     assert len(fake.calls("scancel")) == 1
     assert "3 cancelled job(s) cannot be written down" in caplog.text and "Disk quota exceeded" in caplog.text
-
-
-def test_what_could_not_be_sent_to_a_job_goes_to_no_other_one(
-    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager = fake.manager()
-    work_commands = manager.commands
-    signals: Any = Signals(work_commands, Bundles(manager.store, manager._jobs))
-    handle = fake.submitted(work.order("a"), fake.managers[0])
-    ours, sent = replace(fake.managers[0]._jobs[handle.task]), []
-    monkeypatch.setattr(work_commands, "cancel", lambda ids: sent.extend(ids))
-    signals.cancel(ours)
-    # The driver was not sure of its lock, and sent nothing; meanwhile the job ended, and another one was submitted.
-    ours.again(replace(ours.record.next_submission("crashed"), job_id="2"), Intent())
-    signals.send([])
-    assert (sent, ours.intent.cancelled) == ([], None)
 
 
 DAMAGED = "run.rule.0123456789ab"

@@ -58,12 +58,12 @@ def test_the_job_says_why_it_ended_where_the_scheduler_does_not(
 
 def ran_out_of_time(fake: FakeCluster, work: Work, handle: Handle, job_id: int, blocks: int, killed: bool) -> None:
     """The job runs, completes so many blocks, and is at its limit; killed, it has no time to write its result."""
-    fake.eventually(lambda: handle.standing.job_id == str(job_id))
+    fake.eventually(lambda: handle.progress.job_id == str(job_id))
     said = {"job_id": str(job_id), "blocks": {"found": 0, "computed": blocks}}
     (work.folder / "heartbeats").mkdir(exist_ok=True)
     (work.folder / "heartbeats" / "a").write_text(json.dumps(said))
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.standing.state == "running")
+    fake.eventually(lambda: handle.progress.state == "running")
     if not killed:
         (work.folder / "heartbeats" / "a").unlink()
         fake.finish("a", outcome="time limit", **said)
@@ -79,7 +79,7 @@ def test_a_rule_of_thirty_hours_is_done_in_slots_of_three(fake: FakeCluster, wor
     handle = fake.manager().submit(work.order("a", time_minutes=180))
     for job_id in range(1, 11):
         ran_out_of_time(fake, work, handle, job_id, blocks=1, killed=killed)
-    fake.eventually(lambda: handle.standing.job_id == "11")
+    fake.eventually(lambda: handle.progress.job_id == "11")
     fake.finish("a", "11")
     outcome = fake.outcome(handle, 5)
     assert isinstance(outcome, Success) and outcome.attempts == 1

@@ -53,7 +53,7 @@ def test_an_adopted_job_that_was_stopped_and_that_slurm_has_forgotten_is_tried_a
     second = fake.manager(retries=1)
     handle = second.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
-    fake.eventually(lambda: handle.standing.attempt == 2)
+    fake.eventually(lambda: handle.progress.attempt == 2)
     record = second.store.load(handle.task)
     assert record is not None and record.history[-1]["ended"] == Cause.CRASHED.value
 
@@ -66,7 +66,7 @@ def test_a_job_whose_heartbeat_goes_on_is_not_lost(fake: FakeCluster, work: Work
     handle = fake.submitted(request)
     if seen_running:
         fake.set_state("RUNNING")
-        fake.eventually(lambda: handle.standing.state == "running")
+        fake.eventually(lambda: handle.progress.state == "running")
         fake.forget_jobs()
     until = fake.clock.now() + 2 * PATIENCE.absent_after
     while fake.clock.now() < until:

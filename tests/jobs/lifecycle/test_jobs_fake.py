@@ -17,7 +17,6 @@ from espo_luigi.jobs.lifecycle.control import request_stop
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.state import Success
 from espo_luigi.jobs.lock import DriverLock
-from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands, RateLimit
 
@@ -113,11 +112,11 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
     handle = fake.submitted(work.order("a"), manager)
     fake.set_state("FAILED", "JobLaunchFailure")
     if is_only_there:
-        fake.eventually(lambda: handle.standing.attempt == 2)
+        fake.eventually(lambda: handle.progress.attempt == 2)
         return
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     assert "set `log_dir` to a folder that they share; trying again" in caplog.text
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     fake.set_state("FAILED", "JobLaunchFailure")
     outcome = fake.outcome(handle, 10)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.NO_LOG
@@ -167,7 +166,7 @@ def test_a_job_that_appears_after_its_name_was_given_up_is_never_confused_with_t
     handle = manager.submit(work.order("a"))
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     (fake.folder / "squeue.says").unlink()
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
 
 
@@ -294,8 +293,8 @@ def test_a_job_in_an_unknown_state_is_still_there(fake: FakeCluster, work: Work)
 def test_a_job_that_nodes_cannot_launch_is_not_left_held(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"))
     fake.set_state("PENDING", "launch failed requeued held")
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
-    assert handle.standing.attempt == 1
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.hopeless + PATIENCE.latency_wait + 5)
+    assert handle.progress.attempt == 1
 
 
 def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: FakeCluster, work: Work) -> None:
@@ -332,7 +331,7 @@ def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_no
     first.detach()
     second = fake.manager()
     handle = second.submit(work.order("b"))
-    fake.eventually(lambda: handle.standing.message.startswith("PENDING"))
+    fake.eventually(lambda: handle.progress.message.startswith("PENDING"))
     assert second.cancel_all() == 2
     assert {line.split("|")[1] for line in (fake.folder / "jobs").read_text().splitlines()} == {"CANCELLED"}
     assert "cancelled 2 job(s)" in caplog.text
@@ -347,7 +346,7 @@ def test_no_thread_is_made_for_a_request_and_the_same_request_is_the_same_handle
     assert id(manager.submit(work.order("a0"))) in handles
     assert threading.active_count() == before
     fake.eventually(lambda: len(fake.calls("sbatch")) == 1)
-    fake.eventually(lambda: manager.status()[JobState.READY] == 99)
+    fake.eventually(lambda: len(manager._ready) == 99)
 
 
 def test_a_slow_rate_of_submission_is_kept_and_does_not_keep_the_driver_busy(fake: FakeCluster, work: Work) -> None:
@@ -449,7 +448,7 @@ def test_a_job_cancelled_as_hanging_that_never_goes_is_given_up_with_its_claim(f
     fake.misbehave("scancel", "fail scancel: error: Unable to contact slurm controller")
     fake.eventually(lambda: fake.calls("scancel"))
     fake.set_state("COMPLETING")
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.absent_after + 65)
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.absent_after + 65)
     assert manager.store.claim_path(f"{handle.task}.1").read_text() == "the driver"
     record = manager.store.load(handle.task)
     assert record is not None and record.history[0]["ended"] == Cause.STALLED.value

@@ -20,7 +20,7 @@ def running(fake: FakeCluster, work: Work, *names: str, **settings: Any) -> list
     handles = [manager.submit(work.order(name)) for name in names]
     fake.eventually(lambda: all(has_id(handle)() for handle in handles))
     fake.set_state("RUNNING")
-    fake.eventually(lambda: all(handle.standing.state == "running" for handle in handles))
+    fake.eventually(lambda: all(handle.progress.state == "running" for handle in handles))
     return handles
 
 

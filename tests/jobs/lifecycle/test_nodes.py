@@ -92,7 +92,7 @@ def test_where_all_jobs_end_at_once_submission_is_held_and_one_job_is_tried_at_a
     run_tasks(fake, work, nodes, n_tasks=20, seconds=1500, poll_seconds=5.0, result_seconds=5.0)
     assert not any(handle.outcome for handle in nodes.handles)
     assert len(nodes.started) == 22, "the twenty that were under way, and one after each hold"
-    assert max(handle.standing.attempt for handle in nodes.handles) == 2, "tasks take turns"
+    assert max(handle.progress.attempt for handle in nodes.handles) == 2, "tasks take turns"
     assert caplog.text.count("after 600 s, one job is tried") == 3
     nodes.broken = set()
     go_on(fake, nodes, seconds=1000, step=5.0)
@@ -110,7 +110,7 @@ def test_where_no_node_is_left_all_are_allowed_again(fake: FakeCluster, work: Wo
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
     assert excluded_by(fake.calls("sbatch")[1]) == ["n1"]
     fake.behave("sbatch")
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     assert excluded_by(fake.calls("sbatch")[-1]) == []
 
 
@@ -131,10 +131,10 @@ def test_a_job_under_which_a_file_system_failed_clears_no_node_of_suspicion(fake
     for task in "bc":
         watch.crashed(task, "n1", now - 1)
     fake.set_state("RUNNING")
-    fake.eventually(lambda: handle.standing.state == "running")
+    fake.eventually(lambda: handle.progress.state == "running")
     fake.finish("a", "1", outcome="files", exception="OSError: [Errno 28] No space left on device")
     fake.set_state("FAILED")
-    fake.eventually(lambda: handle.standing.attempt == 2)
+    fake.eventually(lambda: handle.progress.attempt == 2)
     watch.crashed("d", "n1", now)
     assert watch.excluded == ("n1",)
 
@@ -214,13 +214,13 @@ def test_what_a_task_needed_in_one_run_is_what_it_starts_with_in_the_next(fake: 
     first = fake.manager(memory_cap_bytes=140 * GIB, retries=3)
     handle = fake.submitted(request, first)
     fake.set_state("OUT_OF_MEMORY")
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.latency_wait + 5)
     fake.finish("a", "2")
     assert isinstance(fake.outcome(handle, 5), Success)
     first.detach()
     (work.folder / "results" / "a").unlink()
     again = fake.manager(memory_cap_bytes=140 * GIB).submit(request)
-    fake.eventually(lambda: again.standing.job_id == "3")
+    fake.eventually(lambda: again.progress.job_id == "3")
     asked = [word for word in fake.calls("sbatch")[-1].split() if word.startswith(("--mem", "--time"))]
     assert asked == [f"--mem={140 * 1024}M", "--time=100"]
 
@@ -236,14 +236,14 @@ def test_what_the_cluster_never_gives_is_not_asked_for_again(fake: FakeCluster, 
     assert isinstance(outcome, Failure) and outcome.cause is Cause.REFUSED
     record = first.store.load(handle.task)
     assert record is not None and record.memory_bytes == 150 * GIB
-    assert first.submitter.plan(handle.task, request, record).memory_bytes == 100 * GIB
+    assert first.submitter.first_record(handle.task, request, record).memory_bytes == 100 * GIB
 
 
 def test_a_smaller_request_counts_where_nothing_was_learnt_and_a_larger_one_always(
     fake: FakeCluster, work: Work
 ) -> None:
     manager = fake.manager()
-    plan = manager.submitter.plan
+    plan = manager.submitter.first_record
     request = work.order("a", memory_bytes=10 * GIB)
     name = task_name("run", "rule", {"name": "a"})
     asked_much = plan(name, work.order("a", memory_bytes=50 * GIB), None)
@@ -292,9 +292,9 @@ def test_a_memory_raised_while_a_job_is_out_counts_for_its_next_try(fake: FakeCl
     fake.submitted(work.order("a", memory_bytes=4 * GIB), first)
     first.detach()
     handle = fake.submitted(work.order("a", memory_bytes=64 * GIB), retries=3)
-    assert handle.standing.job_id == "1"
+    assert handle.progress.job_id == "1"
     fake.set_state("OUT_OF_MEMORY")
-    fake.eventually(lambda: handle.standing.job_id == "2", PATIENCE.latency_wait + 5)
+    fake.eventually(lambda: handle.progress.job_id == "2", PATIENCE.latency_wait + 5)
     assert f"--mem={64 * 1024}M" in fake.calls("sbatch")[-1]
 
 

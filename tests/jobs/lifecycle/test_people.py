@@ -21,7 +21,7 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import Failure, JobError
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.engine import BatchEngine
-from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.control import cancel_jobs
 from espo_luigi.jobs.lifecycle.policy import Cause, cause_of, next_record
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Success
@@ -83,20 +83,20 @@ def test_a_renamed_job_is_followed_and_cancelled_by_its_id(
     fake.eventually(lambda: has_id(handle)() and has_id(other)())
     fake.rename(name)
     fake.set_state(state)
-    fake.eventually(lambda: handle.standing.message.startswith(f"{state}, job" if state == "PENDING" else "job"))
+    fake.eventually(lambda: handle.progress.message.startswith(f"{state}, job" if state == "PENDING" else "job"))
     fake.clock.go_on(PATIENCE.absent_after + PATIENCE.settle + 1)
     assert (handle.outcome, len(fake.calls("sbatch"))) == (None, 2)
-    fake.finish("a", handle.standing.job_id or "")
+    fake.finish("a", handle.progress.job_id or "")
     assert isinstance(fake.outcome(handle, 5), Success)
     assert manager.cancel_all() == 1, "of the task without a result"
-    assert [call.split()[-1] for call in fake.calls("scancel")] == [other.standing.job_id]
+    assert [call.split()[-1] for call in fake.calls("scancel")] == [other.progress.job_id]
 
 
 def test_a_job_of_another_run_that_got_the_same_id_is_not_followed(fake: FakeCluster, work: Work) -> None:
     handle = fake.submitted(work.order("a"), retries=1)
     fake.rename("another.rule.0123456789ab.1")
     fake.eventually(lambda: len(fake.calls("sbatch")) == 2)
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     assert fake.calls("scancel") == []
 
 
@@ -107,7 +107,7 @@ def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.rename("thesis")
-    assert cancel_records(first.store, first.commands, first.store.all(), PATIENCE) == 0
+    assert cancel_jobs(first.store, first.commands, patience=PATIENCE) == 0
     assert fake.calls("scancel") == []
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeC
     fake.misbehave("sbatch", "say 1")
     manager = fake.manager()
     handle = manager.submit(work.order("a"))
-    fake.eventually(lambda: handle.standing.job_id == "2")
+    fake.eventually(lambda: handle.progress.job_id == "2")
     assert manager.cancel_all() == 1
     assert [call.split()[-1] for call in fake.calls("scancel")] == ["2"]
 
@@ -164,7 +164,7 @@ def test_every_try_of_a_cancellation_is_on_disk_before_it_is_made(tmp_path: Path
     store.create_folders()
     records = [Record(name, "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id=str(ord(name))) for name in "ab"]
     commands = HalfDeaf(store)
-    assert cancel_records(store, cast("Commands", commands), records) == 2
+    assert cancel_jobs(store, cast("Commands", commands), records) == 2
     assert commands.endings == [["driver_cancelled"], ["driver_cancelled"] * 2]
 
 

@@ -11,7 +11,7 @@ from job_work import Work
 from espo_luigi.jobs.lifecycle.policy import step
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Job, Seen
-from espo_luigi.jobs.order import JobState, Standing, at_work, between_beats, done
+from espo_luigi.jobs.order import JobState, Progress, at_work, between_beats, done
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers import slurm_parse as slurm_answers
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -30,11 +30,11 @@ BEAT = {
 RECORD = Record("a", "rule", {}, 1, 1, "log", state=JobState.QUEUED, job_id="1234")
 
 
-def standing(work: Work, record: Record, row: Row | None = None, beat: Mapping[str, object] | None = None) -> Standing:
+def progress(work: Work, record: Record, row: Row | None = None, beat: Mapping[str, object] | None = None) -> Progress:
     files = Files(beat=json.dumps(beat).encode() if beat else b"")
     job = Job(work.order("a"), record, slurm, seen=Seen(row), files=files)
     job.state, _ = step(job, 0.0, BatchSettings())
-    return job.standing()
+    return job.progress()
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def standing(work: Work, record: Record, row: Row | None = None, beat: Mapping[s
 def test_a_running_job_is_told_with_its_node_progress_and_memory(work: Work, state: str, phase: Phase) -> None:
     facts = {"state": JobState.RUNNING, "job_id": "1234", "node": "n3"}
     row = Row("1234", "a.1", state, phase, "n3")
-    assert standing(work, RECORD, row, BEAT) == Standing(
+    assert progress(work, RECORD, row, BEAT) == Progress(
         "job 1234 on n3, 43 %, 12.1 of 32 GiB\nDask: 57 tasks to go", 43, **facts
     )
     second = replace(RECORD, attempt=2)
-    assert standing(work, second, row) == Standing("job 1234 on n3, attempt 2, starting", attempt=2, **facts)
+    assert progress(work, second, row) == Progress("job 1234 on n3, attempt 2, starting", attempt=2, **facts)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_what_the_scheduler_has_not_listed_is_told_with_what_is_on_record(
     work: Work, state: JobState, expected: str
 ) -> None:
     job_id = "7" if state is JobState.QUEUED else None
-    found = standing(work, replace(RECORD, state=state, job_id=job_id))
-    assert found == Standing(expected, state=state, job_id=job_id)
+    found = progress(work, replace(RECORD, state=state, job_id=job_id))
+    assert found == Progress(expected, state=state, job_id=job_id)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_what_the_scheduler_has_not_listed_is_told_with_what_is_on_record(
     ],
 )
 def test_what_does_not_run_is_told_with_its_state(work: Work, said: str, phase: Phase, expected: str) -> None:
-    found = standing(work, RECORD, Row("7", "a.1", said, phase))
-    assert found == Standing(expected, state=JobState.QUEUED, job_id="7")
+    found = progress(work, RECORD, Row("7", "a.1", said, phase))
+    assert found == Progress(expected, state=JobState.QUEUED, job_id="7")
 
 
 def test_a_pending_job_is_told_with_what_its_reason_means(work: Work) -> None:
-    found = standing(work, RECORD, slurm_answers.row("7", "a.1", "PENDING", reason="Licenses"))
-    assert found == Standing(
+    found = progress(work, RECORD, slurm_answers.row("7", "a.1", "PENDING", reason="Licenses"))
+    assert found == Progress(
         "PENDING (Licenses), job 7: it waits for a licence",
         state=JobState.QUEUED,
         reason="Licenses",
@@ -112,7 +112,7 @@ def test_signs_of_life_that_make_no_sense_are_told_without_figures() -> None:
 
 def test_what_is_done_is_told_with_its_time_and_most_memory() -> None:
     result = {**BEAT, "node": "n3", "job_id": "1234", "started": 10.0, "ended": 22.5}
-    assert done(result) == Standing("done: job 1234 on n3, 12.5 s, 12.1 of 32 GiB", 100, state=JobState.SUCCEEDED)
+    assert done(result) == Progress("done: job 1234 on n3, 12.5 s, 12.1 of 32 GiB", 100, state=JobState.SUCCEEDED)
     assert done({"node": "here", "started": 1.0, "ended": 2.0}).message == "done: on here, 1.0 s"
 
 

@@ -26,7 +26,7 @@ from throwaway_daemons import eventually
 from throwaway_sge import ThrowawayGridEngine
 
 from espo_luigi.errors import Failure, SubmissionError
-from espo_luigi.jobs.lifecycle.control import cancel_records
+from espo_luigi.jobs.lifecycle.control import cancel_jobs
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.schedulers import gridengine as sge
@@ -122,7 +122,7 @@ def test_jobs_of_a_driver_that_hung_up_go_on_and_are_taken_over(work: Work, clus
 def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, cluster: ThrowawayGridEngine) -> None:
     job_id = job_id_of(left_behind(work, cluster, work.order("a", seconds=100)))
     store = RecordStore(work.state_dir)
-    assert cancel_records(store, Commands(sge, None, cluster.environ), store.all()) == 1
+    assert cancel_jobs(store, Commands(sge, None, cluster.environ)) == 1
     eventually(lambda: not _is_known(cluster, job_id))
 
 

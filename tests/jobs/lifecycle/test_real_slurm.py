@@ -52,7 +52,7 @@ def test_a_python_exception_is_not_retried_and_its_words_are_in_the_message(
 def test_a_job_killed_for_memory_is_retried_with_half_as_much_again(work: Work, cluster: ThrowawayCluster) -> None:
     with running(work, cluster, retries=2) as manager:
         handle = manager.submit(work.order("a", ["memory", "succeed"], seconds=5, memory_bytes=50 * MIB))
-        eventually(lambda: handle.standing.attempt == 2, 30)
+        eventually(lambda: handle.progress.attempt == 2, 30)
         asked = cluster.run("squeue", "--noheader", "--format=%m", f"--jobs={job_id_of(handle)}").strip()
         success_of(handle)
     assert asked == "75M"
@@ -63,11 +63,11 @@ def test_a_log_folder_that_is_not_on_the_nodes_is_named_after_the_second_job(
 ) -> None:
     with running(work, cluster, retries=3) as manager:
         handle = manager.submit(work.order("a", options=SlurmOptions(extra={"hold": ""})))
-        eventually(lambda: handle.standing.job_id is not None)
+        eventually(lambda: handle.progress.job_id is not None)
         shutil.rmtree(work.folder / "slurm_logs")
         cluster.run("scontrol", "release", job_id_of(handle))
-        eventually(lambda: handle.standing.attempt == 2, 30)
-        eventually(lambda: handle.standing.job_id is not None)
+        eventually(lambda: handle.progress.attempt == 2, 30)
+        eventually(lambda: handle.progress.job_id is not None)
         cluster.run("scontrol", "release", job_id_of(handle))
         failure = failure_of(handle, 30)
     assert failure.cause is Cause.NO_LOG and "set `log_dir`" in failure.message
@@ -102,7 +102,7 @@ def test_a_job_whose_node_goes_down_runs_elsewhere_without_charge(work: Work, cl
     with running(work, cluster) as manager:
         handle = manager.submit(work.order("a", seconds=3))
         eventually(at_work(handle))
-        node = handle.standing.node
+        node = handle.progress.node
         cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
             eventually(state_is(handle, "PENDING"))

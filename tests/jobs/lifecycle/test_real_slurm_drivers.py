@@ -25,7 +25,7 @@ from throwaway_daemons import eventually
 from throwaway_slurm import ThrowawayCluster
 
 from espo_luigi.errors import Failure, SubmissionError
-from espo_luigi.jobs.lifecycle.control import cancel_records, request_stop
+from espo_luigi.jobs.lifecycle.control import cancel_jobs, request_stop
 from espo_luigi.jobs.lifecycle.manager import JobManager
 from espo_luigi.jobs.lifecycle.policy import Cause
 from espo_luigi.jobs.lifecycle.records import RecordStore
@@ -156,7 +156,7 @@ def test_jobs_left_behind_can_be_cancelled_without_a_driver(work: Work, without_
     assert not request_stop(work.state_dir, "cancel"), "there is no driver to ask"
     store = RecordStore(work.state_dir)
     commands = Commands(slurm, None, without_accounting.environ)
-    assert cancel_records(store, commands, store.all()) == 1
+    assert cancel_jobs(store, commands) == 1
 
 
 def test_the_number_of_commands_does_not_depend_on_the_number_of_jobs(

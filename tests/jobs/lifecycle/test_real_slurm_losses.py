@@ -77,7 +77,7 @@ def test_a_job_that_slurm_may_not_requeue_is_submitted_anew_without_the_node_tha
     with running(work, without_accounting) as manager:
         handle = manager.submit(work.order("a", seconds=4))
         eventually(at_work(handle))
-        node, first = handle.standing.node, job_id_of(handle)
+        node, first = handle.progress.node, job_id_of(handle)
         without_accounting.run("scontrol", "update", f"JobId={first}", "Requeue=0")
         without_accounting.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:

@@ -40,7 +40,7 @@ def test_a_job_without_a_trace(
     manager = JobManager(settings, commands)
     store, order = manager.store, work.order("a")
     store.create_folders()
-    record = manager.submitter.plan("run.rule.0", order, None)
+    record = manager.submitter.first_record("run.rule.0", order, None)
     if claimed:
         store.claim_path(record.name).write_text("7\n")
     if not accounting:

@@ -107,7 +107,7 @@ def test_how_a_job_ended_whose_epilog_goes_on_is_known_to_the_accounting(
 ) -> None:
     with running(work, cluster, retries=1) as manager:
         handle = manager.submit(work.order("a", ["die", "succeed"]))
-        eventually(lambda: handle.standing.job_id is not None)
+        eventually(lambda: handle.progress.job_id is not None)
         first = job_id_of(handle)
         assert success_of(handle, 30).attempts == 2
         assert state_of(cluster, first) == "COMPLETING"
@@ -162,7 +162,7 @@ def test_a_job_that_is_requeued_and_held_waits_for_its_release(work: Work, clust
         eventually(at_work(handle))
         job_id = job_id_of(handle)
         cluster.run("scontrol", "requeuehold", job_id)
-        eventually(lambda: "held" in handle.standing.message.lower(), 20)
+        eventually(lambda: "held" in handle.progress.message.lower(), 20)
         time.sleep(4)
         assert handle.outcome is None
         cluster.run("scontrol", "release", job_id)

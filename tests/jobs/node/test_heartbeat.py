@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from throwaway_daemons import eventually
 
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.node import heartbeat
 from espo_luigi.jobs.node.heartbeat import Monitor, beating
 from espo_luigi.jobs.resources import Resources

@@ -22,7 +22,7 @@ from throwaway_daemons import eventually
 from espo_luigi.errors import InputChangedError, StoreError
 from espo_luigi.files import is_file_trouble
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.dask.local import dask_session
+from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.node import heartbeat
 from espo_luigi.jobs.node import run as node
 from espo_luigi.jobs.node.heartbeat import Monitor, beating

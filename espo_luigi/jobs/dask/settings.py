@@ -1,26 +1,21 @@
-"""The Dask cluster inside a job: as large as the allocation, and separate from other jobs of the node."""
+"""What Dask runs with: its settings, those that users may choose, and the limits of a process's threads and memory."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs import schedulers
-from espo_luigi.jobs.resources import GIB, Resources
 from espo_luigi.jobs.schedulers.script import SCRATCH_VARIABLE
 
 if TYPE_CHECKING:
-    from distributed import Client
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -56,15 +51,6 @@ SETTINGS: dict[str, Any] = {
     "distributed.admin.tick.interval": "1s",
     "distributed.comm.timeouts.connect": "120s",
     "logging.distributed": "warning",
-}
-
-# For the worker of this process. No nanny could restart it, so at Dask's 80 % it would pause for ever. Instead it goes
-# on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
-# spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
-_SETTINGS_IN_PROCESS: dict[str, Any] = {
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
 }
 
 
@@ -134,125 +120,6 @@ def scratch_folder() -> str:
     return os.environ.get(SCRATCH_VARIABLE) or schedulers.node_folder() or tempfile.gettempdir()
 
 
-@contextmanager
-def dask_session(
-    resources: Resources,
-    settings: Mapping[str, Any] | None = None,
-    client: Mapping[str, Any] | None = None,
-    *,
-    dashboard: bool = False,
-) -> Iterator[Client]:
-    """Start a `LocalCluster` sized to `resources`, and close it at the end.
-
-    A single worker lives in this process; it starts at once and may use the job's whole memory. Several workers are
-    processes, each with a nanny that restarts it near its own limit. A task that has killed three workers fails as
-    `KilledWorker`.
-
-    Traffic stays on the node's loopback, by TLS over TCP, with keys of this session. UCX is not used, because it aborts
-    where InfiniBand is set up badly. The dashboard takes any free port, so that jobs of a node do not collide. Without
-    it, Dask's HTTP servers answer nothing.
-
-    Parameters
-    ----------
-    resources
-        Workers, CPUs and memory of this job.
-    settings
-        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
-    client
-        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
-    dashboard
-        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
-
-    Raises
-    ------
-    ConfigurationError
-        If a keyword would open a server to other accounts (`check_client`).
-    """
-    check_client(client or {})
-    # Not at the top: a driver imports this module, but computes nothing.
-    import dask
-    from distributed import Client, LocalCluster
-
-    limit_thread_pools(os.environ)
-    if resources.n_workers == 1:
-        # Not with nannies: they pause a worker until its process's memory shrinks.
-        keep_freed_memory()
-    limit_zarr(resources.threads_per_worker)
-    keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
-    layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
-    layout = layout if dashboard else layout | WITHOUT_PAGES
-    with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
-        keywords.setdefault("local_directory", str(Path(scratch)))
-        with (
-            dask.config.set({**layout, **(settings or {})}),
-            LocalCluster(**keywords) as cluster,
-            Client(cluster) as session,
-        ):
-            sizes = resources.n_workers, resources.threads_per_worker, resources.worker_memory_bytes / GIB
-            logger.info("Dask: %d worker(s), %d thread(s) each, %.1f GiB each", *sizes)
-            yield session
-
-
-def fail_on_exit(client: Client) -> None:
-    """Make ``sys.exit`` in a Dask task an error of that task; Dask lets it end the worker's event loop, and hangs.
-
-    Tasks that are coroutine functions are an exception: Dask runs them in that event loop, and they still hang.
-    """
-    from distributed.diagnostics.plugin import WorkerPlugin
-
-    def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except SystemExit as end:
-            raise RuntimeError(f"a Dask task called sys.exit({end.code!r}); expected a return or an exception") from end
-
-    # Not at the top of the module, so that workers get its code, where they lack this package.
-    class ExitsFail(WorkerPlugin):
-        name = "espo-exits-fail"
-
-        def setup(self, worker: Any) -> None:
-            executor = worker.executors["default"]
-            executor.submit = functools.partial(executor.submit, call)
-
-    try:
-        client.register_plugin(ExitsFail())
-    except OSError as error:
-        # A worker died meanwhile; the scheduler gives the plugin to those that join later.
-        logger.warning("a Dask worker was lost at the session's start: %s", error)
-
-
-def dashboard_port(client: Any) -> int:
-    """Return the port of the dashboard of a client's scheduler, or 0."""
-    return urlsplit(getattr(client, "dashboard_link", None) or "").port or 0
-
-
-def _cluster_keywords(resources: Resources, client: Mapping[str, Any], *, dashboard: bool) -> dict[str, Any]:
-    several = resources.n_workers > 1
-    keywords: dict[str, Any] = {
-        "n_workers": resources.n_workers,
-        "threads_per_worker": resources.threads_per_worker,
-        "processes": several,
-        "memory_limit": resources.worker_memory_bytes,
-        "dashboard_address": "127.0.0.1:0",
-        "scheduler_kwargs": {"dashboard": dashboard},
-        "worker_dashboard_address": "127.0.0.1:0",
-    }
-    if not dashboard:
-        keywords["worker_class"] = _without_dashboard(several)
-    if several or "interface" in client or "host" in client:
-        from espo_luigi.jobs.dask.security import MemorySecurity
-
-        # Schedulers and workers run any code that is sent to them, and every account of the node reaches its loopback.
-        # A worker of this process has no address, unless the user gives it an interface.
-        keywords |= {"protocol": "tls", "security": MemorySecurity.temporary()}
-    if several and "interface" not in client:
-        # Dask takes a host or an interface, never both.
-        keywords["host"] = "127.0.0.1"
-    if "dashboard_address" in client:
-        client = {**client, "dashboard_address": on_loopback(client["dashboard_address"])}
-    return {**keywords, **client}
-
-
 def check_client(client: Mapping[str, Any]) -> None:
     """Check keywords for `LocalCluster`, as in the configuration's ``dask.client``.
 
@@ -299,19 +166,3 @@ def on_loopback(address: Any) -> str:
             "as 127.0.0.1:8787: Dask's pages ask nobody for a password. From elsewhere, use `ssh -L`."
         )
     return f"{host or '127.0.0.1'}:{port}"
-
-
-def _without_dashboard(several: bool) -> type:
-    """Return Dask's class of workers without a dashboard, which would import Bokeh for half a second in each.
-
-    `dashboard_address=None` avoids it as well, but makes the worker listen beyond the loopback.
-    """
-    from distributed import Nanny, Worker
-
-    kind: Any = Nanny if several else Worker
-
-    class Plain(kind):
-        def __init__(self, *args: Any, **keywords: Any) -> None:
-            super().__init__(*args, **{**keywords, "dashboard": False})
-
-    return Plain

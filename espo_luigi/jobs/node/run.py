@@ -93,7 +93,7 @@ def run_order(path: Path, work: Work) -> int:
         return 0
     if parent is not None:
         threading.Thread(target=_end_with_driver, args=(parent,), daemon=True).start()
-    return _hand_over(_run(order, work), order.files.result, order.files.heartbeat)
+    return _write_result(_run(order, work), order.files.result, order.files.heartbeat)
 
 
 def _read_order(path: Path) -> dict[str, Any]:
@@ -117,10 +117,10 @@ def _refuse(values: Mapping[str, Any], result: Path) -> int:
     )
     sys.stderr.write(f"{told}\n")
     refused = {"outcome": ResultWord.CONFIGURATION, "exception": f"{ConfigurationChangedError.__name__}: {told}"}
-    return _hand_over(refused | {"traceback": None, "job_id": job_id}, result)
+    return _write_result(refused | {"traceback": None, "job_id": job_id}, result)
 
 
-def _hand_over(result: Mapping[str, Any], path: Path, heartbeat: Path | None = None) -> int:
+def _write_result(result: Mapping[str, Any], path: Path, heartbeat: Path | None = None) -> int:
     """Write the result, then delete the heartbeat file; return the exit code."""
     try:
         check_claim()
@@ -148,7 +148,7 @@ def _set_up_process() -> None:
     # For people who want to see where a job is. Without a handler, the signal would end the job.
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    _listen()
+    _answer_by(_stop)
     sys.unraisablehook = _stop_soon
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
     limit_thread_pools(os.environ)
@@ -182,16 +182,15 @@ class Stopped(SystemExit):
         return f"stopped by signal {self.signum}"
 
 
-def _listen() -> None:
+def _answer_by(handler: Callable[[int, Any], None]) -> None:
     for number in _STOPPING:
-        signal.signal(number, _stop)
+        signal.signal(number, handler)
 
 
 def _stop(signum: int, _frame: object) -> None:
     # Further signals are ignored, so that the result is written whole: Slurm signals again after the grace time, and a
     # process of the job may pass a signal on that all have got already.
-    for number in _STOPPING:
-        signal.signal(number, _go_on_stopping)
+    _answer_by(_go_on_stopping)
     raise Stopped(signum)
 
 
@@ -204,21 +203,15 @@ def _stop_soon(dropped: Any) -> None:
     if not isinstance(dropped.exc_value, Stopped):
         sys.__unraisablehook__(dropped)
         return
-    _listen()
+    _answer_by(_stop)
     _let_signals_through()
     threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), dropped.exc_value.signum)).start()
 
 
 # A signal ends a fork of the job (a `multiprocessing.Pool` has several), like any process. Under `_stop`, a fork might
 # raise `Stopped` where Python drops exceptions, and live on. Signals wait while the fork is made.
-
-
-def _hold_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-
-
-def _let_signals_through() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+_hold_signals = partial(signal.pthread_sigmask, signal.SIG_BLOCK, _STOPPING)
+_let_signals_through = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _STOPPING)
 
 
 def _leave_signals() -> None:
@@ -244,7 +237,7 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
         if not over.wait(_LONGEST_END_SECONDS):
             logger.warning("The work is done, but Dask does not end: ending the job without it")
             files, account = order.files, _account(order, monitor, started)
-            end_with(lambda: _hand_over(result | account, files.result, files.heartbeat))
+            end_with(lambda: _write_result(result | account, files.result, files.heartbeat))
 
     threading.Thread(target=end_in_time, daemon=True).start()
     try:

@@ -209,8 +209,8 @@ def test_jobs_are_submitted_as_a_profile_says_that_extends_a_packaged_one(
 @pytest.mark.parametrize(
     ("profile", "words"),
     [
-        ("limits: {memory: 500M}\n", "memory = 1GB is more than the 500M that [slurm] profile = site.yml allows"),
-        ("limits: {time: 9}\n", "time = 10 is more than the 9 that [slurm] profile = site.yml allows"),
+        ("limits: {memory: 500M}\n", "memory = 1GB is more than the 500MB that [slurm] profile = site.yml allows"),
+        ("limits: {time: 9}\n", "time = 0:10:00 is more than the 0:09:00 that [slurm] profile = site.yml allows"),
         ("extends: narval\n", "needs your own account: write `account = …` below it (such as ctb-frigon)"),
     ],
 )

@@ -191,7 +191,7 @@ def make_run(n: int) -> None:
     from espo_luigi.tasks.partition import simulations_of
 
     first, second = context().simulations
-    of_both = [task for task in walk([tasks.All()]) if simulations_of(task)]
+    of_both = [task for task in walk([tasks.All()]) if isinstance(task, EspoTask) and simulations_of(task)]
     copies = -(-n // (len(of_both) // 2)) - 2
     _copy_rows(Path("espo-demo/raw/simulation.csv"), copies)
     config = Path("config/demo/config.yml")
@@ -224,7 +224,7 @@ def _copy_rows(path: Path, copies: int) -> None:
 def _parts(task: Any) -> dict[str, str]:
     from espo_luigi.tasks import staleness
 
-    return staleness.made_of(task.context, {key for one in [task, *task.requires()] for key in one.reading()}, None, [])
+    return staleness.fingerprints_of(task.context, {key for one in [task, *task.requires()] for key in one.reading()}, None, [])
 
 
 def _complete(task: Any, marker: Any) -> None:

@@ -28,7 +28,7 @@ from espo_luigi.files import ready_standard_streams
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
-_luigis_run, _luigis_schedule_and_run = luigi.interface._run, luigi.interface._schedule_and_run
+_luigis_run = luigi.interface._run
 
 
 class WorkerSchedulerFactory(luigi.interface._WorkerSchedulerFactory):
@@ -90,15 +90,6 @@ def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords:
         show_progress_on_stderr()
         logger.error("Nothing was started: %s", why)
         raise SystemExit(get_config().getint("retcode", "scheduling_error")) from error
-
-
-@functools.wraps(_luigis_schedule_and_run)
-def _schedule_and_run(*arguments: Any, **keywords: Any) -> Any:
-    """Run tasks as Luigi does; then list stale tasks, while the command line's options still hold."""
-    result = _luigis_schedule_and_run(*arguments, **keywords)
-    if isinstance(result.worker, EspoWorker):
-        result.worker.tell_what_is_stale()
-    return result
 
 
 @contextmanager
@@ -171,7 +162,6 @@ def install() -> None:
     ready_standard_streams()
     setattr(luigi.interface, "_WorkerSchedulerFactory", WorkerSchedulerFactory)  # noqa: B010  (a class, to mypy)
     luigi.interface._run = _run
-    luigi.interface._schedule_and_run = _schedule_and_run
     # Of our sections, unknown keys are errors: `check_names`.
     ours = "|".join(["espo", *SECTIONS])
     warnings.filterwarnings("ignore", rf"(?s).* not consumed by the task '({ours})'", UnconsumedParameterWarning)

@@ -269,10 +269,8 @@ class EspoWorker(luigi.worker.Worker):
                 accounts = read_accounts(state.engine, submissions(RecordStore(state_dir()).all()))
                 state.measured = measured_since(state.started, accounts)
 
-    def tell_what_is_stale(self) -> None:
+    def _tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
-        if self._refused:
-            return
         try:
             told = told_of(self._run_of_tasks.roots, self._run_of_tasks.graph, self.arguments)
         except (EspoError, OSError) as error:
@@ -328,6 +326,8 @@ class EspoWorker(luigi.worker.Worker):
             stop_engines()
         super().__exit__(kind, error, traceback)
         close_engines(detach=detaching)
+        if error is None and not self._refused:
+            self._tell_what_is_stale()
         tell_the_end()
         if isinstance(error, KeyboardInterrupt):
             signum = signal.Signals(error.args[0]) if isinstance(error, Terminated) else signal.SIGINT

@@ -20,7 +20,6 @@ from espo_luigi.driver.status import duration, is_alive, seconds_at_work
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import ParameterError, nearest, no_such_rule
 from espo_luigi.jobs.lifecycle.policy import Cause
-from espo_luigi.jobs.local import KILLED
 from espo_luigi.jobs.order import ResultWord, end_of_log
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Phase
@@ -276,7 +275,8 @@ def _about_failed(found: TaskStatus, trace: Trace, label: str) -> str:
         if logs
         else "\nIt left no log."
     )
-    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and KILLED in found.why)
+    # Jobs of the local engine have no record.
+    has_crashed = found.cause is Cause.CRASHED or (trace.record is None and trace.result is None)
     hint = " Raise the rule's `memory`, if the log says nothing else." if has_crashed else ""
     meaning = f" ({found.cause.explanation(scheduler())})" if found.cause else ""
     return f"{label} failed: {found.why}{meaning}.{end}\n{_AGAIN}{hint}"

@@ -16,7 +16,6 @@ PRIVATE_NAMES: Mapping[str, Mapping[str, str]] = {
             "(cmdline_args=None, main_task_cls=None, worker_scheduler_factory=None, use_dynamic_argparse=None, "
             "local_scheduler=False, detailed_summary=False)"
         ),
-        "_schedule_and_run": "(tasks, worker_scheduler_factory=None, override_defaults=None)",
     },
     "luigi.interface._WorkerSchedulerFactory": {
         "create_local_scheduler": "(self)",

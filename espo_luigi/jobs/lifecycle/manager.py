@@ -374,7 +374,7 @@ class JobManager:
         """Decide the job's next action, and take it."""
         self.submitter.save(job)
         job.state, action = step(job, now, self.settings)
-        if action is Action.CANCEL and cause_to_cancel(job) is Cause.STALLED:
+        if action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             job.state, action = step(job, now, self.settings)
@@ -484,7 +484,8 @@ class JobManager:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
         nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
-        no_log = nothing_ran and not self.submitter.any_log()
+        # No node has ever opened a log in the log folder.
+        no_log = nothing_ran and not any(True for _ in self.settings.log_dir.rglob("*.out"))
         if no_log:
             # It is no single node's fault after a second node, or this task's second job.
             if job.record.task in self._without_log or {*self._without_log.values()} - {job.node}:

@@ -74,7 +74,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_a_paragraph(
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        (["RefDefalt"], r"No task RefDefalt. Did you mean:\nRefDefault"),
+        (["RefDefalt"], r"No task RefDefalt. Did you mean:\nRefDefault(\n\w+)*"),
         (["RefDefault"], r"RefDefault: requires the 'piece' parameter to be set"),
     ],
 )

@@ -59,7 +59,7 @@ def drive(folder: Path, jobs: int, rules: int, ended: int, seconds: float) -> No
                 path.touch()
     settings = BatchSettings(folder, log_dir=folder / "logs", work=("true",), max_jobs=jobs, max_submit_per_second=0)
     commands = Commands(slurm, settings, {"PATH": f"{stand_ins}/bin:/usr/bin:/bin"})
-    manager = JobManager(settings, commands)
+    manager = JobManager(commands)
     manager.start()
     orders = [_order(folder, number, rules) for number in range(jobs)]
     handles = [manager.submit(order) for order in orders]

@@ -42,8 +42,7 @@ class BatchEngine:
 
     def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
-        commands = Commands(scheduler, settings)
-        self._manager = JobManager(settings, commands, locks)
+        self._manager = JobManager(Commands(scheduler, settings), locks)
         self._manager.start()
         self._guard = threading.Lock()
         self._stopped = False
@@ -168,7 +167,7 @@ def room_of(order: JobOrder, settings: BatchSettings) -> tuple[Resources, list[s
 def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> str:
     """Return the script that the first submission would be, and the Dask cluster that its job will start."""
     order = fitted(order, settings)
-    submitter = Submitter(settings, Commands(scheduler, settings), RecordStore(settings.state_dir))
+    submitter = Submitter(Commands(scheduler, settings), RecordStore(settings.state_dir))
     name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
     layout = _layout(order, submitter.first_record(name, order, None).name)

@@ -19,7 +19,6 @@ from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.settings import BatchSettings, Patience
 
 NODE_JOB = Path(__file__).with_name("node_job.py")
-PILOT_JOB = Path(__file__).with_name("pilot_job.py")
 PATIENCE = Patience(
     latency_wait=1.5,
     absent_after=6.0,
@@ -110,7 +109,7 @@ class Work:
     def manager(self, environ: Mapping[str, str], clock: Clock | None = None, **settings: Any) -> JobManager:
         """A manager that is not started, with short waits."""
         chosen = replace(self.settings, **settings)
-        return JobManager(chosen, Commands(SCHEDULERS[self.scheduler], chosen, environ, clock))
+        return JobManager(Commands(SCHEDULERS[self.scheduler], chosen, environ, clock))
 
     def starts(self) -> list[str]:
         """Names of the jobs that started their work, one entry a start."""

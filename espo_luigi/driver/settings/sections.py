@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -137,10 +137,6 @@ class BatchSection(Settings):
         said = {name for name in site.needs if prefix and os.environ.get(prefix + name.upper())}
         return replace(site, needs={name: example for name, example in site.needs.items() if name not in said})
 
-    def _beat_seconds(self) -> float:
-        """Return the interval of heartbeats, short enough that a job misses several before it counts as hanging."""
-        return min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf)
-
     def batch_settings(self) -> BatchSettings:
         """Return how the engine works."""
         site = self.site()
@@ -160,7 +156,8 @@ class BatchSection(Settings):
             max_jobs=self.max_jobs,
             poll_seconds=self.poll_seconds,
             result_seconds=self.result_seconds,
-            beat_seconds=self._beat_seconds(),
+            # A job misses several heartbeats before it counts as lost or hanging.
+            beat_seconds=min(self.heartbeat_seconds, self.absent_after / 4, self.stall_timeout / 4 or math.inf),
             max_status_per_second=self.max_status_per_second,
             max_submit_per_second=self.max_submit_per_second,
             patience=Patience(latency_wait=self.latency_wait, absent_after=self.absent_after),
@@ -200,21 +197,17 @@ def refuse_login_host() -> None:
     """Raise `SubmissionError` if this machine is a login host by any packaged or chosen profile, unless allowed."""
     from espo_luigi.driver.settings.profile import login_host_of, packaged_profiles
 
-    host = socket.gethostname()
-    profile = login_host_of(host, dict.fromkeys([*_chosen_profiles(), *packaged_profiles()]))
+    host, chosen = socket.gethostname(), []
+    for section in SECTIONS.values():
+        # An unreadable profile does not matter to an engine that works without it.
+        with suppress(ConfigurationError):
+            chosen.append(section().profile)
+    profile = login_host_of(host, dict.fromkeys([*filter(None, chosen), *packaged_profiles()]))
     if profile and not settings().allow_login_host:
         raise SubmissionError(
             f"{host} is a login host (profile {profile}), and engine = local would compute on it: choose another "
             "engine, give the command inside a job, or set [espo] allow_login_host = true"
         )
-
-
-def _chosen_profiles() -> Iterator[str]:
-    for section in SECTIONS.values():
-        # An unreadable profile does not matter to an engine that works without it.
-        with suppress(ConfigurationError):
-            if name := section().profile:
-                yield name
 
 
 def add_options(owner: type, names: tuple[str, ...]) -> None:

@@ -44,7 +44,6 @@ from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistent
 from espo_luigi.jobs.schedulers.base import Phase, Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
-from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +55,13 @@ class JobManager:
     methods may be called from any thread. `locks` are the driver's, to which the lock of `state_dir` is added.
     """
 
-    def __init__(
-        self,
-        settings: BatchSettings,
-        commands: Commands,
-        locks: HeldLocks | None = None,
-    ) -> None:
-        self.settings = settings
+    def __init__(self, commands: Commands, locks: HeldLocks | None = None) -> None:
+        self.settings = settings = commands.settings
         self.commands = commands
         self._scheduler = commands.scheduler
         self._clock = commands.clock
         self.store = RecordStore(settings.state_dir)
-        self.submitter = Submitter(settings, commands, self.store)
+        self.submitter = Submitter(commands, self.store)
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
@@ -87,7 +81,7 @@ class JobManager:
         # The node of each task whose job could not open its log, before any job of the run could.
         self._without_log: dict[str, str] = {}
         self._bundles = Bundles(self.store, self._jobs)
-        self._watcher = Watcher(settings, commands, self.store, self.submitter, self._bundles, self._trouble)
+        self._watcher = Watcher(commands, self.store, self.submitter, self._bundles, self._trouble)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
@@ -383,7 +377,7 @@ class JobManager:
         """Decide the job's next action, and take it."""
         self.submitter.save(job)
         job.state, action = step(job, now, self.settings)
-        if action is Action.CANCEL and cause_to_cancel(job) is Cause.STALLED:
+        if action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             job.state, action = step(job, now, self.settings)
@@ -493,7 +487,8 @@ class JobManager:
         if job.record.shares_job and (cause in (Cause.TIMEOUT, Cause.MEMORY) or _was_left_out(job, cause)):
             cause = Cause.NOT_BEGUN if self.store.close_unclaimed(job.record.name) else cause
         nothing_ran = cause in (Cause.CRASHED, Cause.HOPELESS) and job.row is not None and job.row.no_log
-        no_log = nothing_ran and not self.submitter.any_log()
+        # No node has ever opened a log in the log folder.
+        no_log = nothing_ran and not any(True for _ in self.settings.log_dir.rglob("*.out"))
         if no_log:
             # It is no single node's fault after a second node, or this task's second job.
             if job.record.task in self._without_log or {*self._without_log.values()} - {job.node}:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,15 @@ from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
 from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
-from espo_luigi.jobs.lifecycle.nodes import Unstartable
 from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.lifecycle.submit import Submitter
+from espo_luigi.jobs.lifecycle.submit import NodeWatch, Submitter
 from espo_luigi.jobs.order import JobState, between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import array_of, end_path
-from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +34,8 @@ _AWAY_COMMANDS = 4
 _DRAINED_POLLS = 6
 # Up to so many running jobs, results of young jobs are looked for more often.
 _FEW_JOBS = 50
+# How many polls ask the accounting for a job's host. It may be written 15 s late, and each question reads all of it.
+_MOST_QUESTIONS = 5
 
 
 class Bundles:
@@ -103,19 +104,54 @@ def _needs(record: Record, name: str) -> bool:
     return array_of(record.bundle) == name and record.is_out and not record.ending
 
 
+class Unstartable:
+    """Finds the host that could not start a job, and adds it to the `nodes` of a run.
+
+    Such a host is always free, and puts job after job into Grid Engine's state ``Eqw``. Then qstat does not name the
+    host and the reason, but qacct does.
+    """
+
+    def __init__(self, commands: Commands, nodes: NodeWatch) -> None:
+        self._commands = commands
+        self._nodes = nodes
+        self._ends: dict[str, Row] = {}
+        self._questions: Counter[str] = Counter()
+
+    def learn(self, jobs: Iterable[Job], now: float) -> None:
+        """Take in the hosts of all jobs in error; a task whose host is avoided has to go elsewhere."""
+        in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
+        asked = {name for name in in_error if name in self._ends or self._questions[name] >= _MOST_QUESTIONS}
+        self._ask([job for name, job in in_error.items() if name not in asked], now)
+        for name, job in in_error.items():
+            if job.row is not None and (end := self._ends.get(name)):
+                avoided = end.node in self._nodes.excluded
+                row = replace(job.row, node=end.node, reason=end.reason, no_log=end.no_log, launch_failed=avoided)
+                job.seen = replace(job.seen, row=row)
+
+    def _ask(self, jobs: list[Job], now: float) -> None:
+        if not jobs:
+            return
+        names = {job.record.name: job.record.task for job in jobs}
+        self._questions.update(names.keys())
+        rows = self._commands.remembered([str(job.record.job_id) for job in jobs], [], names)
+        for row in rows or ():
+            if row.name in names and row.node:
+                self._ends[row.name] = row
+                self._nodes.crashed(names[row.name], row.node, now)
+
+
 class Watcher:
     """Looks at files and the scheduler for the jobs of a manager; only the manager's thread uses it."""
 
     def __init__(
         self,
-        settings: BatchSettings,
         commands: Commands,
         store: RecordStore,
         submitter: Submitter,
         bundles: Bundles,
         trouble: Minutely,
     ) -> None:
-        self._settings = settings
+        self._settings = commands.settings
         self._commands = commands
         self._store = store
         self._submitter = submitter
@@ -231,10 +267,12 @@ class Watcher:
         self._say_drained(jobs, now)
         for job in jobs:
             # A missing job with a heartbeat is not lost, even if it was never seen running.
-            if job.seen.missing is not None or (job.row is not None and job.row.phase is Phase.RUNNING):
-                age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+            runs = job.seen.since_when(Phase.RUNNING) is not None
+            age = math.inf if job.seen.off_node is None else now - job.seen.off_node
+            if runs or job.seen.missing is not None:
                 job.listen(now, between_beats(age, self._settings.beat_seconds))
-            if job.does_well(now, self._settings.patience.quick):
+            if runs and job.files.beat and age >= self._settings.patience.quick:
+                # On a broken node, it could not give signs of life for so long.
                 self._submitter.nodes.does_well(job.node, job.seen.off_node)
         return orphans(rows, self._store.knows)
 
@@ -289,12 +327,14 @@ class Watcher:
             known = self._take_in(job, by_name, now)
             # A submission without an id is settled by its claim: it does not have to wait for a database.
             if not known and (rows is not None or job.record.job_id is None):
-                job.seen = job.seen.missed(now)
+                since = now if job.seen.missing is None else job.seen.missing
+                job.seen = replace(job.seen, missing=since, answered=True)
         return rows is not None
 
     def _scheduler_is_silent(self, now: float, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            job.seen = job.seen.unanswered()
+            # Only replies can show that a job is gone.
+            job.seen = replace(job.seen, missing=None, answered=False)
         self._silent_since = self._silent_since or now
         name, seconds, why = self._commands.scheduler.NAME, now - self._silent_since, self._commands.silence
         self._silence.warn("%s has not answered for %.0f s (%s); waiting, its jobs go on", name, seconds, why)

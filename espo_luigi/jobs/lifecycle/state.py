@@ -33,20 +33,6 @@ class Seen:
     answered: bool = True  # whether it answered the last question
     off_node: float | None = None  # the last moment at which the job cannot have been on a node, if that is known
 
-    def told(self, row: Row, now: float) -> Seen:
-        """After an answer that lists the job."""
-        goes_on = self.row is not None and _meaning(self.row) == _meaning(row)
-        off_node = now if row.phase is Phase.PENDING else self.off_node
-        return Seen(row, self.since if goes_on else now, off_node=off_node)
-
-    def missed(self, now: float) -> Seen:
-        """After an answer that does not list the job."""
-        return replace(self, missing=now if self.missing is None else self.missing, answered=True)
-
-    def unanswered(self) -> Seen:
-        """After a question without a reply: only replies can show that the job is gone."""
-        return replace(self, missing=None, answered=False)
-
     def since_when(self, phase: Phase) -> float | None:
         """Since when the job is in that phase; None if it is not."""
         return self.since if self.row is not None and self.row.phase is phase else None
@@ -143,7 +129,9 @@ class Job:
             # Its end is accounted; the driver does not wait for the site's epilog.
             self.seen = replace(self.seen, answered=True)
             return
-        self.seen = self.seen.told(row, now)
+        goes_on = self.row is not None and _meaning(self.row) == _meaning(row)
+        off_node = now if row.phase is Phase.PENDING else self.seen.off_node
+        self.seen = Seen(row, self.seen.since if goes_on else now, off_node=off_node)
         if row.phase is Phase.PENDING:
             # Its last start counts no more, unless it succeeded.
             files = replace(self.files, begun=None, exit_code=None, ended=None)
@@ -238,16 +226,6 @@ class Job:
     def read_for(self, since: float | None, now: float, seconds: float) -> bool:
         """As `watched_for`, during which the result could be looked for, too."""
         return since is not None and self.watched_for(max(since, self.files.unreadable), now, seconds)
-
-    def ended_at_once(self, now: float, quick: float) -> bool:
-        """Whether the job, which has ended, cannot have been on its node for so many seconds."""
-        began = self.seen.off_node
-        return began is not None and (self.ended_since or now) - began < quick
-
-    def does_well(self, now: float, quick: float) -> bool:
-        """Whether the job has given signs of life for longer than it could on a broken node."""
-        runs = self.row is not None and self.row.phase is Phase.RUNNING and bool(self.files.beat)
-        return runs and self.seen.off_node is not None and now - self.seen.off_node >= quick
 
     # Its log, and where it stands in words.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
-from espo_luigi.jobs.lifecycle.nodes import NodeWatch
+from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Refused
 from espo_luigi.jobs.order import JobOrder, JobState
@@ -23,9 +25,17 @@ from espo_luigi.jobs.retry import growing_pause
 from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues
-from espo_luigi.jobs.settings import BatchSettings
+from espo_luigi.jobs.settings import BatchSettings, Patience
 
 logger = logging.getLogger(__name__)
+
+# A node is avoided after so many different tasks ended at once there without a result.
+_TASKS_ON_A_NODE = 3
+_MOST_NODES = 20
+# Submission is held after so many different tasks in a row ended at once, on nodes that are not avoided.
+_TASKS_IN_A_ROW = 6
+# After each hold one job is tried; after the last, an hour in all, the run goes on until a job does well.
+_HOLDS = 6
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,117 @@ class Submission:
     bundle: BundleValues | None = None
 
 
+class NodeWatch:
+    """Finds broken nodes by the ends of jobs, and holds submissions while jobs end at once on all nodes.
+
+    A broken node is always free, and gets job after job. If all nodes fail, as the file system with the programs does,
+    all jobs of a run would use up their attempts within a minute. Times are the driver's monotonic clock.
+    """
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+        self.excluded: tuple[str, ...] = ()
+        self._anywhere: set[str] = set()
+        self._seen: set[str] = set()
+        # By node and task, when jobs ended at once there; a job that starts later and does well clears a node's.
+        self._crashed: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        # By task, the node where its job ended at once; a job that starts after `_row_since` and does well clears it.
+        self._in_a_row: dict[str, str] = {}
+        self._row_since = -math.inf
+        self.in_trouble = False
+        self._hold_until = 0.0
+        self._holds = 0
+
+    def avoided_by(self, task: str) -> tuple[str, ...]:
+        """The nodes that the run avoids for this task."""
+        return () if task in self._anywhere else self.excluded
+
+    def allow_all(self, task: str) -> None:
+        """Let this task's jobs go to any node, as the rest is not enough for it."""
+        self._anywhere.add(task)
+
+    def held(self, now: float) -> bool:
+        """Whether to wait before the next submission."""
+        return self.in_trouble and now < self._hold_until
+
+    def ended(self, job: Job, cause: Cause, now: float) -> None:
+        """Take in that a job did not succeed."""
+        # A file system that failed under the job may be the node's own: no evidence that the node works.
+        if has_failed(job) and cause is not Cause.FILES:
+            self.does_well(job.node, job.seen.off_node)
+        began = job.seen.off_node
+        at_once = began is not None and (job.ended_since or now) - began < self._patience.quick
+        if cause is Cause.CRASHED and at_once:
+            self.crashed(job.record.task, job.node, now)
+
+    def does_well(self, node: str, started_after: float | None) -> None:
+        """Take in that a job wrote a result there, or works there for a while; it started after that moment.
+
+        It says nothing of the node's state after that moment.
+        """
+        if started_after is None:
+            return
+        self._seen |= {node} - {""}
+        if started_after >= min(self._crashed[node].values(), default=-math.inf):
+            self._crashed.pop(node)
+        if started_after >= self._row_since:
+            if self.in_trouble:
+                logger.warning("jobs do not end at once any more: submission goes on")
+            self.in_trouble, self._row_since, self._holds = False, -math.inf, 0
+            self._in_a_row.clear()
+
+    def crashed(self, task: str, node: str, now: float) -> None:
+        """Take in that a job of the task ended at once, without a result."""
+        self._seen |= {node} - {""}
+        self._crashed[node][task] = now
+        if node and node not in self.excluded and len(self._crashed[node]) >= _TASKS_ON_A_NODE:
+            self._exclude(node)
+        if node in self.avoided_by(task):
+            return
+        if not self._in_a_row:
+            self._row_since = now
+        self._in_a_row[task] = node
+        if not self.in_trouble and self._holds < _HOLDS and len(self._in_a_row) >= _TASKS_IN_A_ROW:
+            self.in_trouble, self._row_since = True, now
+            self._hold(now)
+
+    def submitted(self, now: float) -> None:
+        """Take in a submission: while there is trouble, it is a single job, whose end is awaited."""
+        if self.in_trouble and self._holds < _HOLDS:
+            self._hold(now)
+        elif self.in_trouble:
+            logger.warning("jobs still end at once, after an hour: submission goes on")
+            self.in_trouble = False
+
+    def _exclude(self, node: str) -> None:
+        if len(self.excluded) >= min(_MOST_NODES, max(1, len(self._seen) // 2)):
+            return
+        self.excluded = (*self.excluded, node)
+        logger.warning(
+            "node %s: jobs of %d tasks ended there at once, without a result (%s): no further job of this run goes to "
+            "it; tell the cluster's administrators",
+            node,
+            len(self._crashed[node]),
+            ", ".join(sorted(self._crashed[node])),
+        )
+
+    def _hold(self, now: float) -> None:
+        self._holds += 1
+        self._hold_until = now + self._patience.broken_nodes
+        logger.warning(
+            "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "
+            "them: look into their logs; after %.0f s, one job is tried",
+            len(self._in_a_row),
+            ", ".join(sorted({node or "unknown nodes" for node in self._in_a_row.values()})),
+            self._patience.broken_nodes,
+        )
+
+
 class Submitter:
     """Writes a job's record, then submits it; after a refusal that may pass it asks for a pause."""
 
-    def __init__(self, settings: BatchSettings, commands: Commands, store: RecordStore) -> None:
-        self.settings = settings
+    def __init__(self, commands: Commands, store: RecordStore) -> None:
+        self.settings = commands.settings
         self._commands = commands
         self._scheduler = commands.scheduler
         self._store = store
@@ -55,7 +171,7 @@ class Submitter:
         self._hold_until = 0.0
         self._made_folders: set[Path] = set()
         self._wrote_environment = False
-        self.nodes = NodeWatch(settings.patience)
+        self.nodes = NodeWatch(self.settings.patience)
 
     # The parts of a submission.
 
@@ -210,10 +326,6 @@ class Submitter:
             warning_seconds=self.settings.site.warning_seconds(order.options, record.time_minutes),
             environment_file=str(self._store.environment_path),
         )
-
-    def any_log(self) -> bool:
-        """Whether a node has ever opened a log in the log folder."""
-        return any(True for _ in self.settings.log_dir.rglob("*.out"))
 
     def avoids_nodes(self, job: Job) -> bool:
         """Whether the job avoids nodes because jobs ended badly there."""

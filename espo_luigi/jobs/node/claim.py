@@ -37,23 +37,16 @@ class Claim:
             )
 
 
-def own_claim() -> Claim | None:
-    """Return the claim of this process's job, or None for a job of the local engine."""
-    scheduler = schedulers.around(os.environ)
-    if scheduler is None or CLAIM_VARIABLE not in os.environ:
-        return None
-    start = os.environ.get(START_VARIABLE, FIRST_START)
-    return Claim(Path(os.environ[CLAIM_VARIABLE]), str(scheduler.job_id(os.environ)), start)
-
-
 def check_claim() -> None:
     """Raise `ClaimLostError` if this job's work belongs to a different job or a later start now.
 
     Tasks that publish without `espo_luigi.store` call it right before a file gets its final name. It retries while the
-    file system fails for a moment.
+    file system fails for a moment. A job of the local engine has no claim.
     """
-    claim = own_claim()
-    if claim is not None:
+    scheduler = schedulers.around()
+    if scheduler is not None and CLAIM_VARIABLE in os.environ:
+        start = os.environ.get(START_VARIABLE, FIRST_START)
+        claim = Claim(Path(os.environ[CLAIM_VARIABLE]), str(schedulers.job_id()), start)
         persistently(claim.check, JOBS_PATIENCE_SECONDS)
 
 

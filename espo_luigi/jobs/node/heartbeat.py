@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -30,6 +30,15 @@ _IDLE_CPU = 0.1
 _IDLE_BYTES = 200_000
 
 
+class _Use(NamedTuple):
+    """What a process has used since it started; `passed_bytes` went to files and pipes, `disk_bytes` to the disk."""
+
+    cpu_seconds: float
+    read_bytes: int
+    passed_bytes: int
+    disk_bytes: int
+
+
 class Monitor:
     """Watches this process and its children: memory, Dask's spills and restarts, and whether work goes on.
 
@@ -38,7 +47,6 @@ class Monitor:
     - `done` is set when the work is done and only the shutdown is left.
     - `blocks` returns how many blocks of the output were found complete and how many were computed, where known.
     - `made` counts the files and bytes that the job has made, as far as the task tells.
-    - `cpu_seconds` is the CPU time of this process and its children.
     - `memory_bytes` is the job's limit, `dashboard_port` the port of Dask's dashboard on the node; 0 if unknown.
     """
 
@@ -48,20 +56,18 @@ class Monitor:
         self.done = threading.Event()
         self.made: dict[str, int] = {}
         self.blocks: Callable[[], Mapping[str, int]] = dict
+        self.peak_memory_bytes = 0
+        self.spilled_bytes = 0
+        self.memory_bytes = 0
+        self.dashboard_port = 0
         self._workers: set[str] = set()
         self._n_workers = 0
         self._most = 1
         self._known_before = 0
         self._started = time.time()
+        # Of each process, also of those that have ended: a sum over living processes would drop, and hide work.
+        self._used: dict[psutil.Process, _Use] = {}
         self._last = (0, 0.0, 0.0, time.monotonic())
-        self._used: dict[psutil.Process, tuple[float, float]] = {}
-        self.cpu_seconds = 0.0
-        self._bytes = 0.0
-        self._moved: dict[psutil.Process, tuple[int, int]] = {}
-        self.peak_memory_bytes = 0
-        self.spilled_bytes = 0
-        self.memory_bytes = 0
-        self.dashboard_port = 0
 
     @property
     def worker_restarts(self) -> int:
@@ -69,14 +75,19 @@ class Monitor:
         return max(0, len(self._workers) - self._n_workers)
 
     @property
+    def cpu_seconds(self) -> float:
+        """CPU time of this process and its children."""
+        return sum(used.cpu_seconds for used in self._used.values())
+
+    @property
     def read_bytes(self) -> int:
         """Bytes read from files and pipes, including the page cache (rchar of /proc/PID/io)."""
-        return sum(read for read, _ in self._moved.values())
+        return sum(used.read_bytes for used in self._used.values())
 
     @property
     def written_bytes(self) -> int:
         """Bytes sent to the disk (write_bytes of /proc/PID/io)."""
-        return sum(written for _, written in self._moved.values())
+        return sum(used.disk_bytes for used in self._used.values())
 
     def look(self) -> bool:
         """Look now; return whether there was progress since the last: in Dask's tasks, CPU time or file traffic."""
@@ -84,32 +95,24 @@ class Monitor:
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
         self._look_at_workers()
         self._look_at_tasks()
-        left, before_cpu, before_bytes, before = self._last
+        cpu, moved = self.cpu_seconds, self.read_bytes + sum(used.passed_bytes for used in self._used.values())
+        left, before_cpu, before_moved, before = self._last
         idle = max(time.monotonic() - before, 1.0)
-        works = self.cpu_seconds - before_cpu > _IDLE_CPU * idle or self._bytes - before_bytes > _IDLE_BYTES * idle
+        works = cpu - before_cpu > _IDLE_CPU * idle or moved - before_moved > _IDLE_BYTES * idle
         if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
-            self._last = (self.tasks_left, self.cpu_seconds, self._bytes, time.monotonic())
+            self._last = (self.tasks_left, cpu, moved, time.monotonic())
             return True
         return False
 
     def _look_at_processes(self) -> int:
-        """Add each process's use since the last look; return the memory of all, in bytes."""
-        own = psutil.Process()
-        used, memory = {}, 0
+        """Take in what each process has used so far; return the memory of all, in bytes."""
+        own, memory = psutil.Process(), 0
         for process in (own, *own.children(recursive=True)):
-            before = self._used.get(process, (0.0, 0.0))
-            cpu, moved_bytes = before
             with suppress(psutil.Error):
                 memory += process.memory_info().rss
+                moved = process.io_counters()
                 cpu = sum(process.cpu_times()[:2])
-                counted = process.io_counters()
-                moved_bytes = counted.read_chars + counted.write_chars
-                self._moved[process] = counted.read_chars, counted.write_bytes
-            # For each process: a sum over all would drop when a child ends, and hide the work of the rest.
-            self.cpu_seconds += max(0.0, cpu - before[0])
-            self._bytes += max(0.0, moved_bytes - before[1])
-            used[process] = (cpu, moved_bytes)
-        self._used = used
+                self._used[process] = _Use(cpu, moved.read_chars, moved.write_chars, moved.write_bytes)
         return memory
 
     def _look_at_workers(self) -> None:
@@ -168,18 +171,28 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
 
     A failed write is no reason to stop: the next heartbeat is tried all the same.
     """
-    done = threading.Event()
-    trouble = Minutely()
-    began = time.monotonic()
+    done, trouble, began = threading.Event(), Minutely(), time.monotonic()
+
+    def has_moved() -> bool:
+        try:
+            return monitor.look()
+        except (psutil.Error, OSError) as error:
+            trouble.warn("cannot look at this job's processes: %s", error)
+            return True
 
     def beat() -> None:
         moved, written = True, -math.inf
         while True:
-            moved = _has_moved(monitor, trouble) or moved
+            moved = has_moved() or moved
             now = time.monotonic()
             between = between_beats(now - began, every_seconds)
             if moved and now - written >= between:
-                written, moved = now, not _is_written(monitor, write, trouble)
+                written = now
+                try:
+                    write(monitor.sign_of_life())
+                    moved = False
+                except OSError as error:
+                    trouble.warn("cannot write the heartbeat: %s", error)
             if done.wait(min(between, _LOOK_SECONDS)):
                 return
 
@@ -190,24 +203,7 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
     finally:
         done.set()
         thread.join(_LONGEST_WRITE_SECONDS)
-        _has_moved(monitor, trouble)
-
-
-def _has_moved(monitor: Monitor, trouble: Minutely) -> bool:
-    try:
-        return monitor.look()
-    except (psutil.Error, OSError) as error:
-        trouble.warn("cannot look at this job's processes: %s", error)
-        return True
-
-
-def _is_written(monitor: Monitor, write: Callable[[dict[str, Any]], None], trouble: Minutely) -> bool:
-    try:
-        write(monitor.sign_of_life())
-    except OSError as error:
-        trouble.warn("cannot write the heartbeat: %s", error)
-        return False
-    return True
+        has_moved()
 
 
 def _own_peak() -> int:

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,8 +91,9 @@ def run_order(path: Path, work: Work) -> int:
             del os.environ[name]
     if _done_before(order.files.result, schedulers.job_id()):
         return 0
-    with _alive(parent):
-        return _hand_over(_run(order, work), order.files.result, order.files.heartbeat)
+    if parent is not None:
+        threading.Thread(target=_end_with_driver, args=(parent,), daemon=True).start()
+    return _write_result(_run(order, work), order.files.result, order.files.heartbeat)
 
 
 def _read_order(path: Path) -> dict[str, Any]:
@@ -116,10 +117,10 @@ def _refuse(values: Mapping[str, Any], result: Path) -> int:
     )
     sys.stderr.write(f"{told}\n")
     refused = {"outcome": ResultWord.CONFIGURATION, "exception": f"{ConfigurationChangedError.__name__}: {told}"}
-    return _hand_over(refused | {"traceback": None, "job_id": job_id}, result)
+    return _write_result(refused | {"traceback": None, "job_id": job_id}, result)
 
 
-def _hand_over(result: Mapping[str, Any], path: Path, heartbeat: Path | None = None) -> int:
+def _write_result(result: Mapping[str, Any], path: Path, heartbeat: Path | None = None) -> int:
     """Write the result, then delete the heartbeat file; return the exit code."""
     try:
         check_claim()
@@ -147,7 +148,7 @@ def _set_up_process() -> None:
     # For people who want to see where a job is. Without a handler, the signal would end the job.
     if signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN:
         faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    _listen()
+    _answer_by(_stop)
     sys.unraisablehook = _stop_soon
     os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_leave_signals)
     limit_thread_pools(os.environ)
@@ -181,16 +182,15 @@ class Stopped(SystemExit):
         return f"stopped by signal {self.signum}"
 
 
-def _listen() -> None:
+def _answer_by(handler: Callable[[int, Any], None]) -> None:
     for number in _STOPPING:
-        signal.signal(number, _stop)
+        signal.signal(number, handler)
 
 
 def _stop(signum: int, _frame: object) -> None:
     # Further signals are ignored, so that the result is written whole: Slurm signals again after the grace time, and a
     # process of the job may pass a signal on that all have got already.
-    for number in _STOPPING:
-        signal.signal(number, _go_on_stopping)
+    _answer_by(_go_on_stopping)
     raise Stopped(signum)
 
 
@@ -203,21 +203,15 @@ def _stop_soon(dropped: Any) -> None:
     if not isinstance(dropped.exc_value, Stopped):
         sys.__unraisablehook__(dropped)
         return
-    _listen()
+    _answer_by(_stop)
     _let_signals_through()
     threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), dropped.exc_value.signum)).start()
 
 
 # A signal ends a fork of the job (a `multiprocessing.Pool` has several), like any process. Under `_stop`, a fork might
 # raise `Stopped` where Python drops exceptions, and live on. Signals wait while the fork is made.
-
-
-def _hold_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-
-
-def _let_signals_through() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+_hold_signals = partial(signal.pthread_sigmask, signal.SIG_BLOCK, _STOPPING)
+_let_signals_through = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _STOPPING)
 
 
 def _leave_signals() -> None:
@@ -236,12 +230,21 @@ def _run(order: JobOrder, work: Work) -> dict[str, Any]:
         "traceback": None,
         "job_id": schedulers.job_id(),
     }
-    files = order.files.result, order.files.heartbeat
-    with _ending_in_time(monitor, lambda: _hand_over(result | _account(order, monitor, started), *files)):
-        try:
-            work(order, monitor)
-        except BaseException as error:
-            result |= _failure(error, monitor)
+    over = threading.Event()
+
+    def end_in_time() -> None:
+        monitor.done.wait()
+        if not over.wait(_LONGEST_END_SECONDS):
+            logger.warning("The work is done, but Dask does not end: ending the job without it")
+            files, account = order.files, _account(order, monitor, started)
+            end_with(lambda: _write_result(result | account, files.result, files.heartbeat))
+
+    threading.Thread(target=end_in_time, daemon=True).start()
+    try:
+        work(order, monitor)
+    except BaseException as error:
+        result.update(_failure(error, monitor))
+    over.set()
     return result | _account(order, monitor, started)
 
 
@@ -285,24 +288,6 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
         "blocks": dict(monitor.blocks()),
     }
-
-
-@contextmanager
-def _ending_in_time(monitor: Monitor, hand_over: Callable[[], int]) -> Iterator[None]:
-    """Hand over the result and end the process if Dask does not shut down after the work."""
-    over = threading.Event()
-
-    def watch() -> None:
-        monitor.done.wait()
-        if not over.wait(_LONGEST_END_SECONDS):
-            logger.warning("The work is done, but Dask does not end: ending the job without it")
-            end_with(hand_over)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[None]:
@@ -376,37 +361,19 @@ def allocated(asked: Resources, rule: str) -> Resources:
     return has
 
 
-@contextmanager
-def _alive(parent: int | str | None) -> Iterator[None]:
-    """End this job when its driver dies, if it is a job of the local engine.
+def _end_with_driver(parent: int | str) -> None:
+    """End this job of the local engine when its driver dies.
 
     `parent` is the driver's process on this machine, or ``stdin``, which the driver holds open.
     """
-    done = threading.Event()
-
-    def watch() -> None:
-        if _is_gone(parent, done):
-            logger.error("The driver is gone, or stops this job: stopping")
-            os.kill(os.getpid(), signal.SIGTERM)
-            done.wait(_ORPHANS_END_SECONDS)
-            os._exit(1)
-
-    if parent is not None:
-        threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def _is_gone(parent: int | str | None, done: threading.Event) -> bool:
-    """Wait until the driver has died or the job is `done`; return whether the driver died."""
     if isinstance(parent, int):
         began = process_start(parent)
-        while not done.wait(_PARENT_LOOK_SECONDS):
-            if not lives(parent, began):
-                return True
-        return False
-    while os.read(0, 4096):
-        pass
-    return not done.is_set()
+        while lives(parent, began):
+            time.sleep(_PARENT_LOOK_SECONDS)
+    else:
+        while os.read(0, 4096):
+            pass
+    logger.error("The driver is gone, or stops this job: stopping")
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_ORPHANS_END_SECONDS)
+    os._exit(1)

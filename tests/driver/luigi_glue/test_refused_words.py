@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from espo_luigi.driver.run import scratch
+from espo_luigi.driver import scratch
 
 LUIGI = str(Path(sys.executable).parent / "luigi")
 

@@ -74,7 +74,7 @@ def test_members_fail_crash_and_run_out_of_memory_and_the_others_go_on(
     ordinary, sharing = (made(tmp_path / name) for name in ("ordinary", "sharing"))
     for work in (ordinary, sharing):
         work.folder.mkdir()
-    with running(ordinary, cluster) as one, running(sharing, cluster) as other:
+    with running(ordinary, cluster, retries=1) as one, running(sharing, cluster, retries=1) as other:
         bundles = [
             submit(one, ordinary, Bundling(STEPS, 4), BADLY),
             submit(one, ordinary, Bundling(ARRAY, 4), BADLY),
@@ -126,7 +126,7 @@ def test_drivers_killed_at_any_moment_lose_and_double_no_member(tmp_path: Path, 
 
 
 def test_a_requeued_bundle_does_what_is_left(work: Work, cluster: ThrowawayCluster) -> None:
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=1) as manager:
         bundles = [
             submit(manager, work, Bundling(kind, 2, at_once=2), {"short": ("succeed", 0.1), "long": ("succeed", 2.5)})
             for kind in (STEPS, PILOT)
@@ -150,7 +150,7 @@ def test_members_of_a_bundle_that_is_told_to_end_say_so_themselves_and_go_again(
     work: Work, cluster: ThrowawayCluster, kind: str
 ) -> None:
     members = {"a": ("give way", 8.0), "b": ("give way", 8.0), "left out": ("give way", 0.5)}
-    with running(work, cluster) as manager:
+    with running(work, cluster, retries=1) as manager:
         handles = submit(manager, work, Bundling(kind, 3, at_once=2), members)
         eventually(lambda: all(handles[name].progress.percent is not None for name in "ab"))
         cluster.run("scancel", "--signal=TERM", "--batch", str(handles["a"].progress.job_id))

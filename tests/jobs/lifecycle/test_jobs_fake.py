@@ -275,7 +275,7 @@ def test_what_a_job_wrote_before_it_was_requeued_is_void(fake: FakeCluster, work
 
 
 def test_an_error_counts_when_slurm_does_not_answer(fake: FakeCluster, work: Work) -> None:
-    handle = fake.submitted(work.order("a"), retries=3)
+    handle = fake.submitted(work.order("a"), retries=3, command_seconds=2.0)
     fake.misbehave("squeue", "hang")
     fake.finish("a", "1", outcome="error", exception="ValueError: no")
     outcome = fake.outcome(handle, PATIENCE.latency_wait + 5)
@@ -330,6 +330,16 @@ def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: 
     outcome = fake.outcome(second, 10)
     assert isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED
     assert len(fake.calls("sbatch")) == 1 and not fake.calls("scancel")
+
+
+def test_a_request_that_comes_after_the_end_has_its_outcome_at_once(fake: FakeCluster, work: Work) -> None:
+    manager = fake.manager()
+    before = fake.submitted(work.order("a"), manager)
+    manager.cancel_all()
+    after = manager.submit(work.order("b"))
+    outcomes = [handle.wait(0) for handle in (before, after)]
+    assert all(isinstance(outcome, Failure) and outcome.cause is Cause.DRIVER_CANCELLED for outcome in outcomes)
+    assert [outcome.attempts for outcome in outcomes if outcome] == [1, 0]
 
 
 def test_cancelling_also_ends_the_jobs_of_an_earlier_driver_that_this_one_was_not_asked_for(

@@ -9,10 +9,10 @@ from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 
 from espo_luigi.errors import Failure
-from espo_luigi.jobs.lifecycle.nodes import NodeWatch
 from espo_luigi.jobs.lifecycle.policy import Cause, next_record
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Handle, Success
+from espo_luigi.jobs.lifecycle.submit import NodeWatch
 from espo_luigi.jobs.resources import GIB, JobOptions
 from espo_luigi.jobs.schedulers.script import task_name
 from espo_luigi.jobs.settings import BatchSettings

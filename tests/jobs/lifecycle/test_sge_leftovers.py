@@ -8,9 +8,10 @@ from pathlib import Path
 
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.nodes import NodeWatch, Unstartable
+from espo_luigi.jobs.lifecycle.observe import Unstartable
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Job, Seen
+from espo_luigi.jobs.lifecycle.submit import NodeWatch
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands

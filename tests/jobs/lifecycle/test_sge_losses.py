@@ -36,8 +36,8 @@ from espo_luigi.jobs.settings import BatchSettings
 def test_a_job_without_a_trace(
     work: Work, tmp_path: Path, last_seen: Phase | None, claimed: bool, accounting: bool, cause: Cause
 ) -> None:
-    settings, commands = BatchSettings(tmp_path), Commands(sge)
-    manager = JobManager(settings, commands)
+    commands = Commands(sge, BatchSettings(tmp_path))
+    manager = JobManager(commands)
     store, order = manager.store, work.order("a")
     store.create_folders()
     record = manager.submitter.first_record("run.rule.0", order, None)

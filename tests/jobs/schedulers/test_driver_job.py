@@ -115,7 +115,7 @@ def test_the_drivers_exit_code_is_the_jobs_and_its_words_keep_their_blanks_and_s
 
 def test_a_signal_reaches_the_driver_and_the_job_waits_for_its_end(tmp_path: Path) -> None:
     wait = "trap 'sleep 0.3; echo left the jobs; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
-    job = Job(tmp_path, ("bash", "-c", f"{wait}"))
+    job = Job(tmp_path, ("bash", "-c", wait))
     Note("mine", "7").write(job.note)
     process = job.start()
     assert process.stdout is not None

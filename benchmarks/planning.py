@@ -224,9 +224,8 @@ def _copy_rows(path: Path, copies: int) -> None:
 def _parts(task: Any) -> dict[str, str]:
     from espo_luigi.tasks import staleness
 
-    return staleness.fingerprints_of(
-        task.context, {key for one in [task, *task.requires()] for key in one.reading()}, None, []
-    )
+    keys = {key for one in [task, *task.requires()] for key in one.reading()}
+    return staleness.fingerprints_of(task.context, keys, None, [])
 
 
 def _complete(task: Any, marker: Any) -> None:

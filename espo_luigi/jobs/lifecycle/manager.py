@@ -171,6 +171,9 @@ class JobManager:
                 else:
                     logger.warning("cancelled %d job(s) of this run", cancelled)
                 self.cancelled = cancelled or 0
+            elif self._unwanted and self._is_still_ours():
+                self._tolerantly(self._end_unwanted)
+                self._send_cancellations(())
             if not self._locks.lost and (orphans := self._watcher.orphans_at_the_end()) and self._is_still_ours():
                 self.commands.cancel(orphans)
         finally:

@@ -312,6 +312,16 @@ def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: F
     fake.eventually(has_id(again))
 
 
+def test_a_job_that_is_to_be_cancelled_as_the_driver_ends_is_not_left_to_the_next(
+    fake: FakeCluster, work: Work
+) -> None:
+    manager = fake.manager()
+    fake.eventually(has_id(handle := manager.submit(work.order("a"))))
+    manager._unwanted.add(handle.order.id)  # as `cancel` does, in the cycle in which the driver ends
+    manager.detach()
+    assert len(fake.calls("scancel")) == 1
+
+
 def test_a_cancelled_order_that_waits_for_its_submission_is_not_submitted(fake: FakeCluster, work: Work) -> None:
     manager = fake.manager(max_jobs=1)
     first, second = (manager.submit(work.order(name)) for name in "ab")

@@ -38,7 +38,7 @@ class Cluster(Protocol):
 
 
 @contextmanager
-def running(work: Work, cluster: Cluster, **settings: Any) -> Iterator[JobManager]:
+def running(work: Work, cluster: Cluster, /, **settings: Any) -> Iterator[JobManager]:
     manager = work.manager(cluster.environ, **settings)
     manager.start()
     try:

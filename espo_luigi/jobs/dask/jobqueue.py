@@ -24,17 +24,11 @@ from distributed import Client
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from espo_luigi.jobs.dask import (
-    WORKER_FOLDER,
-    WorkerJobs,
-    new_name,
-    owner_of,
-    prologue,
-)
+from espo_luigi.jobs.dask import WORKER_FOLDER, WorkerJobs, new_name, owner_of, prologue
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Refusal, Row
+from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 
 logger = logging.getLogger(__name__)
@@ -106,11 +100,13 @@ class Session:
         rows = self.commands.jobs()
         if rows is None:
             return None
-        return {row.job_id: row.name for row in rows if not row.phase.ended and self._has(row)}
-
-    def _has(self, row: Row) -> bool:
-        is_owners = row.name == self.owner
-        return row.job_id in self.ids or (self.with_owner if is_owners else owner_of(row.name) == self.owner)
+        return {
+            row.job_id: row.name
+            for row in rows
+            if not row.phase.ended
+            and (row.job_id in self.ids or owner_of(row.name) == self.owner)
+            and (self.with_owner or row.name != self.owner)
+        }
 
     def cancel(self) -> None:
         """Cancel all jobs of this session and of its earlier starts; repeat it for jobs that a command missed."""

@@ -263,12 +263,10 @@ class _Keeper:
         pauses = growing_pauses(*_LOOKS_SECONDS)
         while not self._session.over.wait(next(pauses)):
             try:
-                asked_in_vain = self._look()
+                if not self._look():
+                    pauses = growing_pauses(*_LOOKS_SECONDS)
             except Exception:  # the next look may do better
                 logger.exception("cannot look at this session's worker jobs")
-                asked_in_vain = True
-            if not asked_in_vain:
-                pauses = growing_pauses(*_LOOKS_SECONDS)
 
     def _look(self) -> bool:
         """Look at the jobs; return whether the scheduler was asked and nothing had changed."""

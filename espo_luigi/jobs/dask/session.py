@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +60,6 @@ _SETTINGS_OF_JOBS: dict[str, Any] = {
 _PROTECTED = {"distributed.comm.require-encryption": True}
 # All messages of a worker go to its job's log, including those of this package.
 _LOGGED = {"logging": {"distributed": "info", "espo_luigi": "info"}}
-
 
 # Every worker runs this first: it adds the module folders of the session's process, and drops a cache of machine code
 # that other accounts can write. A worker's own environment may lack this package.
@@ -118,21 +116,9 @@ def dask_session(
     where InfiniBand is set up badly. The dashboard takes any free port, so that jobs of a node do not collide. Without
     it, Dask's HTTP servers answer nothing.
 
-    Parameters
-    ----------
-    resources
-        Workers, CPUs and memory of this job.
-    settings
-        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
-    client
-        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
-    dashboard
-        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
-
-    Raises
-    ------
-    ConfigurationError
-        If a keyword would open a server to other accounts (`check_client`).
+    `settings` are Dask's (``array.slicing.split_large_chunks: False``), on top of the package's own. `client` holds
+    further keywords for `LocalCluster`, as in the configuration's ``dask.client``. Raises ConfigurationError for a
+    keyword that would open a server to other accounts.
     """
     check_client(client or {})
     limit_thread_pools(os.environ)
@@ -141,8 +127,7 @@ def dask_session(
         keep_freed_memory()
     limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
-    layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
-    layout = layout if dashboard else layout | WITHOUT_PAGES
+    layout = SETTINGS | ({} if keywords["processes"] else _SETTINGS_IN_PROCESS) | ({} if dashboard else WITHOUT_PAGES)
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
         keywords.setdefault("local_directory", str(Path(scratch)))
         with (
@@ -363,7 +348,12 @@ def allocation_session(
             Client(cluster) as client,
             _workers(_command(nodes, resources, cluster.scheduler_address), folder / SETTINGS_NAME, failing),
         ):
-            _wait_for_workers(cluster, nodes * resources.n_workers)
+            n = nodes * resources.n_workers
+            try:
+                client.wait_for_workers(n, timeout=_LONGEST_START_SECONDS)
+            except TimeoutError:
+                client.wait_for_workers(1)
+                logger.warning("only %d of %d Dask workers have come: beginning", len(cluster.scheduler.workers), n)
             client.forward_logging("espo_luigi", logging.INFO)
             yield client
 
@@ -400,12 +390,3 @@ def _workers(command: list[str], settings: Path, failing: Failing) -> Iterator[N
             process.wait(_LONGEST_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def _wait_for_workers(cluster: Any, n: int) -> None:
-    until = time.monotonic() + _LONGEST_START_SECONDS
-    while len(cluster.scheduler.workers) < n:
-        if time.monotonic() >= until and cluster.scheduler.workers:
-            logger.warning("only %d of %d Dask workers have come: beginning", len(cluster.scheduler.workers), n)
-            return
-        time.sleep(0.1)

@@ -68,10 +68,12 @@ class DriverLock:
         with _alone(self._guard):
             if (holder := self.holder()) is not None and not self._is_mine(holder):
                 there = f"in {holder['started_in']}" if holder.get("started_in") else "there"
+                theirs, ours = holder.get("version", this_version()), this_version()
+                version = "" if theirs == ours else f" (espo_luigi {theirs}; this is {ours})"
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
-                    f"{_other_version(holder)}, heard of {self._age():.0f} s ago; stop that one, or use `espo detach` "
-                    f"{there}, or remove {self.path} if you know that it is dead"
+                    f"{version}, heard of {self._age():.0f} s ago; stop that one, or use `espo detach` {there}, or "
+                    f"remove {self.path} if you know that it is dead"
                 )
             self._write()
 
@@ -202,11 +204,6 @@ class HeldLocks:
             self._on_lost(SecondDriverError(f"{lock.path} is another driver's now: this one was silent for too long"))
         if errors:
             raise errors[0]
-
-
-def _other_version(holder: dict[str, Any]) -> str:
-    theirs = holder.get("version", this_version())
-    return "" if theirs == this_version() else f" (espo_luigi {theirs}; this is {this_version()})"
 
 
 @contextlib.contextmanager

@@ -33,19 +33,10 @@ from espo_luigi.jobs.resources import (
     parse_time,
     said_memory,
 )
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS, script
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
-from espo_luigi.jobs.schedulers.script import (
-    CLAIM_VARIABLE,
-    NAME_VARIABLE,
-    SCRATCH_VARIABLE,
-    START_VARIABLE,
-    ScriptValues,
-    option_exports,
-    render_cd,
-    rendered_setup,
-)
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
@@ -283,13 +274,14 @@ def read_resources(scheduler: str, text: str, options: Mapping[str, Any]) -> Dir
     if scheduler != "sge":
         raise ValueError("it is Grid Engine's; expected job_extra, or gres")
     parts = {part.partition("=")[0]: part for part in map(str.strip, text.split(",")) if part}
-    memory, _, amount = parts.pop(options["memory_resource"], "").partition("=")
-    time, _, seconds = parts.pop("h_rt", "").partition("=")
+    memory = parts.pop(options["memory_resource"], "=0").partition("=")[2]
+    time = parts.pop("h_rt", "=0").partition("=")[2]
     listed = ",".join(filter(None, [options["extra"].get("l"), *parts.values()]))
     return Directive(
         {"extra": {**options["extra"], "l": listed}} if parts else {},
-        memory_bytes=_bytes(amount) if memory else 0,
-        time_minutes=0 if not time else -(-int(seconds) // 60) if seconds.isdecimal() else parse_time(seconds),
+        memory_bytes=_bytes(memory),
+        # A bare number is seconds.
+        time_minutes=-(-int(time) // 60) if time.isdecimal() else parse_time(time),
         per_slot=options["memory_per"] == "slot",
     )
 
@@ -311,20 +303,20 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
     """
     options = workers.job_options
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
-    pools = [f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS]
+    scratch = f"${{{script.SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"
     return [
-        f"unset {CLAIM_VARIABLE} {START_VARIABLE} {NAME_VARIABLE}",
-        *option_exports(options),
-        *pools,
+        f"unset {script.CLAIM_VARIABLE} {script.START_VARIABLE} {script.NAME_VARIABLE}",
+        *script.option_exports(options),
+        *(f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS),
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
         f"export DASK_CONFIG={shlex.quote(f'{workers.session_folder(owner)}/{SETTINGS_NAME}')}",
-        *rendered_setup(options),
-        render_cd(workers.workdir),
+        *script.rendered_setup(options),
+        script.render_cd(workers.workdir),
         f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
         "2>&1 | grep -q 'Connection refused'; then",
         "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",
         "fi",
         # Workers spill pickles, so their folder must be private: another account could own a folder of Dask's name.
-        f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
+        f'{WORKER_FOLDER}=$(mktemp -d "{scratch}/espo-dask-XXXXXXXXXX") || exit 1',
         f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
     ]

@@ -300,8 +300,8 @@ class _Keeper:
             if job.job_id == "" and job.own_name in ids:
                 job.job_id = ids[job.own_name]
                 self._session.ids.add(job.job_id)
-        ended = [place for place, job in places.items() if job.job_id is not None and job.job_id not in alive]
-        return [place for place in ended if places[place].job_id or now >= places[place].settled]
+        ended = {place: job for place, job in places.items() if job.job_id is not None and job.job_id not in alive}
+        return [place for place, job in ended.items() if job.job_id or now >= job.settled]
 
     def _connected(self) -> set[str]:
         """Return the names of the jobs that have a worker."""

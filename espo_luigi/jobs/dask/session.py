@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,6 @@ _SETTINGS_OF_JOBS: dict[str, Any] = {
     "distributed.comm.timeouts.tcp": "60s",
 }
 
-# Any account of the cluster's nodes could otherwise connect to a worker, which runs the code that it is sent.
-_PROTECTED = {"distributed.comm.require-encryption": True}
-# All messages of a worker go to its job's log, including those of this package.
-_LOGGED = {"logging": {"distributed": "info", "espo_luigi": "info"}}
-
 # Every worker runs this first: it adds the module folders of the session's process, and drops a cache of machine code
 # that other accounts can write. A worker's own environment may lack this package.
 _PRELOAD = """\
@@ -91,11 +86,7 @@ exit $code"""
 # For the worker of this process. No nanny could restart it, so at Dask's 80 % it would pause for ever. Instead it goes
 # on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
 # spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
-_SETTINGS_IN_PROCESS: dict[str, Any] = {
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
-}
+_SETTINGS_IN_PROCESS = {f"distributed.worker.memory.{name}": False for name in ("spill", "pause", "terminate")}
 
 
 @contextmanager
@@ -278,43 +269,33 @@ class Failing:
 def prepared(
     folder: Path, failing: Failing, settings: Mapping[str, Any] | None, *, dashboard: bool
 ) -> Iterator[Security]:
-    """Create a session's folder with keys and settings for its workers, and apply the settings here as well."""
+    """Create a session's private folder with keys and settings for its workers, and apply the settings here as well."""
     used = {**SETTINGS, **_SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
-    with failing.raised(), _quiet_logs(), _private(folder), dask.config.set(used):
+    with failing.raised(), ExitStack() as stack:
+        # Dask's warnings are logged, except for the refused connections of worker jobs that test the port.
+        for name, level in {"distributed": logging.WARNING, "distributed.comm.tcp": logging.ERROR}.items():
+            dasks = logging.getLogger(name)
+            stack.callback(dasks.setLevel, dasks.level)
+            dasks.setLevel(level)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.enter_context(dask.config.set(used))
         security = write_security(folder)
         _write_settings(folder / SETTINGS_NAME, security, used)
         yield security
 
 
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Log Dask's warnings, except for the refused connections of worker jobs that test the port."""
-    levels = {"distributed": logging.WARNING, "distributed.comm.tcp": logging.ERROR}
-    before = {name: logging.getLogger(name).level for name in levels}
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
-
-
-@contextmanager
-def _private(folder: Path) -> Iterator[None]:
-    """Create an empty folder that only its owner can read, and remove it at the end."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> None:
     """Write the settings that Dask's workers read by ``DASK_CONFIG``."""
-    keys: dict[str, Any] = {"distributed.comm.tls.ca-file": security.tls_ca_file}
+    keys: dict[str, Any] = {
+        # Any account of the cluster's nodes could otherwise connect to a worker, which runs the code that it is sent.
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": security.tls_ca_file,
+        # All messages of a worker go to its job's log, including those of this package.
+        "logging": {"distributed": "info", "espo_luigi": "info"},
+    }
     for role in ("client", "worker"):
         for kind in ("key", "cert"):
             keys[f"distributed.comm.tls.{role}.{kind}"] = getattr(security, f"tls_{role}_{kind}")
@@ -323,7 +304,7 @@ def _write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> N
     keys["distributed.worker.preload"] = [*dask.config.get("distributed.worker.preload", []), str(preload)]
     own = {name: value for name, value in settings.items() if not name.startswith("logging")}
     nested: dict[str, Any] = {}
-    dask.config.set({**own, **keys, **_PROTECTED, **_LOGGED}, config=nested)
+    dask.config.set({**own, **keys}, config=nested)
     # JSON is YAML, and takes tuples.
     write_new(path, json.dumps(nested), 0o600)
 

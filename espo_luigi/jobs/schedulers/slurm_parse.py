@@ -5,6 +5,7 @@ The golden files come from Slurm 22.05. The forms of later versions, up to 25.05
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -111,15 +112,6 @@ def phase_of(state: str) -> Phase:
 
 def _state_and_flags(state: str) -> list[str]:
     return re.split(r"[,+]", state.upper())
-
-
-def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if it tells a single id.
-
-    A site's own `sbatch` may drop ``--parsable``, so that Slurm says ``Submitted batch job id`` among other lines.
-    """
-    told = re.findall(r"\bSubmitted batch job (\d+)\b", text) or re.findall(r"^\s*(\d+)(?:;\S+)?\s*$", text, re.M)
-    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_squeue(text: str) -> list[Row]:
@@ -337,35 +329,14 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )
 
+refusal = functools.partial(Refusal.of, _REFUSALS)
 
-def refusal(message: str) -> Refusal:
-    """Say whether sbatch may accept the same job later, from its error message."""
-    return Refusal.of(message, _REFUSALS)
-
-
+# Slurm's message about a job killed for memory. If Slurm enforces memory by polling instead of cgroups, such a job is
+# FAILED with signal 9, not OUT_OF_MEMORY.
 _OUT_OF_MEMORY = re.compile(
-    r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I
+    r"^slurmstepd.*(oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory)", re.I | re.M
 )
-
-
-def says_out_of_memory(log_tail: str) -> bool:
-    """Return whether the job's log ends with Slurm's message about a job killed for memory.
-
-    If Slurm enforces memory by polling instead of cgroups, such a job is FAILED with signal 9, not OUT_OF_MEMORY.
-    """
-    lines = [line for line in log_tail.splitlines() if line.startswith("slurmstepd")]
-    return any(_OUT_OF_MEMORY.search(line) for line in lines)
-
-
-def keeps_no_accounting(stderr: str) -> bool:
-    """Return whether sacct failed because this cluster keeps no accounting."""
-    return "accounting storage is disabled" in stderr
-
-
-def has_ended(stderr: str) -> bool:
-    """Return whether scancel failed because the job had ended meanwhile."""
-    return NO_SUCH_JOB in stderr or "already completing or completed" in stderr
-
+says_out_of_memory = _OUT_OF_MEMORY.search
 
 # The meaning of a reason of PENDING, and the user's remedy.
 _EXPLANATIONS = {

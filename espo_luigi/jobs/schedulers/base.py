@@ -217,7 +217,7 @@ class Scheduler(Protocol):
 
     # Stopping.
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return the commands that cancel jobs."""
+        """Return the commands that cancel the user's jobs, as few as the length of a command line allows."""
 
     # The environment of commands and jobs.
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:

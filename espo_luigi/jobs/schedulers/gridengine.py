@@ -1,4 +1,4 @@
-"""Grid Engine as a `base.Scheduler`: options, scripts and commands.
+"""Grid Engine as a `base.Scheduler`, which describes the functions without a docstring: options, scripts, commands.
 
 The options stand in the script's ``#$`` lines, so that it can be read and submitted by hand. qsub gets them as
 arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold such lines.
@@ -107,7 +107,6 @@ def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: s
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """Return the log's real path, from the result of `log_pattern`."""
     return pattern.replace("$JOB_ID", job_id)
 
 
@@ -157,21 +156,15 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
             raise SubmissionError(
                 f"memory_resource: {options.memory_resource!r} is not a resource's name, such as h_vmem"
             )
-        asked.append(f"{options.memory_resource}={_memory(values, options, cpus)}")
+        if options.memory_per not in ("slot", "job"):
+            raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
+        amount = -(-mib(positive("memory", values.memory_bytes)) // (cpus if options.memory_per == "slot" else 1))
+        # Grid Engine refuses ``64GB``.
+        asked.append(f"{options.memory_resource}={f'{amount}M' if amount % 1024 else f'{amount // 1024}G'}")
     for name in options.exclude:
         if not _HOST.fullmatch(name):
             raise SubmissionError(f"exclude: {name!r} is not a host's name; Grid Engine knows no lists such as n[1-3]")
     return [*asked, f"h=!({'|'.join(options.exclude)})"] if options.exclude else asked
-
-
-def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
-    """Return ``64G``, or an amount in M; Grid Engine refuses ``64GB``."""
-    asked = mib(positive("memory", values.memory_bytes))
-    if options.memory_per not in ("slot", "job"):
-        raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
-    if options.memory_per == "slot":
-        asked = -(-asked // cpus)
-    return f"{asked}M" if asked % 1024 else f"{asked // 1024}G"
 
 
 def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
@@ -191,12 +184,10 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
 
 
 def render(values: ScriptValues) -> str:
-    """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
-    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     file = checked("environment file", values.environment_file)
     return [
         *(f"#$ {line}" for line in _lines(arguments(values))),
@@ -220,7 +211,6 @@ def _lines(words: Sequence[str]) -> list[str]:
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """Return the command that submits the script."""
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
@@ -250,7 +240,6 @@ def accounting(
 
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
-    """Ask qacct for the resources that jobs were given and used."""
     return _qacct(job_ids, (), names, parse_usage)
 
 
@@ -267,7 +256,6 @@ def _qacct(
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that cancel the user's own jobs by id, as few as the length of a command line allows."""
     return [("qdel", *group) for group in chunked(job_ids)]
 
 
@@ -292,12 +280,10 @@ def _quoted(value: str) -> str:
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """Return the id of the job around this process."""
     return environ.get("JOB_ID") if "SGE_TASK_ID" in environ else None
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the CPUs and the bytes of memory that the job was given."""
     names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": (_MEMORY_VARIABLE, MIB)}
     return {what: int(environ[name]) * unit for what, (name, unit) in names.items() if name in environ}
 

@@ -1,4 +1,4 @@
-"""Slurm as a `base.Scheduler`: directives, scripts and commands; `slurm_parse` reads the answers.
+"""Slurm as a `base.Scheduler`, which describes the functions without a docstring; `slurm_parse` reads the answers.
 
 The directives stand in the script, so that it can be read and submitted by hand. sbatch gets them as arguments, too:
 ``SBATCH_…`` variables of the user's environment override a script's lines, but not arguments.
@@ -160,12 +160,10 @@ def _places(nodes: str, ntasks: int) -> list[str]:
 
 
 def render(values: ScriptValues) -> str:
-    """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$SLURM_JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
-    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     return header_lines(directives(values))
 
 
@@ -175,7 +173,6 @@ def header_lines(arguments: Iterable[str]) -> list[str]:
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """Return the command that submits the script."""
     return ("sbatch", "--parsable", *directives(values), str(script))
 
 
@@ -199,14 +196,12 @@ def _for_header(directive: str) -> str:
 
 
 def listing(user: str) -> Query[Row]:
-    """Ask for all jobs of this user in the controller's list, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={answers.SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), answers.parse_squeue)
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:
-    """Ask for a job that waits or runs, with its expected start."""
     return Query(
         ("squeue", "--noheader", f"--jobs={job_id}", f"--format={answers.SQUEUE_FORMAT}|%S"),
         answers.parse_one_of_squeue,
@@ -244,7 +239,6 @@ def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that cancel jobs of this user by id, as few as the length of a command line allows."""
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
@@ -298,7 +292,6 @@ def job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the CPUs and the bytes of memory that Slurm gave to this job, as far as the environment tells them."""
     amounts = {}
     if "SLURM_CPUS_PER_TASK" in environ:
         amounts["cpus_per_task"] = int(environ["SLURM_CPUS_PER_TASK"])

@@ -25,7 +25,6 @@ USAGE_FORMAT = (
 _MOST_JOULES = 1e14
 
 STATES: dict[str, Phase] = {
-    # waiting
     "PENDING": Phase.PENDING,
     "CONFIGURING": Phase.PENDING,  # has its nodes, which are still booting
     "REQUEUED": Phase.PENDING,  # in sacct: this run of the job has ended, and Slurm queued it again under the same id
@@ -37,7 +36,6 @@ STATES: dict[str, Phase] = {
     "EXPEDITING": Phase.PENDING,  # Slurm 25: requeued at once after a node failed
     "LAUNCH_FAILED": Phase.PENDING,  # a flag: its node could not start it (the prolog failed, say); it was requeued
     "RECONFIG_FAIL": Phase.PENDING,  # a flag: its node could not be set up for it
-    # on a node
     "RUNNING": Phase.RUNNING,
     "SIGNALING": Phase.RUNNING,
     "RESIZING": Phase.RUNNING,
@@ -47,7 +45,6 @@ STATES: dict[str, Phase] = {
     "COMPLETING": Phase.LEAVING,
     "STAGE_OUT": Phase.LEAVING,
     "UPDATE_DB": Phase.LEAVING,
-    # over
     "COMPLETED": Phase.COMPLETED,
     "FAILED": Phase.FAILED,
     "OUT_OF_MEMORY": Phase.MEMORY,
@@ -67,6 +64,8 @@ HOPELESS_REASONS = frozenset(
 )
 # Limits on a single job: AssocMaxCpuPerJobLimit, QOSMaxWallDurationPerJobLimit, QOSMinGRES, …
 _OF_A_JOB = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
+# Between a state and its flags.
+_FLAGS = re.compile(r"[,+]")
 # Flags of a job whose node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
 # States of jobs that wait until somebody releases them.
@@ -78,13 +77,12 @@ _PRECEDENCE = (Phase.PENDING, Phase.LEAVING, Phase.SUSPENDED)
 
 def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", exit_code: str = "") -> Row:
     """Make the row of a job from Slurm's state and reason."""
-    phase = phase_of(state)
-    flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
-    launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
+    phase, flags = phase_of(state), set(_FLAGS.split(state.upper()))
+    launch_failed = phase is Phase.PENDING and bool(flags & _LAUNCH_FLAGS or reason.lower().startswith("launch failed"))
     in_vain = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
     hopeless = launch_failed or (phase is Phase.PENDING and in_vain)
-    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state)) or _is_used_up(reason)
-    held = held and phase is Phase.PENDING and not hopeless
+    waits_for_people = "held" in reason.lower() or bool(flags & _HELD) or _is_used_up(reason)
+    held = waits_for_people and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
     return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
@@ -101,17 +99,13 @@ def phase_of(state: str) -> Phase:
 
     An unknown name is logged once and ignored beside a known name. Alone, it means that the job is still there.
     """
-    names = _state_and_flags(state)
+    names = _FLAGS.split(state.upper())
     for name in names:
         if name not in STATES:
             warn_of_unknown_state("Slurm", name)
     phases = [STATES[name] for name in names if name in STATES]
     first = phases[0] if phases else Phase.RUNNING
     return next((phase for phase in _PRECEDENCE if phase in phases), first)
-
-
-def _state_and_flags(state: str) -> list[str]:
-    return re.split(r"[,+]", state.upper())
 
 
 def parse_squeue(text: str) -> list[Row]:

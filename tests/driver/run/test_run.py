@@ -223,7 +223,7 @@ def test_of_an_absurdly_long_reason_the_end_of_a_run_tells_the_beginning_and_whe
 def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptureFixture) -> None:
     forget_board()
     told_of_a_failure(Failure("User name=one", CHECKS, log_path=LOG), caplog)
-    (failed,) = status_of(board().snapshot(), time.time()).failed
+    (failed,) = status_of(board().snapshot(), time.time()).lists["failed"]
     assert failed == f"User name=one failed: {' '.join(CHECKS.split())} log: {LOG}"
     forget_board()
 

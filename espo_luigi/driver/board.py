@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -180,14 +181,12 @@ class Board:
             os.utime(path, ns=(written, written))
 
     @property
-    def is_done(self) -> bool:
-        """Whether all that was to run is done."""
-        return not self.state.failures and all(rule.done == rule.total for rule in self.state.rules.values())
-
-    @property
     def outcome(self) -> str:
         """How a run has ended whose tasks have all ended."""
-        return "done" if self.is_done else (not self.state.failures and self._stopped) or "failed"
+        if self.state.failures:
+            return "failed"
+        is_done = all(rule.done == rule.total for rule in self.state.rules.values())
+        return "done" if is_done else self._stopped or "failed"
 
     def close(self, outcome: str = "") -> None:
         """Say that the run has ended, and how."""
@@ -234,19 +233,14 @@ def reported(board: Board, workdir: Path, show: Show, every_seconds: float = EVE
         report()
 
 
-_boards: list[Board] = []
-
-
+@functools.cache
 def board() -> Board:
     """Return the board of this process's run."""
-    if not _boards:
-        _boards.append(Board())
-    return _boards[0]
+    return Board()
 
 
-def forget_board() -> None:
-    """Begin with an empty board."""
-    _boards.clear()
+# The next board is an empty one.
+forget_board = board.cache_clear
 
 
 @contextmanager

@@ -44,13 +44,8 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
     return (task for task, _ in each_after_its_needs(roots).values())
 
 
-def checked_graph(root: Task) -> Graph:
-    """Return every task below `root`, complete or not, after having checked it. Raises what `SlurmTask.check` does."""
-    return each_after_its_needs([root], check=True)
-
-
 def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots`, however deep, each task after the tasks that it needs."""
+    """Return the graph below `roots`, however deep, each task after its needs. With `check`, raises what checks do."""
     graph: Graph = {}
     needs: dict[str, list[Task]] = {}
     stack = list(roots)[::-1]
@@ -101,7 +96,8 @@ class Run:
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
         self._roots: dict[str, Task] = {}
-        self._graph: Graph = {}
+        # All tasks below those that were asked for, as they were added.
+        self.graph: Graph = {}
         self._open: set[str] = set()
         self._failed: set[str] = set()
         # Tasks such as `All`, which are no jobs, count neither as expected nor as done.
@@ -157,11 +153,6 @@ class Run:
         """The tasks that were asked for."""
         return list(self._roots.values())
 
-    @property
-    def graph(self) -> Graph:
-        """All tasks below those that were asked for, as they were added."""
-        return self._graph
-
     def has_failed(self, task_id: str) -> bool:
         """Whether this task ended without success."""
         return task_id in self._failed
@@ -174,12 +165,12 @@ class Run:
 
     def add(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add a root, its graph, and its pending tasks, each with whether it can run."""
-        tasks = [(task_id, task.task_family) for task_id, (task, _) in graph.items() if isinstance(task, SlurmTask)]
-        board().expect(named(root), settings().engine, (one for one in tasks if one[0] in pending))
+        tasks = [task for task_id, (task, _) in graph.items() if task_id in pending and isinstance(task, SlurmTask)]
+        board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
         with self._lock:
             self._expect(graph, pending)
             self._roots[root.task_id] = root
-            self._graph |= graph
+            self.graph |= graph
 
     def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
         """Add tasks that run again, because an output was missing when a task was to use it."""
@@ -223,9 +214,9 @@ class Run:
         Tasks behind an outdated product are left out: they are needed to make it again.
         """
         with self._lock:
-            done_with = [task for task_id, (task, _) in self._graph.items() if self._is_done_with(task_id)]
+            done_with = [task for task_id, (task, _) in self.graph.items() if self._is_done_with(task_id)]
         held = [task for task in done_with if not (isinstance(task, SlurmTask) and task.has_no_temporary())]
-        kept = _with_outdated_products(held, self._graph)
+        kept = _with_outdated_products(held, self.graph)
         return [task for task in held if _is_outdated(task) or task.task_id not in kept]
 
     def delete_left_over(self) -> None:
@@ -344,24 +335,20 @@ def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from a second terminal; return a sentence about it."""
     name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
-    _refuse_driver_without_jobs()
-    note = withdraw(state_dir(), Commands(slurm, chosen))
-    if note is not None and note.alone:
-        return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
-    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
-    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
-
-
-def _refuse_driver_without_jobs() -> None:
-    """Raise SubmissionError if the driver at work has no jobs of a scheduler: it looks for no requests to stop."""
     lock, note = DriverLock(state_dir()), Note.read(note_path(state_dir()))
     holder = lock.holder()
+    # A driver without jobs of a scheduler looks for no requests to stop.
     if holder is not None and holder.get("engine") and (note is None or not note.alone):
         raise SubmissionError(
             f"the driver of {settings().workdir} has no jobs of a scheduler ([espo] engine = {holder['engine']}): end "
             f"it with Ctrl-C in its terminal, or with `kill {holder['pid']}` on {holder['host']}; what is complete "
             f"stays. If it is dead, remove {lock.path}"
         )
+    note = withdraw(state_dir(), Commands(slurm, chosen))
+    if note is not None and note.alone:
+        return f"the driver's job {note.job_id}, in which all was computed, is cancelled; what is complete stays"
+    stopped = batch.stop_from_outside(how, SCHEDULERS[name], chosen)
+    return f"the driver's job {note.job_id} does not start again; {stopped}" if note is not None else stopped
 
 
 def scheduler_name() -> str:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from espo_luigi.driver.settings.espo import parsed, settings
 from espo_luigi.errors import ConfigurationError
@@ -30,8 +31,7 @@ NO_GROUP = ""
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """Bytes of a group's stores on the disk, and of those that it has yet to write; `left` tasks can still run."""
 
     on_disk: int = 0
@@ -92,7 +92,8 @@ class Scratch:
         self.limit = limit
         self._lock = threading.Lock()
         self._tasks: dict[str, _Task] = {}
-        self._uses: dict[str, Use] = {NO_GROUP: Use()}
+        # The bytes and tasks of each group; `NO_GROUP` has those of the tasks that start at any time.
+        self.uses: dict[str, Use] = {NO_GROUP: Use()}
         self._started: set[str] = {NO_GROUP}
         self._waiting: dict[str, None] = {}
         self._is_changed = True
@@ -111,27 +112,17 @@ class Scratch:
                 self._replace(task_id, task if is_left is None else replace(task, is_left=is_left))
 
     def _replace(self, task_id: str, task: _Task) -> None:
-        for group, use, sign in (
-            (self._tasks.get(task_id, _NO_TASK).group, self._tasks.get(task_id, _NO_TASK).use, -1),
-            (task.group, task.use, 1),
-        ):
-            of = self._uses.get(group, Use())
-            self._uses[group] = Use(
-                of.on_disk + sign * use.on_disk, of.to_write + sign * use.to_write, of.left + sign * use.left
-            )
+        for one, sign in ((self._tasks.get(task_id, _NO_TASK), -1), (task, 1)):
+            so_far = self.uses.get(one.group, Use())
+            self.uses[one.group] = Use(*(n + sign * own for n, own in zip(so_far, one.use, strict=True)))
         self._tasks[task_id] = task
         self._is_changed = True
 
     def copy(self) -> Scratch:
         """Return a copy; in the copy, no group has started."""
         copied = Scratch(self.limit)
-        copied._tasks, copied._uses = dict(self._tasks), dict(self._uses)
+        copied._tasks, copied.uses = dict(self._tasks), dict(self.uses)
         return copied
-
-    def uses(self) -> dict[str, Use]:
-        """Return the bytes and tasks of each group; `NO_GROUP` has those of the tasks that start at any time."""
-        with self._lock:
-            return dict(self._uses)
 
     def group_of(self, task_id: str) -> str:
         """Return the group of a task; `NO_GROUP` if the task is not known."""
@@ -144,8 +135,8 @@ class Scratch:
                 return True
             if self._is_changed or group not in self._waiting:
                 self._waiting.setdefault(group)
-                at_work = [name for name in self._started if self._uses[name].left]
-                for name in admitted(list(self._waiting), at_work, self._uses, self.limit):
+                at_work = [name for name in self._started if self.uses[name].left]
+                for name in admitted(list(self._waiting), at_work, self.uses, self.limit):
                     self._started.add(name)
                     del self._waiting[name]
                 self._is_changed = False
@@ -153,8 +144,8 @@ class Scratch:
 
     def too_large(self) -> str:
         """Return why groups can never start: alone, they need more than the limit; "" if each has room alone."""
-        always = self._uses[NO_GROUP].bytes
-        sizes = {name: use.bytes + always for name, use in self._uses.items() if name and use.to_write}
+        always = self.uses[NO_GROUP].bytes
+        sizes = {name: use.bytes + always for name, use in self.uses.items() if name and use.to_write}
         large = sorted(name for name, size in sizes.items() if size > self.limit)
         if not large:
             return ""
@@ -171,7 +162,7 @@ class Scratch:
         with self._lock:
             if not self._waiting:
                 return ""
-            sizes = {name: use.on_disk for name, use in self._uses.items() if use.on_disk}
+            sizes = {name: use.on_disk for name, use in self.uses.items() if use.on_disk}
             largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
             lie = ", ".join(f"{render_size(sizes[name])} of {name or 'tasks of no group'}" for name in largest)
             waiting = list(self._waiting)
@@ -179,7 +170,7 @@ class Scratch:
             return (
                 f"no room: [espo] scratch_limit = {settings().scratch_limit}, of which temporary stores take "
                 f"{render_size(sum(sizes.values()))} ({lie}{_more(len(sizes))}). {wait} cannot start; {waiting[0]} has "
-                f"{render_size(self._uses[waiting[0]].to_write)} to write. Raise the limit, or solve what failed, if "
+                f"{render_size(self.uses[waiting[0]].to_write)} to write. Raise the limit, or solve what failed, if "
                 "anything did: the same command goes on from these stores. `espo clean` deletes those that nothing "
                 "needs. With keep_temporary = true, or in a part of All, a run deletes none"
             )

@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -17,18 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from espo_luigi.driver.status import (
-    PENDING,
-    RUNNING,
-    SHOWN_FAILURES,
-    TITLES,
-    WAITING,
-    RuleRow,
-    RunStatus,
-    cpu_time,
-    fitted,
-    status_of,
-)
+from espo_luigi.driver.status import PENDING, RUNNING, SHOWN_FAILURES, WAITING, RunStatus, cpu_time, fitted, status_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +29,7 @@ _LEAST_LINES = 5
 # Wider than any line: only a terminal cuts lines.
 _WIDTH_OF_TEXT = 100_000
 _BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
-_STYLES = {"failed": "red", "pending": "yellow", "longest": ""}
+_STYLES = {"failed": "red", "pending": "yellow"}
 
 
 class Screen:
@@ -52,11 +42,9 @@ class Screen:
         self._streams = [(handler, handler.stream) for handler in _handlers_of_the_terminal()]
         self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
-        self._is_open = False
 
     def __enter__(self) -> Screen:
         """Open the table."""
-        self._is_open = True
         try:
             self._live.start()
             # A driver that is killed could not show it again.
@@ -69,7 +57,7 @@ class Screen:
 
     def show(self, state: Mapping[str, Any]) -> None:
         """Redraw the table, if it is open and the driver in the foreground."""
-        if not self._is_open or not in_foreground():
+        if not self._live.is_started or not in_foreground():
             return
         try:
             self._live.update(as_table(status_of(state, time.time()), *self._console.size), refresh=True)
@@ -78,12 +66,10 @@ class Screen:
 
     def __exit__(self, *_: object) -> None:
         """Leave the table as it is, and log as before."""
-        if self._is_open:
-            self._is_open = False
-            for handler, stream in self._streams:
-                handler.setStream(stream)
-            with suppress(Exception, SystemExit):
-                self._live.stop()
+        for handler, stream in self._streams:
+            handler.setStream(stream)
+        with suppress(Exception, SystemExit):
+            self._live.stop()
 
     def _give_up(self, error: BaseException) -> None:
         self.__exit__()
@@ -123,9 +109,10 @@ def as_table(found: RunStatus, width: int, height: int) -> Group:
     """Return as much of a status as fits a terminal of this size, for rich to draw."""
     lines = max(height - 1, _LEAST_LINES)
     found = fitted(found, lines)
-    rules = found.rules[: max(lines - found.height + len(found.rules), 0)]
-    table = _rules(rules, with_bars=width >= _WIDTH_FOR_BARS, longest_name=_LONGEST_NAME)
-    return Group(*_parts(found, table)[: lines - len(rules)])
+    shown = max(lines - found.height + len(found.rules), 0)
+    found = replace(found, rules=dict(list(found.rules.items())[:shown]))
+    parts = _parts(found, with_bars=width >= _WIDTH_FOR_BARS, longest_name=_LONGEST_NAME)
+    return Group(*parts[: lines - len(found.rules)])
 
 
 def status_lines(
@@ -135,33 +122,30 @@ def status_lines(
     found = status_of(state, time.time() if now is None else now, most_failures)
     found = fitted(found, lines) if lines else found
     text = io.StringIO()
-    Console(file=text, width=_WIDTH_OF_TEXT, color_system=None).print(Group(*_parts(found, _rules(found.rules))))
+    Console(file=text, width=_WIDTH_OF_TEXT, color_system=None).print(Group(*_parts(found)))
     return [line.rstrip() for line in text.getvalue().splitlines()][: lines or None]
 
 
-def _parts(found: RunStatus, rules: Table) -> list[RenderableType]:
-    parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), rules]
-    parts += [_line(line, "dim") for line in found.folded]
-    for name, lines in found.parts():
-        parts += [Text(), Text(TITLES[name], style="dim"), *(_line(f"  {line}", _STYLES[name]) for line in lines)]
-    return parts
-
-
-def _rules(rules: Sequence[RuleRow], *, with_bars: bool = False, longest_name: int | None = None) -> Table:
+def _parts(found: RunStatus, *, with_bars: bool = False, longest_name: int | None = None) -> list[RenderableType]:
     table = Table.grid(padding=(0, 1), expand=with_bars)
     table.add_column("rule", no_wrap=True, min_width=12, max_width=longest_name)
     if with_bars:
         table.add_column("", ratio=1)
     for _ in range(6):
         table.add_column(justify="right", no_wrap=True)
-    names = ("done", RUNNING, PENDING, WAITING, "failed", "CPU time")
-    table.add_row("rule", *[""] * with_bars, *names, style="dim")
-    for rule in rules:
-        bar = [ProgressBar(rule.total, rule.done, **_BAR)] if with_bars else []
-        counts = [str(count or "-") for count in (rule.running, rule.pending, rule.waiting)]
-        failed = Text(str(rule.failed or "-"), style="bold red" if rule.failed else "")
-        table.add_row(rule.name, *bar, f"{rule.done}/{rule.total}", *counts, failed, cpu_time(rule.core_hours))
-    return table
+    columns = (RUNNING, PENDING, WAITING)
+    table.add_row("rule", *[""] * with_bars, "done", *columns, "failed", "CPU time", style="dim")
+    for name, rule in found.rules.items():
+        bar = [ProgressBar(rule["total"], rule["done"], **_BAR)] if with_bars else []
+        counts = [f"{rule['done']}/{rule['total']}", *(str(rule[column] or "-") for column in columns)]
+        failed = Text(str(rule["failed"] or "-"), style="bold red" if rule["failed"] else "")
+        table.add_row(name, *bar, *counts, failed, cpu_time(rule["core_hours"]))
+    parts: list[RenderableType] = [_line(found.summary, "bold"), Text(), table]
+    parts += [_line(line, "dim") for line in found.folded]
+    for title, lines in found.lists.items():
+        style = _STYLES.get(title, "")
+        parts += [Text(), Text(f"{title}:", style="dim"), *(_line(f"  {line}", style) for line in lines)]
+    return parts
 
 
 def _line(text: str, style: str) -> Text:

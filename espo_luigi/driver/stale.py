@@ -6,8 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,13 @@ _SETTING = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Stale:
-    """The complete tasks whose material has changed since, by id, with the keys of the changes.
+def stale_in(
+    ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[str]
+) -> tuple[dict[str, list[str]], set[str]]:
+    """Return the keys that have changed since each stale task was complete, and all tasks that a run makes for them.
 
-    `again` are the tasks that a run makes because of these changes: the stale tasks, and the tasks that they need.
+    These are the stale tasks, and the tasks that they need. `pending` and `seen` come from `pending_in`.
     """
-
-    keys: Mapping[str, list[str]]
-    again: Collection[str]
-
-
-def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[str]) -> Stale:
-    """Return the stale tasks of a run of `ends`; `pending` and `seen` come from `pending_in`."""
     known: dict[str, list[str]] = {}
 
     def keys_of(task_id: str) -> list[str]:
@@ -47,11 +40,11 @@ def stale_in(ends: Sequence[Task], graph: Graph, pending: set[str], seen: set[st
     for task_id in seen & graph.keys():
         keys_of(task_id)
     if not any(known.values()):
-        return Stale({}, set())
+        return {}, set()
     remade, _ = pending_in(ends, graph, lambda task: not task.complete() or bool(keys_of(task.task_id)))
     again = {task_id for task_id in remade - pending if isinstance(graph[task_id][0], SlurmTask)}
     # `pending_in` has also looked below the stale tasks, at products that a run without changes does not look at.
-    return Stale({task_id: known[task_id] for task_id in graph if known.get(task_id)}, again)
+    return {task_id: known[task_id] for task_id in graph if known.get(task_id)}, again
 
 
 def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
@@ -62,9 +55,9 @@ def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) ->
     """
     # A wrapper without outputs is complete as soon as its requirements are.
     ends = [task for root in roots for task in ([root] if isinstance(root, SlurmTask) else graph[root.task_id][1])]
-    stale = stale_in(ends, graph, *pending_in(ends, graph))
+    stale, again = stale_in(ends, graph, *pending_in(ends, graph))
     rules: dict[str, dict[str, Any]] = {}
-    for task_id, keys in stale.keys.items():
+    for task_id, keys in stale.items():
         of_rule = rules.setdefault(graph[task_id][0].task_family, {"tasks": 0, "keys": []})
         of_rule["tasks"] += 1
         of_rule["keys"] += [key for key in keys if key not in of_rule["keys"]]
@@ -72,17 +65,12 @@ def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) ->
         return {}
     command = _SETTING
     if words is not None:
-        command = shlex.join([*program_words(), *_widened(roots, graph, stale, words), *_OPTION])
-    return {"rules": rules, "made_again": len(stale.again), "command": command}
-
-
-def _widened(roots: Sequence[Task], graph: Graph, stale: Stale, words: Sequence[str]) -> list[str]:
-    """Return the words of the command, without options that would exclude the tasks that are made again."""
-    rules = {graph[task_id][0].task_family for task_id in stale.again}
-    for root in roots:
-        widen: Callable[..., Sequence[str]] | None = getattr(root, "words_to_run", None)
-        words = widen(words, rules) if widen is not None else words
-    return list(words)
+        made = {graph[task_id][0].task_family for task_id in again}
+        # Without options that would exclude the tasks that are made again.
+        for widen in filter(None, (getattr(root, "words_to_run", None) for root in roots)):
+            words = widen(words, made)
+        command = shlex.join([*program_words(), *words, *_OPTION])
+    return {"rules": rules, "made_again": len(again), "command": command}
 
 
 def stale_lines(told: Mapping[str, Any]) -> Iterator[str]:

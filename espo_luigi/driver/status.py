@@ -30,9 +30,6 @@ SHOWN_FAILURES = 5
 _SHOWN_LINES = 2
 # A driver writes every two seconds. After so much silence it is gone or hangs.
 _SILENT_SECONDS = 60.0
-_NOTHING = {"refused": "nothing was started"}
-# The lists of a run's status, and their titles.
-TITLES = {"longest": "longest at work:", "pending": "pending:", "failed": "failed:"}
 
 
 def is_alive(state: Mapping[str, Any]) -> bool:
@@ -41,46 +38,22 @@ def is_alive(state: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class RuleRow:
-    """Counts of a rule's tasks, and the core-hours of those that have ended."""
-
-    name: str
-    total: int
-    done: int
-    running: int
-    pending: int
-    waiting: int
-    failed: int
-    core_hours: float
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether the rule has begun and is unfinished, or has failed tasks."""
-        return bool(self.running or self.pending or self.waiting or self.failed or 0 < self.done < self.total)
-
-
-@dataclass(frozen=True)
 class RunStatus:
-    """The parts of a display: a summary, rules, the longest jobs, why jobs pend, and failures (last first).
+    """The parts of a display: a summary, rules, and lists by title: the longest jobs, why jobs pend, failures.
 
-    `folded` are the lines that stand for rules without a row.
+    A rule has the values of `board.Rule`, and a count for each column. `folded` are the lines that stand for rules
+    without a row. Failures begin with the last. No list is empty.
     """
 
     summary: str
-    rules: Sequence[RuleRow]
-    folded: Sequence[str]
-    longest: Sequence[str]
-    pending: Sequence[str]
-    failed: Sequence[str]
-
-    def parts(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the lists that are not empty, by name."""
-        yield from ((name, lines) for name in TITLES if (lines := getattr(self, name)))
+    rules: Mapping[str, Mapping[str, Any]]
+    lists: Mapping[str, Sequence[str]]
+    folded: Sequence[str] = ()
 
     @property
     def height(self) -> int:
         """The number of lines that the whole status takes."""
-        return 3 + len(self.rules) + len(self.folded) + sum(2 + len(lines) for _, lines in self.parts())
+        return 3 + len(self.rules) + len(self.folded) + sum(2 + len(lines) for lines in self.lists.values())
 
 
 def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_FAILURES) -> RunStatus:
@@ -88,40 +61,40 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
     by_column: dict[str, list[Any]] = {RUNNING: [], PENDING: [], WAITING: []}
     for job in state["jobs"].values():
         by_column[job["column"]].append(job)
-    counts = [Counter(job["rule"] for job in jobs) for jobs in by_column.values()]
-    rows = []
-    for name, rule in state["rules"].items():
-        running, pending, waiting = (count[name] for count in counts)
-        counted = rule["total"], rule["done"], running, pending, waiting, rule["failed"]
-        rows.append(RuleRow(name, *counted, rule["core_hours"]))
-    return RunStatus(
-        summary_line(state, now),
-        rows,
-        [],
-        list(_longest(by_column[RUNNING], now)),
-        list(_pending(by_column[PENDING], state["engine"])),
-        list(_failures(failures_in(state).values(), most_failures)),
-    )
+    counts = {column: Counter(job["rule"] for job in jobs) for column, jobs in by_column.items()}
+    rules = {
+        name: {**rule, **{column: count[name] for column, count in counts.items()}}
+        for name, rule in state["rules"].items()
+    }
+    lists = {
+        "longest at work": list(_longest(by_column[RUNNING], now)),
+        "pending": list(_pending(by_column[PENDING], state["engine"])),
+        "failed": list(_failures(failures_in(state).values(), most_failures)),
+    }
+    return RunStatus(summary_line(state, now), rules, {title: lines for title, lines in lists.items() if lines})
 
 
 def fitted(found: RunStatus, lines: int) -> RunStatus:
     """Return a status of at most so many lines: first idle rules are folded, then the lists are shortened."""
     if found.height <= lines:
         return found
-    done = [rule for rule in found.rules if not rule.is_at_work and rule.done]
-    later = [rule for rule in found.rules if not rule.is_at_work and not rule.done]
-    folded = [
-        f"{title}: {sum(rule.total for rule in rules)} task(s) of {', '.join(rule.name for rule in rules)}"
-        for title, rules in (("done", done), ("to come", later))
-        if rules
-    ]
-    found = replace(found, rules=[rule for rule in found.rules if rule.is_at_work], folded=folded)
-    while found.height > lines:
-        longest = max(TITLES, key=lambda name: len(getattr(found, name)))
-        if len(getattr(found, longest)) < 2:
+    at_work = {name: rule for name, rule in found.rules.items() if _is_at_work(rule)}
+    idle: dict[str, dict[str, int]] = {"done": {}, "to come": {}}
+    for name, rule in found.rules.items():
+        if name not in at_work:
+            idle["done" if rule["done"] else "to come"][name] = rule["total"]
+    folded = [f"{title}: {sum(of.values())} task(s) of {', '.join(of)}" for title, of in idle.items() if of]
+    found = replace(found, rules=at_work, folded=folded)
+    while found.height > lines and (longest := max(found.lists, key=lambda title: len(found.lists[title]), default="")):
+        if len(found.lists[longest]) < 2:
             break
-        found = replace(found, **{longest: getattr(found, longest)[:-1]})
+        found = replace(found, lists={**found.lists, longest: found.lists[longest][:-1]})
     return found
+
+
+def _is_at_work(rule: Mapping[str, Any]) -> bool:
+    """Return whether a rule has begun and is unfinished, or has failed tasks."""
+    return any(rule[name] for name in (RUNNING, PENDING, WAITING, "failed")) or 0 < rule["done"] < rule["total"]
 
 
 def summary_line(state: Mapping[str, Any], now: float) -> str:
@@ -131,9 +104,9 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     by_column = Counter(job["column"] for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
     hours = sum(rule["core_hours"] for rule in rules)
-    left = seconds_left(state, now)
+    left, refused = seconds_left(state, now), state.get("outcome") == "refused"
     parts = [
-        f"{done} of {total} done" if total else _NOTHING.get(state.get("outcome", ""), "nothing to do"),
+        f"{done} of {total} done" if total else f"nothing {'was started' if refused else 'to do'}",
         at_work,
         f"{failed} FAILED" if failed else "",
         f"{cpu_time(hours)} of CPU time" if total else "",

@@ -119,7 +119,12 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     def _get_param_visibilities(self) -> dict[str, int]:
         """Return what luigid's page shows: the parameters that identify this task, and those that are set."""
-        return {name: _visibility(parameter, getattr(self, name)) for name, parameter in self.get_params()}
+        return {
+            name: ParameterVisibility.PUBLIC
+            if parameter.significant or getattr(self, name) != hashable(parameter._default)
+            else ParameterVisibility.HIDDEN
+            for name, parameter in self.get_params()
+        }
 
     @property
     def retry_count(self) -> int:
@@ -171,7 +176,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         check_options(type(self))
         if is_job:
             check_values(self)
-        _check(self.allocation, self.get_task_family())
+        self.allocation.check(self.get_task_family())
 
     def dask_settings(self) -> dict[str, Any]:
         """Return Dask settings for this task's session, on top of the package's own."""
@@ -270,7 +275,8 @@ class SlurmTask(KnownParameters, luigi.Task):
         name = engine_name or settings().engine
         section = SECTIONS.get(name)
         # A task's own parameter of such a name is a wildcard (CMIP's `project`), and no option.
-        options = {name: getattr(self, name) for name in OPTION_NAMES if _is_option(type(self), name)}
+        ours = [name for name in (*OPTION_NAMES, *_CLUSTER_NAMES) if getattr(type(self), name) is vars(SlurmTask)[name]]
+        options = {name: getattr(self, name) for name in OPTION_NAMES if name in ours}
         of_rule = self.options_default.get(name, {})
         parameters = self.to_str_params()
         order = JobOrder(
@@ -290,12 +296,12 @@ class SlurmTask(KnownParameters, luigi.Task):
             is_complete=self.complete,
             on_progress=self._show,
         )
-        cluster = {name: getattr(self, name) for name in _CLUSTER_NAMES if _is_option(type(self), name)}
-        kind = cluster.get("cluster", "") if self.uses_dask else ""
+        kind = self.cluster if self.uses_dask and "cluster" in ours else ""
+        worker_jobs = self.worker_jobs if "worker_jobs" in ours else {}
         # pydantic, which reads what people write, would cost each job a tenth of a second.
         from espo_luigi.driver.settings.worker_jobs import with_cluster
 
-        return with_cluster(order, section() if section else None, kind, cluster.get("worker_jobs", {}))
+        return with_cluster(order, section() if section else None, kind, worker_jobs)
 
     def _show(self, progress: Progress) -> None:
         """Show on the board and on Luigi's page where the job stands; limits mere progress to 50 messages a second."""
@@ -349,15 +355,6 @@ def made_anew(tasks: Iterable[luigi.Task]) -> list[luigi.Task]:
     return [type(task)(**task.param_kwargs) for task in tasks]
 
 
-def _visibility(parameter: luigi.Parameter, value: Any) -> int:
-    is_shown = parameter.significant or value != hashable(parameter._default)
-    return int(ParameterVisibility.PUBLIC if is_shown else ParameterVisibility.HIDDEN)
-
-
-def _is_option(task: type[SlurmTask], name: str) -> bool:
-    return getattr(task, name) is vars(SlurmTask)[name]
-
-
 def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
     """Return the sections of luigi.cfg that travel with a job: of the task, of its requirements, of the project.
 
@@ -398,8 +395,3 @@ def _configured(task: type[SlurmTask], parser: Any, section: Section) -> dict[st
         for name, parameter in task.get_params()
         if name in (*RESOURCE_NAMES, *OPTION_NAMES, *_CLUSTER_NAMES) and parameter.has_task_value(family, name)
     }
-
-
-@functools.lru_cache(maxsize=4096)
-def _check(allocation: Resources, family: str) -> None:
-    allocation.check(family)

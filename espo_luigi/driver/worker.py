@@ -23,7 +23,7 @@ from luigi.task import Task
 
 from espo_luigi.driver.board import board, forget_board, tell_the_end, watched
 from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_engines
-from espo_luigi.driver.run import Graph, Run, checked_graph, places_of
+from espo_luigi.driver.run import Graph, Run, each_after_its_needs, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
 from espo_luigi.driver.settings.espo import check_names, settings, state_dir
@@ -113,7 +113,7 @@ class EspoWorker(luigi.worker.Worker):
     def _checked(self, task: Task) -> Graph:
         """Return the graph below `task`. A second driver, or a task that cannot run, is refused before luigi has it."""
         check_names()
-        graph = checked_graph(task)
+        graph = each_after_its_needs([task], check=True)
         self._refuse_half(graph)
         self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]

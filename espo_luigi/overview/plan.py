@@ -133,8 +133,8 @@ def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) 
         if isinstance(task, SlurmTask)
     }
     pending, seen = pending_in(ends.values(), graph)
-    stale = stale_in(list(ends.values()), graph, pending, seen)
-    for task_id, keys in stale.keys.items():
+    stale, again = stale_in(list(ends.values()), graph, pending, seen)
+    for task_id, keys in stale.items():
         tasks[task_id].status = TaskStatus(TaskState.STALE, changed=tuple(keys))
     _refused.clear()  # settings may have changed since the last plan
     experience, available = Experience(_experienced()), capacity()
@@ -144,7 +144,7 @@ def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) 
             _decide(planned, tasks, problem, experience, available)
     deletes = not (selection or rules or roots or settings().keep_temporary)
     scratch = _scratch(graph, {task_id for task_id in pending if tasks[task_id].status.in_plan == RUN})
-    return Plan(tasks, set(stale.again), deletes, available, selection.lacking, experience.lacks_reference, scratch)
+    return Plan(tasks, again, deletes, available, selection.lacking, experience.lacks_reference, scratch)
 
 
 def _scratch(graph: Graph, pending: set[str]) -> Scratch | None:

@@ -61,7 +61,8 @@ def why(words: Sequence[str]) -> str:
         return _about_done(start, ended)
     chain = search.chain(start)
     root = chain[-1]
-    if search.is_idle(root) and not search.is_to_run(start):
+    is_idle = not is_alive(search.states.run) and search.states.of(root).state is TaskState.READY
+    if is_idle and start.task_id not in search.to_run:
         return _about_unneeded(start)
     found = about(root, search.states)
     if len(chain) == 1:
@@ -190,18 +191,11 @@ class Search:
         found = self.states.of(task)
         result = (found.trace.result if found.trace else None) or {}
         was_done = found.state is TaskState.READY and result.get("outcome") == ResultWord.SUCCESS
-        return float(result["ended"]) if was_done and not self.is_to_run(task) else 0.0
-
-    def is_idle(self, task: SlurmTask) -> bool:
-        """Return whether a task waits for a driver, while no driver is alive."""
-        return not is_alive(self.states.run) and self.states.of(task).state is TaskState.READY
-
-    def is_to_run(self, task: SlurmTask) -> bool:
-        """Return whether a run of `All` would do the task."""
-        return task.task_id in self._to_run
+        return float(result["ended"]) if was_done and task.task_id not in self.to_run else 0.0
 
     @functools.cached_property
-    def _to_run(self) -> set[str]:
+    def to_run(self) -> set[str]:
+        """The tasks that a run of `All` would do."""
         graph = each_after_its_needs([All()])
         return pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
 
@@ -210,7 +204,7 @@ class Search:
         stand = self.states.of(task).state
         if stand is not TaskState.READY:
             return DONE if stand is TaskState.COMPLETE else str(stand)
-        return RUN if self.is_to_run(task) else "not needed any more"
+        return RUN if task.task_id in self.to_run else "not needed any more"
 
     def _missing_below(self, task: SlurmTask) -> Iterator[SlurmTask]:
         """Yield the incomplete needs of a task; none if the task is complete, its job is out, or it cannot run."""

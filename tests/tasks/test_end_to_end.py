@@ -558,7 +558,7 @@ def test_within_a_limit_of_scratch_pools_come_one_after_the_other_with_the_same_
         get_config().set("espo", "scratch_limit", "1TB")
         account = plan_of([], Selection()).scratch
         assert account is not None
-        uses = account.uses()
+        uses = dict(account.uses)
         limit = uses.pop("").bytes + max(use.bytes for use in uses.values())
         arguments = ("--module", "espo_luigi.tasks", "All", "--local-scheduler", "--espo-scratch-limit", f"{limit}B")
         process, together, most = start(commands, "luigi", *arguments), set(), 0

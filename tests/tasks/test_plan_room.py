@@ -149,7 +149,7 @@ def test_a_plan_tells_the_peak_within_the_limit_of_scratch_and_without_it(
 
     account = everything().scratch
     assert account is not None
-    uses = account.uses()
+    uses = dict(account.uses)
     need = uses.pop("").bytes + max(use.bytes for use in uses.values())
     assert len(uses) == 2
     wide = everything().timing()

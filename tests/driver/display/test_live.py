@@ -101,12 +101,12 @@ def test_tasks_that_failed_for_one_cause_share_a_line_whatever_their_jobs_and_lo
     board.expect("All", "slurm", [(str(number), "Rule") for number in range(9)])
     for number, failure in enumerate([Failure("", "refused"), *jobs[:2], *local, jobs[2]]):
         board.end(str(number), failure)
-    assert list(status_of(board.snapshot(), time.time()).failed) == [
+    assert list(status_of(board.snapshot(), time.time()).lists["failed"]) == [
         "3 alike: Train piece=north: job 102 on n102, attempt 1: out of memory: OUT_OF_MEMORY; raise it log: /logs/102",
         f"2 alike: Regrid piece=b failed: {full} log: /logs/b",
         "refused",
     ]
-    assert list(status_of(board.snapshot(), time.time(), most_failures=1).failed)[1:] == ["and 3 before"]
+    assert list(status_of(board.snapshot(), time.time(), most_failures=1).lists["failed"])[1:] == ["and 3 before"]
 
 
 @pytest.fixture()

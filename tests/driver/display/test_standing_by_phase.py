@@ -62,7 +62,7 @@ def task(tmp_path: Path, own_workdir: Path) -> SlurmTask:
 @pytest.mark.parametrize("state", ROWS)
 def test_what_does_not_run_is_pending(task: SlurmTask, state: str) -> None:
     found = status_of(told(task, ROWS[state], "slurm").snapshot(), 1000.0)
-    assert [(rule.running, rule.pending) for rule in found.rules] == [(0, 1)]
+    assert [(rule["running"], rule["pending"]) for rule in found.rules.values()] == [(0, 1)]
 
 
 @pytest.mark.parametrize("row", [of_sge("7", "Rr"), slurm_answers.row("9", "a", "COMPLETING", "n1")])
@@ -95,7 +95,7 @@ def test_a_running_job_that_one_answer_lacks_still_runs_and_keeps_its_time(task:
     found = board.snapshot()
     assert found["jobs"][task.task_id]["running_since"] == since > 0
     assert "1 running" in status_lines(found)[0]
-    assert not any("Dask: 5 tasks" in line for line in status_of(found, 1000.0).pending)
+    assert "pending" not in status_of(found, 1000.0).lists
 
 
 def test_a_pending_job_that_is_cancelled_never_counts_as_running(task: SlurmTask) -> None:

@@ -13,7 +13,7 @@ import pytest
 from espo_luigi import SlurmTask
 from espo_luigi.driver.board import board, forget_board
 from espo_luigi.driver.install import show_progress_on_stderr
-from espo_luigi.driver.run import Run, checked_graph
+from espo_luigi.driver.run import Run, each_after_its_needs
 from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure, StoreError
 
@@ -67,7 +67,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(run: Run, root: luigi.Task, *pending: luigi.Task) -> None:
-    run.add(root, checked_graph(root), {task.task_id: True for task in pending})
+    run.add(root, each_after_its_needs([root], check=True), {task.task_id: True for task in pending})
 
 
 def test_an_output_goes_with_the_last_task_that_needs_it() -> None:
@@ -108,7 +108,7 @@ def test_a_task_whose_input_is_gone_is_tried_again_a_few_times_and_what_is_made_
     for made in user.requires():
         run.ended(made, None, 1.0)
     assert [run.use_a_try(user) for _ in range(4)] == [True, True, True, False]
-    run.add_again(checked_graph(user), {user.requires()[0].task_id: True})
+    run.add_again(each_after_its_needs([user], check=True), {user.requires()[0].task_id: True})
     run.ended(user.requires()[0], None, 1.0)
     run.ended(user, None, 1.0)
     told = [record.getMessage().split("]")[0] for record in caplog.records if record.getMessage().startswith("[")]
@@ -223,7 +223,7 @@ def test_of_an_absurdly_long_reason_the_end_of_a_run_tells_the_beginning_and_whe
 def test_a_table_shows_a_reason_of_several_lines_in_one(caplog: pytest.LogCaptureFixture) -> None:
     forget_board()
     told_of_a_failure(Failure("User name=one", CHECKS, log_path=LOG), caplog)
-    (failed,) = status_of(board().snapshot(), time.time()).failed
+    (failed,) = status_of(board().snapshot(), time.time()).lists["failed"]
     assert failed == f"User name=one failed: {' '.join(CHECKS.split())} log: {LOG}"
     forget_board()
 
@@ -236,7 +236,7 @@ def test_what_a_run_keeps_of_a_failure_has_no_secret(caplog: pytest.LogCaptureFi
 
 
 def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_planned() -> None:
-    graph = checked_graph(Step(n=2 * sys.getrecursionlimit()))
+    graph = each_after_its_needs([Step(n=2 * sys.getrecursionlimit())], check=True)
     assert [task.n for task, _ in graph.values()] == list(range(2 * sys.getrecursionlimit() + 1))
 
 

@@ -1,8 +1,8 @@
 """Dask sessions: inside of a job, on all nodes of a job, or with workers in jobs of their own.
 
-Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers in separate
-jobs, `remote` with the scheduler in a job, too. `settings` are those of Dask. Here stands what others know of worker
-jobs: their request to the scheduler, as a value, the text of their script, and their names.
+Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers, and if
+asked for the scheduler, in separate jobs. `settings` are those of Dask. Here stands what others know of worker jobs:
+their request to the scheduler, as a value, the text of their script, and their names.
 """
 
 from __future__ import annotations
@@ -135,12 +135,17 @@ class WorkerJobs:
         return SCHEDULERS[self.scheduler].OPTIONS(**{**self.options, **lists})
 
     def check(self, label: str) -> None:
-        """Raise `SizingError` if the numbers contradict each other; `label` is named in the message."""
+        """Raise `SizingError` if the numbers contradict each other, with `label` in the message.
+
+        Raise `SubmissionError` for a value that cannot be passed on safely.
+        """
         try:
             _ = self.workers_to_wait_for
             self._check_numbers()
         except ValueError as error:
             raise SizingError(f"{label}: worker_jobs: {error}") from None
+        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
+        prologue(self, "check", "tls://check:1")
 
     def _check_numbers(self) -> None:
         for name in ("jobs", "cores", "processes"):
@@ -155,11 +160,6 @@ class WorkerJobs:
                 f"memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of {self.processes} Dask "
                 "worker(s): raise memory or lower processes"
             )
-
-    def check_text(self) -> None:
-        """Raise `SubmissionError` for a value that cannot be passed on safely."""
-        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
-        prologue(self, "check", "tls://check:1")
 
     def refusals(self, site: Site) -> list[str]:
         """Return the violations of the site's rules."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import operator
 import os
 import shlex
 import signal
@@ -51,10 +50,6 @@ _HOLDS_SECONDS = 5.0, 300.0
 SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
-# dask-jobqueue's classes of jobs, each with its module.
-_CLASSES = {"slurm": "slurm.SLURMJob", "sge": "sge.SGEJob"}
-# Stands for the scheduler's address in the script of a job that is only shown.
-_ADDRESS = "tls://SCHEDULER:PORT"
 # So many jobs that end before any worker begins point to a fault that further jobs would share.
 _MOST_FALSE_STARTS = 5
 # The client looks for the scheduler's address five times a second; it comes late only if its file system shows new
@@ -147,10 +142,12 @@ def _import_dask_jobqueue() -> Any:
 def _job_class(session: Session) -> Any:
     """Return dask-jobqueue's job class, with the options and commands of this package."""
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = operator.attrgetter(_CLASSES[workers.scheduler])(_import_dask_jobqueue())
+    base: Any = _import_dask_jobqueue().core.Job
     trouble = Minutely()
 
     class WorkerJob(base):
+        config_name = workers.scheduler
+
         def __init__(self, address: str, name: str | None = None, **keywords: Any) -> None:
             # Workers find keys and certificates in their settings: dask-jobqueue passes paths through a shell.
             keywords |= {"security": None, "job_script_prologue": prologue(workers, session.owner, address)}
@@ -201,7 +198,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
 def job_script(workers: WorkerJobs, owner: str) -> str:
     """Return the script of a worker's job, with a placeholder for the scheduler's address."""
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
-    job = _job_class(session)(_ADDRESS, "NAME", protocol="tls://", **_job_keywords(workers))
+    job = _job_class(session)("tls://SCHEDULER:PORT", "NAME", protocol="tls://", **_job_keywords(workers))
     return str(job.job_script())
 
 

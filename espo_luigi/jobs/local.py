@@ -171,13 +171,7 @@ class LocalEngine:
         return replace(order, resources=order.resources.fitted(largest.cpus, largest.memory_bytes))
 
     def run(self, order: JobOrder) -> float:
-        """Run the job, wait for its end, and return its duration in seconds.
-
-        Raises
-        ------
-        JobError
-            If the job fails; it carries the `Failure`.
-        """
+        """Run the job, wait for its end, and return its duration in seconds; raise JobError with the `Failure`."""
         order = self.fitted(order)  # a request for more than the room would wait for ever
         self._cancelled.discard(order.id)
         order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))

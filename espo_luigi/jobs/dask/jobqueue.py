@@ -231,16 +231,15 @@ def jobqueue_session(
 
 
 def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
-    workers = session.workers
-    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": workers.idle_timeout}
+    idle = session.workers.idle_timeout
     return _import_dask_jobqueue().JobQueueCluster(
         job_cls=_job_class(session),
         name=f"{session.owner}.{os.getpid()}",
         security=security,
         protocol="tls://",
         silence_logs=False,
-        scheduler_options={name: value for name, value in scheduler.items() if value != ""},
-        **_job_keywords(workers),
+        scheduler_options={"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": idle},
+        **_job_keywords(session.workers),
     )
 
 
@@ -283,20 +282,24 @@ class _Keeper:
 
     def _look(self) -> bool:
         """Look at the jobs; return whether the scheduler was asked and nothing had changed."""
-        if self._cluster.scheduler.status.name in ("closing", "closed"):
-            logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
-            self._session.over.set()
-            self._session.cancel()
+        session, workers, cluster = self._session, self._session.workers, self._cluster
+        if cluster.scheduler.status.name in ("closing", "closed"):
+            logger.warning("nothing to do for %s: the session has ended", workers.idle_timeout)
+            session.over.set()
+            session.cancel()
             # At the session's end, Dask would wait for the closed scheduler to answer.
-            self._cluster.shutdown_scheduler = False
+            cluster.shutdown_scheduler = False
             return False
-        connected, places = self._connected(), dict(self._cluster.workers)
+        connected = {str(worker.name) for worker in list(cluster.scheduler.workers.values())}
+        places = dict(cluster.workers)
+        if workers.processes > 1:  # a job called 7 has workers called 7-0, 7-1, …
+            connected = {name.rpartition("-")[0] for name in connected}
         self._begun |= connected
         if not places.keys() - connected:
             return False
         # Jobs that are submitted meanwhile would be missing from the answer.
-        with self._session.lock:
-            alive = self._session.alive()
+        with session.lock:
+            alive = session.alive()
             if alive is None:
                 return True
             gone = self._gone(places, alive)
@@ -316,20 +319,14 @@ class _Keeper:
         ended = {place: job for place, job in places.items() if job.job_id is not None and job.job_id not in alive}
         return [place for place, job in ended.items() if job.job_id or now >= job.settled]
 
-    def _connected(self) -> set[str]:
-        """Return the names of the jobs that have a worker."""
-        names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
-        return names if self._session.workers.processes == 1 else {name.rpartition("-")[0] for name in names}
-
     def _replace(self, gone: list[str], alive: Mapping[str, str]) -> None:
         session, workers = self._session, self._session.workers
         if session.refused and not alive:
-            session.failing.fail(f"{session.commands.scheduler.NAME} refuses the worker jobs: {session.refused}")
+            why = f"{session.commands.scheduler.NAME} refuses the worker jobs: {session.refused}"
+            session.failing.fail(JobError(why))
         elif self._false_starts >= _MOST_FALSE_STARTS + 2 * workers.most_jobs:
-            session.failing.fail(
-                f"{self._false_starts} worker jobs ended one after the other before they began to work: their logs "
-                f"({workers.log_pattern}) say why"
-            )
+            why = f"{self._false_starts} worker jobs ended one after the other before they began to work"
+            session.failing.fail(JobError(f"{why}: their logs ({workers.log_pattern}) say why"))
         else:
             self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
             # The same number as before, since the user of the cluster may have scaled it.

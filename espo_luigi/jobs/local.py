@@ -245,8 +245,9 @@ class LocalEngine:
             persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
         except OSError as error:
             self._waited_in_vain = True
-            why, remedy = f"not started, as its files cannot be written: {error}", "see to that disk (space, quota)"
-            raise JobError(Failure(order.label, why, remedy=f"{remedy}, and run again")) from error
+            why = f"not started, as its files cannot be written: {error}"
+            remedy = "see to that disk (space, quota), and run again"
+            raise JobError(Failure(order.label, why, remedy=remedy)) from error
         self._waited_in_vain = False
 
     def _carry_out(self, order: JobOrder, node: str) -> None:

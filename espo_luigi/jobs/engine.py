@@ -55,7 +55,6 @@ class BatchEngine:
         for order in orders:
             if workers := WorkerJobs.of(order):
                 workers.check(order.label)
-                workers.check_text()
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")

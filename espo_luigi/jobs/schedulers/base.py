@@ -133,15 +133,6 @@ class Query(Generic[Found]):
     none: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Accounting:
-    """Commands that list jobs that ended a while ago. `without` is logged if this cluster lacks `program`."""
-
-    program: str
-    queries: tuple[Query[Row], ...]
-    without: str = ""
-
-
 class Scheduler(Protocol):
     """A scheduler's commands as text, their answers, and the environment of its jobs."""
 
@@ -161,6 +152,9 @@ class Scheduler(Protocol):
     HAS_ENDED: tuple[str, ...]
     # The message of a cluster that keeps no accounting; empty if only a missing program says so.
     NO_ACCOUNTING: str
+    # Logged with the reason on a cluster without accounting, and asked there instead, if there is anything to ask.
+    WITHOUT_ACCOUNTING: str
+    INSTEAD_OF_ACCOUNTING: Query[Row] | None
     # Asks for sentences about nodes that the scheduler itself took out of use; None if it does not do that.
     DRAINED: Query[str] | None
 
@@ -203,8 +197,8 @@ class Scheduler(Protocol):
     # Jobs that have ended.
     def accounting(
         self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
-    ) -> Sequence[Accounting]:
-        """Ask for jobs that `listing` no longer has, by id and by name, the best source first.
+    ) -> Sequence[Query[Row]]:
+        """Ask for jobs that `listing` no longer has, by id and by name.
 
         `known_names` are the names of the jobs with ids, for schedulers that ask for many jobs by name.
         """
@@ -237,6 +231,12 @@ class Scheduler(Protocol):
 def warn_of_unknown_state(scheduler: str, state: str) -> None:
     """Log once that a scheduler answered a state that this package does not know."""
     logger.warning("%s answered the unknown job state %r: the job is taken as still there", scheduler, state)
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of an amount with which `text` begins, such as ``4000M``; 0 if there is none."""
+    found = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", text, re.ASCII | re.IGNORECASE)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " ")) if found else 0
 
 
 def chunked(parts: Iterable[str], longest: int = 30_000) -> list[list[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.schedulers.base import Found, Query, Row, Scheduler, Usage
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Commands:
         self.counts: Counter[str] = Counter()
         # Why the last question got no answer.
         self.silence = ""
-        # Programs of `Accounting` that this cluster lacks, as their first answer showed.
+        # Programs of the accounting that this cluster lacks, as their first answer showed.
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
@@ -107,18 +107,18 @@ class Commands:
 
         None after a success means that the job was accepted, and is not listed within some seconds.
         """
-        told = self._told_id(answer.stdout) if answer.ok else None
-        for pause in _ID_LOOKS_SECONDS if answer.ok and told is None and name else ():
+        if not answer.ok:
+            return None
+        told = (re.findall(form, answer.stdout, re.MULTILINE) for form in self.scheduler.ID_FORMS)
+        ids = set(next(filter(None, told), ()))
+        if len(ids) == 1:
+            return str(ids.pop())
+        for pause in _ID_LOOKS_SECONDS if name else ():
             self.clock.sleep(pause)
             alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
             if alive:
                 return alive[-1]
-        return told
-
-    def _told_id(self, text: str) -> str | None:
-        told = (re.findall(form, text, re.MULTILINE) for form in self.scheduler.ID_FORMS)
-        ids = set(next(filter(None, told), ()))
-        return ids.pop() if len(ids) == 1 else None
+        return None
 
     def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
@@ -146,13 +146,16 @@ class Commands:
 
         `names` are of jobs whose ids are unknown; `known_names` are of the jobs in `job_ids`.
         """
-        for source in self.scheduler.accounting(_user(), list(job_ids), list(names), list(known_names)):
-            if source.program not in self.lacking:
-                rows, failed = self._ask(source.queries)
-                if failed is None or not self._is_lacking(source, failed):
-                    return rows
+        said, instead = self.scheduler.NO_ACCOUNTING, self.scheduler.INSTEAD_OF_ACCOUNTING
+        queries = self.scheduler.accounting(_user(), list(job_ids), list(names), list(known_names))
+        if not self.lacking:
+            rows, failed = self._ask(queries)
+            if failed is None or (failed.installed and not (said and said in failed.stderr)):
+                return rows
+            logger.info(self.scheduler.WITHOUT_ACCOUNTING, failed.words)
+            self.lacking.add(queries[0].argv[0])
         # The scheduler has answered, and keeps no accounting: a job that is not listed is gone.
-        return []
+        return self._ask([instead])[0] if instead else []
 
     def usage(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Usage] | None:
         """Return the resources that the jobs with these ids and names were given and used; None without an answer."""
@@ -186,14 +189,6 @@ class Commands:
                 logger.debug("no answer from %s: %s", query.argv[0], error)
                 return None, answer
         return rows, None
-
-    def _is_lacking(self, source: Accounting, answer: Answer) -> bool:
-        no_accounting = self.scheduler.NO_ACCOUNTING
-        if not source.without or (answer.installed and not (no_accounting and no_accounting in answer.stderr)):
-            return False
-        logger.info(source.without, answer.words)
-        self.lacking.add(source.program)
-        return True
 
     def run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
         """Run a command and return its answer."""

@@ -20,13 +20,13 @@ from pathlib import Path
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import MIB, PackOptions, mib
 from espo_luigi.jobs.schedulers.base import (
-    Accounting,
     Found,
     Phase,
     Query,
     Refusal,
     Row,
     Usage,
+    bytes_of,
     chunked,
     warn_of_unknown_state,
 )
@@ -52,6 +52,8 @@ FORGETS_CANCELLED = True
 ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
 HAS_ENDED: tuple[str, ...] = ("does not exist",)
 NO_ACCOUNTING = ""
+WITHOUT_ACCOUNTING = "no accounting (%s): how a job has ended that left no result is not known"
+INSTEAD_OF_ACCOUNTING: Query[Row] | None = None
 # Grid Engine takes a queue, not a host, out of use, and says so in the job's reason.
 DRAINED: Query[str] | None = None
 
@@ -228,15 +230,9 @@ def one_job(user: str, job_id: str) -> Query[Row]:
 
 def accounting(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Accounting, ...]:
+) -> list[Query[Row]]:
     """Ask for jobs that have ended in the accounting file, which may be written late."""
-    return (
-        Accounting(
-            "qacct",
-            tuple(_qacct(job_ids, names, known_names, parse_qacct)),
-            without="no accounting (%s): how a job has ended that left no result is not known",
-        ),
-    )
+    return _qacct(job_ids, names, known_names, parse_qacct)
 
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
@@ -391,7 +387,7 @@ def _usage(fields: Mapping[str, str], row: Row) -> Usage:
         started=_moment(fields.get("start_time", "")),
         ended=_moment(fields.get("end_time", "")),
         cpus=slots,
-        memory_bytes=int(_bytes(asked.get("h_vmem", "")) * slots),
+        memory_bytes=bytes_of(asked.get("h_vmem", "")) * slots,
         time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
         cpu_seconds=float(cpu.group()) if cpu else 0.0,
     )
@@ -431,8 +427,8 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
         return Phase.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
         return Phase.CANCELLED
-    most = _bytes(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
-    if most and _bytes(fields.get("maxvmem", "")) >= most:
+    most = bytes_of(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
+    if most and bytes_of(fields.get("maxvmem", "")) >= most:
         return Phase.MEMORY
     if failed != _LIMIT:
         return Phase.FAILED
@@ -444,17 +440,11 @@ def _leading(text: str) -> int:
     return int(found.group()) if found else 0
 
 
-def _bytes(text: str) -> float:
-    found = re.match(r"(\d+(?:\.\d+)?)([KMGT]?)", text, re.IGNORECASE)
-    return float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
-
-
 def seconds_of(text: str) -> int:
     """Return the seconds of Grid Engine's notation, seconds or HH:MM:SS (``99:99:99`` too); 0 for any other text."""
     if not re.fullmatch(r"\d+(:\d+:\d+)?", text, re.ASCII):
         return 0
-    parts = [int(part) for part in text.split(":")]
-    return parts[0] if len(parts) == 1 else parts[0] * 3600 + parts[1] * 60 + parts[2]
+    return sum(int(part) * 60**place for place, part in enumerate(reversed(text.split(":"))))
 
 
 # Patterns of qsub's stderr. The first that matches decides.

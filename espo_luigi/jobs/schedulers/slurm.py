@@ -25,7 +25,7 @@ from espo_luigi.jobs.resources import (
     own_names,
 )
 from espo_luigi.jobs.schedulers import slurm_parse as answers
-from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
+from espo_luigi.jobs.schedulers.base import Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.schedulers.slurm_parse import in_words, refusal, says_out_of_memory  # noqa: F401
 
@@ -39,6 +39,10 @@ FORGETS_CANCELLED = False
 ID_FORMS: tuple[str, ...] = (r"\bSubmitted batch job (\d+)\b", r"^\s*(\d+)(?:;\S+)?\s*$")
 HAS_ENDED: tuple[str, ...] = (answers.NO_SUCH_JOB, "already completing or completed")
 NO_ACCOUNTING = "accounting storage is disabled"
+WITHOUT_ACCOUNTING = "no accounting (%s): squeue and scontrol are asked instead of sacct"
+INSTEAD_OF_ACCOUNTING: Query[Row] | None = Query(
+    ("scontrol", "--oneliner", "--all", "show", "jobs"), answers.parse_scontrol
+)
 DRAINED: Query[str] | None = Query(
     ("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), answers.parse_drained
 )
@@ -169,7 +173,14 @@ def header(values: ScriptValues) -> list[str]:
 
 def header_lines(arguments: Iterable[str]) -> list[str]:
     """Return sbatch's arguments as lines of a script."""
-    return [f"#SBATCH {_for_header(directive)}" for directive in arguments]
+    lines = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not re.fullmatch(r"[\w./:=,+@%-]*", value, re.ASCII):
+            # sbatch reads its own quoting in these lines: in double quotes, a backslash protects a quote or itself.
+            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        lines.append(f"#SBATCH {name}{equals}{value}")
+    return lines
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -184,15 +195,6 @@ def _extra(name: str, value: str) -> str:
     if name in (*_NAMED, "exclude"):
         raise SubmissionError(f"extra: --{name} has an option of its own: give it as {name!r}")
     return f"--{name}={checked(name, value)}" if value else f"--{name}"
-
-
-def _for_header(directive: str) -> str:
-    # sbatch reads its own quoting in #SBATCH lines: inside double quotes, a backslash protects a quote or itself.
-    if re.fullmatch(r"[\w./:=,+@%-]*", directive, re.ASCII):
-        return directive
-    name, _, value = directive.partition("=")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}="{escaped}"'
 
 
 def listing(user: str) -> Query[Row]:
@@ -210,8 +212,7 @@ def one_job(user: str, job_id: str) -> Query[Row]:
 
 def accounting(
     user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Accounting, ...]:
-    """Ask for jobs that squeue no longer lists: sacct, or scontrol on a cluster without accounting."""
+) -> list[Query[Row]]:
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={answers.SACCT_FORMAT}")
     by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight by default.
@@ -219,14 +220,7 @@ def accounting(
         ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
         for group in chunked(dict.fromkeys(map(array_of, names)))
     ]
-    return (
-        Accounting(
-            "sacct",
-            tuple(Query(("sacct", *form, *selection), answers.parse_sacct) for selection in (*by_id, *by_name)),
-            without="no accounting (%s): squeue and scontrol are asked instead of sacct",
-        ),
-        Accounting("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), answers.parse_scontrol),)),
-    )
+    return [Query(("sacct", *form, *selection), answers.parse_sacct) for selection in (*by_id, *by_name)]
 
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:

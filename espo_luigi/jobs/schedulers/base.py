@@ -146,6 +146,10 @@ class Scheduler(Protocol):
     SCRATCH: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
+    # Asks for all jobs of the user, those that ended a short while ago included.
+    LISTING: Query[Row]
+    # Cancels the user's jobs whose ids follow.
+    CANCEL: tuple[str, ...]
     # The forms of a job's id in the answer to `submit_command`; a form counts if those before it do not occur.
     ID_FORMS: tuple[str, ...]
     # Messages of a cancellation that fails because the job had ended meanwhile.
@@ -185,10 +189,7 @@ class Scheduler(Protocol):
         """Say whether the same job may be accepted later."""
 
     # Following.
-    def listing(self, user: str, /) -> Query[Row]:
-        """Ask for all jobs of the user, those that ended a short while ago included."""
-
-    def one_job(self, user: str, job_id: str, /) -> Query[Row]:
+    def one_job(self, job_id: str, /) -> Query[Row]:
         """Ask for a job, with its expected start if the scheduler estimates that."""
 
     def in_words(self, reason: str, /) -> str:
@@ -196,22 +197,18 @@ class Scheduler(Protocol):
 
     # Jobs that have ended.
     def accounting(
-        self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
+        self, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
     ) -> Sequence[Query[Row]]:
-        """Ask for jobs that `listing` no longer has, by id and by name.
+        """Ask for jobs that `LISTING` no longer has, by id and by name.
 
         `known_names` are the names of the jobs with ids, for schedulers that ask for many jobs by name.
         """
 
-    def usage(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
+    def usage(self, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
         """Ask for the resources that ended jobs were given and used, by id or by the names of these jobs."""
 
     def says_out_of_memory(self, log_tail: str, /) -> object:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
-
-    # Stopping.
-    def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return the commands that cancel the user's jobs, as few as the length of a command line allows."""
 
     # The environment of commands and jobs.
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.schedulers.base import Found, Query, Row, Scheduler, Usage, chunked
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -127,12 +127,12 @@ class Commands:
 
     def jobs(self) -> list[Row] | None:
         """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""
-        rows, _ = self._ask([self.scheduler.listing(_user())])
+        rows, _ = self._ask([self.scheduler.LISTING])
         return rows
 
     def one(self, job_id: str) -> Row | None:
         """Return a job; None if the scheduler does not list it, or gives no answer."""
-        rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
+        rows, _ = self._ask([self.scheduler.one_job(job_id)])
         return next((row for row in rows or () if row.job_id == job_id), None)
 
     def drained(self) -> list[str]:
@@ -147,7 +147,7 @@ class Commands:
         `names` are of jobs whose ids are unknown; `known_names` are of the jobs in `job_ids`.
         """
         said, instead = self.scheduler.NO_ACCOUNTING, self.scheduler.INSTEAD_OF_ACCOUNTING
-        queries = self.scheduler.accounting(_user(), list(job_ids), list(names), list(known_names))
+        queries = self.scheduler.accounting(list(job_ids), list(names), list(known_names))
         if not self.lacking:
             rows, failed = self._ask(queries)
             if failed is None or (failed.installed and not (said and said in failed.stderr)):
@@ -159,16 +159,16 @@ class Commands:
 
     def usage(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Usage] | None:
         """Return the resources that the jobs with these ids and names were given and used; None without an answer."""
-        runs, _ = self._ask(self.scheduler.usage(_user(), list(job_ids), list(names)))
+        runs, _ = self._ask(self.scheduler.usage(list(job_ids), list(names)))
         return runs
 
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id; return whether none is left that a command has missed."""
         all_done = True
-        for argv in self.scheduler.cancellations(_user(), job_ids):
-            answer = self.run(argv)
+        for group in chunked(job_ids):
+            answer = self.run((*self.scheduler.CANCEL, *group))
             if not answer.ok and not any(said in answer.stderr for said in self.scheduler.HAS_ENDED):
-                logger.warning("%s failed: %s", argv[0], answer.words)
+                logger.warning("%s failed: %s", self.scheduler.CANCEL[0], answer.words)
                 all_done = False
         return all_done
 
@@ -213,8 +213,3 @@ class Commands:
             why = process_limit(error) if isinstance(error, BlockingIOError) else error
             return Answer(None, stderr=f"{argv[0]} could not be started: {why}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
-
-
-def _user() -> str:
-    # A number, as the commands take it too: $LOGNAME may name a different user.
-    return str(os.getuid())

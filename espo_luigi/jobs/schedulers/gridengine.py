@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from espo_luigi.jobs.schedulers.base import (
     Row,
     Usage,
     bytes_of,
-    chunked,
     warn_of_unknown_state,
 )
 from espo_luigi.jobs.schedulers.script import (
@@ -50,6 +49,7 @@ SCRATCH = "$TMP"
 FORGETS_CANCELLED = True
 # A site's `qsub` may drop ``-terse``.
 ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
+CANCEL: tuple[str, ...] = ("qdel",)
 HAS_ENDED: tuple[str, ...] = ("does not exist",)
 NO_ACCOUNTING = ""
 WITHOUT_ACCOUNTING = "no accounting (%s): how a job has ended that left no result is not known"
@@ -216,26 +216,17 @@ def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
-def listing(user: str) -> Query[Row]:
-    """Ask for all jobs of this user that wait or run; Grid Engine lists no ended jobs for long."""
-    # qstat takes no number for a user. With `$user` it finds out itself who asks. -s a: a user's defaults may hide
-    # states.
-    return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
-
-
-def one_job(user: str, job_id: str) -> Query[Row]:
+def one_job(job_id: str) -> Query[Row]:
     """Ask for all jobs of this user, the job among them; Grid Engine estimates no start."""
-    return listing(user)
+    return LISTING
 
 
-def accounting(
-    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> list[Query[Row]]:
+def accounting(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()) -> list[Query[Row]]:
     """Ask for jobs that have ended in the accounting file, which may be written late."""
     return _qacct(job_ids, names, known_names, parse_qacct)
 
 
-def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
+def usage(job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     return _qacct(job_ids, (), names, parse_usage)
 
 
@@ -249,10 +240,6 @@ def _qacct(
         beginning = os.path.commonprefix([*names, *known_names])  # noqa: RUF071  # character by character
         jobs = [sge_name(beginning) + "*"]
     return [Query(("qacct", "-j", job), parse, NO_JOB) for job in jobs]
-
-
-def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    return [("qdel", *group) for group in chunked(job_ids)]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -317,6 +304,11 @@ def parse_qstat(text: str) -> list[Row]:
         raise ValueError(f"the end is missing: {text[-80:]!r}")
     # By patterns, as the strange name of a single job would make the whole answer invalid XML.
     return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+
+
+# Grid Engine lists no ended jobs for long. qstat takes no number for a user. With `$user` it finds out itself who asks.
+# -s a: a user's defaults may hide states.
+LISTING: Query[Row] = Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
 def _listed(fields: Mapping[str, str]) -> Row:

@@ -302,7 +302,7 @@ def test_an_end_is_what_the_limits_and_the_codes_say(fields: dict[str, str], pha
 
 
 def test_few_jobs_are_looked_up_by_their_ids_and_many_at_once() -> None:
-    few, many = accounting("0", ["1", "2"], ["r@x.1"]), accounting("0", [str(i) for i in range(500)], [])
+    few, many = accounting(["1", "2"], ["r@x.1"]), accounting([str(i) for i in range(500)], [])
     assert [query.argv for query in few] == [
         ("qacct", "-j", "1"),
         ("qacct", "-j", "2"),

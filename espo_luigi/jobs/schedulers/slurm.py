@@ -205,10 +205,8 @@ def _extra(name: str, value: str) -> str:
 
 
 def one_job(job_id: str) -> Query[Row]:
-    return Query(
-        ("squeue", "--noheader", f"--jobs={job_id}", f"--format={answers.SQUEUE_FORMAT}|%S"),
-        answers.parse_one_of_squeue,
-    )
+    form = f"--format={answers.SQUEUE_FORMAT}|%S"
+    return Query(("squeue", "--noheader", f"--jobs={job_id}", form), answers.parse_one_of_squeue)
 
 
 def accounting(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()) -> list[Query[Row]]:

@@ -68,7 +68,6 @@ class Row:
     phase: Phase
     node: str = ""
     reason: str = ""
-    exit_code: str = ""
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False

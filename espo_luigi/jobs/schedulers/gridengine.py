@@ -121,8 +121,8 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
         *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
         *("-j", "y", "-S", "/bin/bash", "-cwd", "-r", "y", "-notify"),
         *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
-        *_named("queue", "-q", options.queue),
-        *_named("project", "-P", options.project),
+        *(("-q", _word("queue", options.queue)) if options.queue else ()),
+        *(("-P", _word("project", options.project)) if options.project else ()),
         *("-l", ",".join(_resources(values, options, cpus))),
     ]
     _path("work folder", values.workdir, r"\$")
@@ -145,10 +145,6 @@ def _word(what: str, value: str) -> str:
     if value.startswith("-") or not value:
         raise SubmissionError(f"{what}: {value!r} is not a name that qsub takes")
     return checked(what, value)
-
-
-def _named(what: str, flag: str, value: str | None) -> tuple[str, ...]:
-    return (flag, _word(what, value)) if value else ()
 
 
 def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str]:
@@ -403,7 +399,6 @@ def _ended(fields: Mapping[str, str]) -> Row:
         _phase_of_end(failed, exit_status, fields),
         fields.get("hostname", ""),
         reason=f"{cause}, exit status {exit_status}" if cause else f"exit status {exit_status}",
-        exit_code=str(exit_status),
         no_log=failed in _NO_LOG,
     )
 

@@ -85,7 +85,7 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     held = waits_for_people and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
+    return Row(job_id, name, state, phase, node, reason, launch_failed, hopeless, held, no_log=no_log)
 
 
 def _is_used_up(reason: str) -> bool:

@@ -258,7 +258,7 @@ def test_the_accounting_is_read_and_of_several_runs_the_last() -> None:
         "many": Phase.MEMORY,
         "again": Phase.CANCELLED,
     }
-    assert rows["kill"].node == "n1" and rows["kill"].exit_code == "137"
+    assert rows["kill"].node == "n1" and rows["kill"].reason.endswith("exit status 137")
     assert rows["time"].said == "failed 37 (qmaster enforced h_rt, h_cpu, or h_vmem limit, exit status 140)"
     assert rows["ok"].name == "r.ok.0123456789ab.1"
 

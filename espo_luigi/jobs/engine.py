@@ -38,7 +38,7 @@ _ERRORS: Mapping[str, type[JobError]] = {
 
 
 class BatchEngine:
-    """Brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
+    """An `Engine` that brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
 
     def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
@@ -106,17 +106,14 @@ class BatchEngine:
             raise StoppedError("not submitted, the run is stopping")
 
     def cancel(self, order_id: str) -> None:
-        """Cancel the job of that order, which fails; the others go on."""
         self._manager.cancel(order_id)
 
     def stop(self) -> None:
-        """Cancel all jobs of this run."""
         self._ending.set()
         if self._first_stop.acquire(blocking=False):
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
 
     def detach(self) -> None:
-        """Leave the jobs to the next driver."""
         self._ending.set()
         first = self._first_stop.acquire(blocking=False)
         self._manager.detach()

@@ -26,10 +26,10 @@ def job_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = Non
 
 def test_of_many_jobs_only_those_of_the_same_run_are_asked_for() -> None:
     names = [f"run.Train.{n:03}.1" for n in range(500)]
-    (source,) = sge.accounting("0", [str(n) for n in range(500)], ["run.Adjust.0.1"], names)
-    assert [query.argv for query in source.queries] == [("qacct", "-j", "espo.run.*")]
-    (source,) = sge.accounting("0", ["1", "2", "3", "4"], [], names[:4])
-    assert [query.argv for query in source.queries] == [("qacct", "-j", "espo.run.Train.00*")]
+    queries = sge.accounting([str(n) for n in range(500)], ["run.Adjust.0.1"], names)
+    assert [query.argv for query in queries] == [("qacct", "-j", "espo.run.*")]
+    queries = sge.accounting(["1", "2", "3", "4"], [], names[:4])
+    assert [query.argv for query in queries] == [("qacct", "-j", "espo.run.Train.00*")]
 
 
 def test_a_job_that_cannot_say_which_of_its_starts_works_leaves_no_file_behind(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ class Accounting(Commands):
 
 
 def in_error(work: Work, job_id: str) -> Job:
-    return job_of(work, job_id, job_id, sge.listing("0").parse(ERROR.format(job_id=job_id))[0])
+    return job_of(work, job_id, job_id, sge.LISTING.parse(ERROR.format(job_id=job_id))[0])
 
 
 ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_number>

@@ -95,9 +95,14 @@ def no_steps(family: str) -> str:
 
 
 @functools.cache
-def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
-    """Raise `SubmissionError` if `work` has steps, or if there is only a `run` and the engine is not the local one."""
+def check_class(task: Any, base: Any, engine_name: str) -> None:
+    """Raise `SubmissionError` if an engine cannot run what a class defines as its work, or none reads its options.
+
+    `work` must not have steps. A `run` in its place is for the local engine only.
+    """
     family, work = task.get_task_family(), getattr(task, "work", base.work)
+    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
+        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
     if inspect.isgeneratorfunction(work) or inspect.iscoroutinefunction(work) or inspect.isasyncgenfunction(work):
         raise SubmissionError(no_steps(family))
     if engine_name != "local" and _works_in_driver(task, base):
@@ -105,13 +110,6 @@ def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
             f"{family} overrides `run`, which the driver calls: with engine = {engine_name}, its work would not run "
             "in a job. Call the method `work`; a task that is meant for the driver has luigi.Task as its base"
         )
-
-
-def check_options(task: Any) -> None:
-    """Raise `SubmissionError` if no engine reads a class's options."""
-    family = task.get_task_family()
-    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
-        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 
 
 def check_values(task: luigi.Task) -> None:

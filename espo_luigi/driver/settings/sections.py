@@ -91,10 +91,9 @@ class BatchSection(Settings):
     log_dir = Parameter(default="slurm_logs", description="folder of the jobs' logs")
 
     @classmethod
-    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def completed(cls, values: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
         profile = cls.profile_called(values["profile"])
-        given = cls.given()
         for name in given & AMOUNTS.keys():
             if values[name]:
                 parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], AMOUNTS[name])

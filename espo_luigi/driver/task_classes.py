@@ -125,21 +125,22 @@ def check_values(task: luigi.Task) -> None:
             is_same, told = bool(read == value) or repr(read) == repr(value), f"would be {read!r} in its job"
         except Exception as error:
             is_same, told = False, f"cannot be read back in its job ({type(error).__name__}: {error})"
+        if is_same:
+            continue
         where = f"{family}: the parameter {name}"
-        if not is_same and name not in as_text:
+        if name not in as_text:
             raise SubmissionError(
                 f"{where} is private, and its job would not get its value: set it in luigi.cfg, or give the parameter "
                 "visibility=ParameterVisibility.HIDDEN"
             )
-        if not is_same:
-            is_lost = value is None and isinstance(parameter, luigi.BoolParameter)
-            lost = " (Luigi made None of the value that was given)" if is_lost else ""
-            raise SubmissionError(
-                f"{where} is {value!r} ({type(value).__name__}) here{lost}, and {told}. Values travel as text: give a "
-                f"value that {type(parameter).__name__} reads back, or take another class (Parameter takes an empty "
-                "text; OptionalParameter, OptionalIntParameter and so on take None; PathParameter takes a path; "
-                "TimeDeltaParameter takes whole seconds)"
-            )
+        is_lost = value is None and isinstance(parameter, luigi.BoolParameter)
+        lost = " (Luigi made None of the value that was given)" if is_lost else ""
+        raise SubmissionError(
+            f"{where} is {value!r} ({type(value).__name__}) here{lost}, and {told}. Values travel as text: give a "
+            f"value that {type(parameter).__name__} reads back, or take another class (Parameter takes an empty text; "
+            "OptionalParameter, OptionalIntParameter and so on take None; PathParameter takes a path; "
+            "TimeDeltaParameter takes whole seconds)"
+        )
 
 
 def _configured(parameter: luigi.Parameter, family: str, name: str) -> Any:

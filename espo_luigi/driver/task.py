@@ -26,15 +26,7 @@ from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.task_classes import (
-    check_names,
-    check_options,
-    check_values,
-    check_work,
-    has_job,
-    hashable,
-    own_resources,
-)
+from espo_luigi.driver.task_classes import check_class, check_names, check_values, has_job, hashable, own_resources
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
@@ -172,8 +164,7 @@ class SlurmTask(KnownParameters, luigi.Task):
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
-        check_work(type(self), SlurmTask, settings().engine)
-        check_options(type(self))
+        check_class(type(self), SlurmTask, settings().engine)
         if is_job:
             check_values(self)
         self.allocation.check(self.get_task_family())

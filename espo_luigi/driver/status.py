@@ -17,12 +17,8 @@ RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 # The column that counts a job, by its state. A job that is missing or being cancelled stays where it was.
 COLUMNS: Mapping[JobState, str] = {
     JobState.READY: WAITING,
-    JobState.SUBMITTING: PENDING,
-    JobState.QUEUED: PENDING,
-    JobState.RUNNING: RUNNING,
-    JobState.ENDED: RUNNING,
-    JobState.SUCCEEDED: RUNNING,
-    JobState.FAILED: RUNNING,
+    **dict.fromkeys((JobState.SUBMITTING, JobState.QUEUED), PENDING),
+    **dict.fromkeys((JobState.RUNNING, JobState.ENDED, JobState.SUCCEEDED, JobState.FAILED), RUNNING),
 }
 LONGEST = 5
 SHOWN_FAILURES = 5

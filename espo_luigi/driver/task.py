@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -373,17 +373,14 @@ def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
 @functools.lru_cache(maxsize=64)
 def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
     """Return the sections among `names` of the project's `luigi.Config`s, and those of its tasks."""
-    kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
-    own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
-    configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}
-    return configs, own.keys() - configs
-
-
-def _registered_class(name: str) -> type:
-    try:
-        return Register.get_task_cls(name)
-    except TaskClassException:
-        return luigi.Task
+    configs: set[str] = set()
+    tasks: set[str] = set()
+    for name in names:
+        with suppress(TaskClassException):
+            kind = Register.get_task_cls(name)
+            if name not in SECTIONS and kind.__module__.partition(".")[0] != "luigi":
+                (configs if issubclass(kind, luigi.Config) else tasks).add(name)
+    return configs, tasks
 
 
 @functools.lru_cache(maxsize=256)

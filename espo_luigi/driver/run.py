@@ -45,7 +45,7 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
 
 
 def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots`, however deep, each task after its needs. With `check`, raises what checks do."""
+    """Return the graph below `roots`, however deep, each task after its needs; `check` raises as `SlurmTask.check`."""
     graph: Graph = {}
     needs: dict[str, list[Task]] = {}
     stack = list(roots)[::-1]
@@ -108,6 +108,8 @@ class Run:
         self._stopped: dict[str, str] = {}
         # The account of temporary stores, if there is a limit.
         self.scratch: Scratch | None = None
+        # Whether a root says that no task outside of its graph needs its outputs: only then outputs are deleted.
+        self.covers_everything = False
         # Set when the driver ends: from then on, tasks start no job.
         self.is_over = False
 
@@ -170,6 +172,7 @@ class Run:
         with self._lock:
             self._expect(graph, pending)
             self._roots[root.task_id] = root
+            self.covers_everything |= getattr(root, "covers_everything", False)
             self.graph |= graph
 
     def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
@@ -199,14 +202,6 @@ class Run:
         if tries <= INPUT_RETRIES:
             logger.warning("%s: trying again, %d of %d, after what it needs", named(task), tries, INPUT_RETRIES)
         return tries <= INPUT_RETRIES
-
-    @property
-    def covers_everything(self) -> bool:
-        """Whether a root says that no task outside of its graph needs its outputs: only then outputs are deleted.
-
-        Outputs that other runs may still need are hours of work.
-        """
-        return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
         """Return tasks whose outputs an earlier run may have left, and that no pending task needs.

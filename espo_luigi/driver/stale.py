@@ -15,9 +15,8 @@ from luigi.task import Task
 from espo_luigi.driver.run import Graph, pending_in
 from espo_luigi.driver.task import SlurmTask
 
-# How a run is told to make stale outputs again: by an option, or in luigi.cfg.
+# Has a run make stale outputs again.
 _OPTION = ("--espo-rerun", "stale")
-_SETTING = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
 # The number of keys in a line.
 _SHOWN = 5
 
@@ -63,7 +62,7 @@ def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) ->
         of_rule["keys"] += [key for key in keys if key not in of_rule["keys"]]
     if not rules:
         return {}
-    command = _SETTING
+    command = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
     if words is not None:
         made = {graph[task_id][0].task_family for task_id in again}
         # Without options that would exclude the tasks that are made again.

@@ -81,9 +81,8 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
             idle["done" if rule["done"] else "to come"][name] = rule["total"]
     folded = [f"{title}: {sum(of.values())} task(s) of {', '.join(of)}" for title, of in idle.items() if of]
     found = replace(found, rules=at_work, folded=folded)
-    while found.height > lines and (longest := max(found.lists, key=lambda title: len(found.lists[title]), default="")):
-        if len(found.lists[longest]) < 2:
-            break
+    while found.height > lines and any(len(shown) > 1 for shown in found.lists.values()):
+        longest = max(found.lists, key=lambda title: len(found.lists[title]))
         found = replace(found, lists={**found.lists, longest: found.lists[longest][:-1]})
     return found
 

@@ -44,9 +44,8 @@ def _made(name: str) -> Engine:
         return BatchEngine(SCHEDULERS[name], SECTIONS[name]().batch_settings(), _held)
     if name == "local":
         refuse_login_host()
-        made = LocalEngine(local_launcher(), _held)
-    else:
-        made = LocalEngine(Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {})), _held)
+    launcher = local_launcher() if name == "local" else Steps(JOB_COMMAND, SECTIONS["slurm"]().options_of({}, {}))
+    made = LocalEngine(launcher, _held)
     # A scheduler's engine takes the same lock: both must never run the same jobs.
     _held.hold(DriverLock(state_dir(), engine=name))
     return made
@@ -54,21 +53,16 @@ def _made(name: str) -> Engine:
 
 def local_launcher() -> Forks:
     """Return the launcher of jobs on this machine, which knows what they may use of it."""
-    chosen = settings()
-    given = chosen.local_memory
+    given = settings().local_memory
     memory = parsed("luigi.cfg, [espo]", "local_memory", given, parse_memory) if given else None
-    return Forks((*JOB_COMMAND, "--serve"), chosen.local_cpus or None, memory)
+    return Forks((*JOB_COMMAND, "--serve"), settings().local_cpus or None, memory)
 
 
 def hold_folders(folders: Iterable[Path]) -> None:
     """Reserve `folders` for this driver until `close_engines`; missing folders are made.
 
-    Raises
-    ------
-    SecondDriverError
-        If a folder is held by a driver that may be alive; then no folder is held.
-    SubmissionError
-        If a folder cannot be made or written.
+    Raise `SecondDriverError` if a driver that may be alive holds a folder: then none is held. Raise `SubmissionError`
+    if a folder cannot be made or written.
     """
     try:
         _held.hold(*(DriverLock(folder.absolute(), name=LOCK_NAME) for folder in set(folders)))

@@ -70,22 +70,19 @@ def show_progress_on_stderr() -> None:
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
     """Do what Luigi's command does; of a wrong key in luigi.cfg, print which, and end this process."""
-    # A program that calls luigi.run with its own arguments gets Luigi's exceptions.
-    of_command = not arguments and not keywords and cmdline_args in (None, sys.argv[1:])
-    if of_command:
-        factory = keywords["worker_scheduler_factory"] = WorkerSchedulerFactory()
-        factory.arguments = sys.argv[1:]
-    try:
+    if arguments or keywords or cmdline_args not in (None, sys.argv[1:]):
+        # A program that calls luigi.run with its own arguments gets Luigi's exceptions.
         return _luigis_run(cmdline_args, *arguments, **keywords)
+    factory = WorkerSchedulerFactory()
+    factory.arguments = sys.argv[1:]
+    try:
+        return _luigis_run(cmdline_args, worker_scheduler_factory=factory)
     except ProcessLimitError as error:
-        if not of_command:
-            raise
         show_progress_on_stderr()
         logger.error("%s. Jobs of a cluster go on; the same command takes them over", error)
         raise SystemExit(get_config().getint("retcode", "not_run")) from error
     except (ValueError, InterpolationError) as error:
-        why = wrong_setting(error) if of_command else ""
-        if not why:
+        if not (why := wrong_setting(error)):
             raise
         show_progress_on_stderr()
         logger.error("Nothing was started: %s", why)
@@ -102,10 +99,7 @@ def named_by(words: Sequence[str]) -> Iterator[Any]:
 def preview_of(words: Sequence[str]) -> str:
     """Return the preview of the task that the words of a ``luigi`` command name (``--module … Train --region …``).
 
-    Raises
-    ------
-    ParameterError
-        If there is no such task, or a parameter is missing or wrong; with Luigi's message.
+    Raise `ParameterError` with Luigi's message if there is no such task, or a parameter is missing or wrong.
     """
     try:
         with named_by(words) as task:

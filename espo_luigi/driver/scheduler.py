@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import heapq
 import http.client
-import ipaddress
 import json
 import logging
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -76,35 +74,29 @@ class ReadyTasks(SimpleTaskState):
 
     def first(self, worker_id: str) -> list[Entry]:
         """Return the task of the highest rank that `worker_id` can start, or nothing."""
-        self._take_up_again()
+        for group in [group for group in self._set_aside if self.scratch is None or self.scratch.admits(group)]:
+            for task_id in self._set_aside.pop(group):
+                self.look_at(task_id)
         while self._ready:
             task_id = self._ready[0][-1]
             task = self.get_task(task_id)
-            if task is not None and task.status == PENDING and worker_id in task.workers:
-                is_first = _rank(task) == self._ready[0] and all(map(self._is_done, task.deps))
-                if is_first and self.has_room(task_id):
-                    return [task]
-                heapq.heappop(self._ready)
-                if not is_first:
-                    self.look_at(task_id)
-                elif self.scratch is not None:
-                    group = self.scratch.group_of(task_id)
-                    if group not in self._set_aside:
-                        logger.info("%s waits for room on scratch ([espo] scratch_limit)", group)
-                    self._set_aside[group].append(task_id)
-            else:
-                heapq.heappop(self._ready)
+            is_ready = task is not None and task.status == PENDING and worker_id in task.workers
+            is_first = is_ready and _rank(task) == self._ready[0] and all(map(self._is_done, task.deps))
+            if is_first and self.has_room(task_id):
+                return [task]
+            heapq.heappop(self._ready)
+            if is_first and self.scratch is not None:
+                group = self.scratch.group_of(task_id)
+                if group not in self._set_aside:
+                    logger.info("%s waits for room on scratch ([espo] scratch_limit)", group)
+                self._set_aside[group].append(task_id)
+            elif is_ready:
+                self.look_at(task_id)
         return []
 
     def has_room(self, task_id: str) -> bool:
         """Return whether scratch space has room for a task's group."""
         return self.scratch is None or self.scratch.admits(self.scratch.group_of(task_id))
-
-    def _take_up_again(self) -> None:
-        """Queue the tasks of the groups that have room by now."""
-        for group in [group for group in self._set_aside if self.scratch is None or self.scratch.admits(group)]:
-            for task_id in self._set_aside.pop(group):
-                self.look_at(task_id)
 
     def get_active_tasks_by_status(self, *statuses: str) -> Iterable[Entry]:
         """Return the shown tasks in any of `statuses`."""
@@ -203,16 +195,6 @@ _NOTHING = json.dumps({"response": None})
 _PASSING = (502, 503, 504)  # a proxy's answers while luigid restarts
 
 
-def _ask_without_proxy_if_loopback(host: str) -> None:
-    """Have this process and its children reach a loopback host directly: a proxy would look on its own machine."""
-    is_loopback = host == "localhost"
-    with suppress(ValueError):  # a name
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    if is_loopback and not proxy_bypass(host):
-        known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        os.environ["no_proxy"] = ",".join(filter(None, [known, host]))
-
-
 class PatientScheduler(RemoteScheduler):
     """Waits, for as long as it takes, for a luigid that has answered before.
 
@@ -222,7 +204,10 @@ class PatientScheduler(RemoteScheduler):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._host = urlsplit(url).hostname or ""
-        _ask_without_proxy_if_loopback(self._host)
+        if self._host in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(self._host):
+            # A proxy would look for luigid on its own machine.
+            known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+            os.environ["no_proxy"] = ",".join(filter(None, [known, self._host]))
         self._reached = False
         self._in_vain = 0
         self._silent_since: float | None = None

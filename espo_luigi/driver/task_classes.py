@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Iterable
 from contextlib import suppress
-from numbers import Real
 from typing import Any
 
 import luigi
@@ -17,22 +16,13 @@ from espo_luigi.errors import SizingError, SubmissionError
 from espo_luigi.jobs.resources import parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS
 
-# The classes that a parameter may have that is a resource without a default.
-_KINDS_OF_RESOURCES = (luigi.Parameter, luigi.IntParameter, luigi.NumericalParameter, luigi.ChoiceParameter)
-
 
 def check_names(task: type[luigi.Task], base: type[luigi.Task]) -> None:
-    """Check that no parameter of a class has the name of an attribute that Luigi or `base`, SlurmTask, needs.
-
-    Raises
-    ------
-    SubmissionError
-        If a parameter has such a name.
-    """
+    """Raise `SubmissionError` if a parameter has the name of an attribute that Luigi or `base`, SlurmTask, needs."""
     ours = [vars(heir).items() for heir in task.__mro__[1:] if heir.__module__.partition(".")[0] == "espo_luigi"]
     needed = {name for items in ours for name, value in items if not isinstance(value, luigi.Parameter)}
-    for name in sorted((needed | set(_luigis_names())) - _settings_of_luigi()):
-        if isinstance(getattr(task, name, None), luigi.Parameter):
+    for name in sorted(needed | _luigis_names()):
+        if isinstance(getattr(task, name, None), luigi.Parameter) and not _may_be_set(name):
             raise SubmissionError(
                 f"{task.__module__}.{task.__name__}: the parameter {name} has the name of an attribute that every "
                 f"{base.__name__} has; give it another name"
@@ -42,10 +32,7 @@ def check_names(task: type[luigi.Task], base: type[luigi.Task]) -> None:
 def own_resources(task: type[luigi.Task], base: type[luigi.Task], names: Iterable[str]) -> dict[str, Any]:
     """Return the defaults of those resources in `names` that a class has as parameters and no other heir of `base` has.
 
-    Raises
-    ------
-    SubmissionError
-        If what has the name of a resource is no parameter, or is a parameter that means something else.
+    Raise `SubmissionError` if what has the name of a resource is no parameter, or means something else.
     """
     defaults = {}
     for name in names:
@@ -59,16 +46,13 @@ def own_resources(task: type[luigi.Task], base: type[luigi.Task], names: Iterabl
                 f"{where}: {name}, a resource of every {base.__name__}'s job, is {parameter!r}; expected a parameter: "
                 f"write resources_default = Resources({name}={value})"
             )
-        default = parameter._default
-        has_none = default is _no_value and owner is task and type(parameter) in _KINDS_OF_RESOURCES
-        if not (has_none or _is_amount(name, default)):
+        if not _is_amount(name, default := parameter._default):
             raise SubmissionError(
                 f"{where}: the parameter {name} ({type(parameter).__name__} of {owner.__name__}) has the name of a "
                 f"resource of every {base.__name__}'s job, but no such resource as its default; give it another name"
             )
-        if not has_none:
-            # A number is in Slurm's units, as a text is.
-            defaults[name] = str(default) if name in ("memory", "time") else default
+        # A number is in Slurm's units, as a text is.
+        defaults[name] = str(default) if name in ("memory", "time") else default
     return defaults
 
 
@@ -83,16 +67,14 @@ def _is_amount(name: str, default: Any) -> bool:
 
 
 @functools.cache
-def _luigis_names() -> tuple[str, ...]:
-    """Return the names of a task's attributes in Luigi."""
-    return tuple(dir(luigi.Task()))
+def _luigis_names() -> frozenset[str]:
+    return frozenset(dir(luigi.Task()))
 
 
-@functools.cache
-def _settings_of_luigi() -> set[str]:
-    """Return the names of those attributes that a class may set: `priority`, `retry_count` and so on."""
-    names = {name for name in _luigis_names() if not callable(getattr(luigi.Task, name, callable))}
-    return {name for name in names if not name.startswith(("_", "task_", "param_"))}
+def _may_be_set(name: str) -> bool:
+    """Return True for those attributes of Luigi's that a class may set: `priority`, `retry_count` and so on."""
+    is_value = name in _luigis_names() and not callable(getattr(luigi.Task, name, callable))
+    return is_value and not name.startswith(("_", "task_", "param_"))
 
 
 def has_job(task: Any, base: type[luigi.Task]) -> bool:
@@ -114,13 +96,7 @@ def no_steps(family: str) -> str:
 
 @functools.cache
 def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
-    """Check that a job can run what a class defines as its work.
-
-    Raises
-    ------
-    SubmissionError
-        If `work` is a generator or a coroutine, or if there is only a `run` and the engine is not the local one.
-    """
+    """Raise `SubmissionError` if `work` has steps, or if there is only a `run` and the engine is not the local one."""
     family, work = task.get_task_family(), getattr(task, "work", base.work)
     if inspect.isgeneratorfunction(work) or inspect.iscoroutinefunction(work) or inspect.isasyncgenfunction(work):
         raise SubmissionError(no_steps(family))
@@ -132,20 +108,14 @@ def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
 
 
 def check_options(task: Any) -> None:
-    """Check that each of a class's options is read by an engine; raises `SubmissionError`."""
+    """Raise `SubmissionError` if no engine reads a class's options."""
     family = task.get_task_family()
     if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
         raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 
 
 def check_values(task: luigi.Task) -> None:
-    """Check that a task's job, which gets parameters as text, has the same values.
-
-    Raises
-    ------
-    SubmissionError
-        If a value is changed on its way through text, or does not travel because its parameter is private.
-    """
+    """Raise `SubmissionError` if a value changes on its way to the job as text, or is private and does not travel."""
     as_text, family = task.to_str_params(), task.get_task_family()
     for name, parameter in task.get_params():
         if name in ("memory", "time"):
@@ -153,7 +123,8 @@ def check_values(task: luigi.Task) -> None:
         value = getattr(task, name)
         try:
             read = _read(parameter, as_text[name]) if name in as_text else _configured(parameter, family, name)
-            is_same, told = _is_same(parameter, value, read), f"would be {read!r} in its job"
+            # NaN is not equal to itself.
+            is_same, told = bool(read == value) or repr(read) == repr(value), f"would be {read!r} in its job"
         except Exception as error:
             is_same, told = False, f"cannot be read back in its job ({type(error).__name__}: {error})"
         where = f"{family}: the parameter {name}"
@@ -178,14 +149,6 @@ def _configured(parameter: luigi.Parameter, family: str, name: str) -> Any:
     found = [value for value, _ in parameter._value_iterator(family, name)]
     of_job = found[1:] if CmdlineParser.get_instance() else found
     return hashable(parameter.normalize(next(value for value in of_job if value is not _no_value)))
-
-
-def _is_same(parameter: luigi.Parameter, value: Any, read: Any) -> bool:
-    if type(value).__eq__ is object.__eq__:
-        return type(read) is type(value) and parameter.serialize(read) == parameter.serialize(value)
-    if isinstance(value, Real) and type(read) is not type(value):
-        return read == value and float(read) == float(value)  # NumPy rounds 0.1 before it compares it with float32(0.1)
-    return bool(read == value) or repr(read) == repr(value)  # NaN is not equal to itself
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import textwrap
 import threading
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistent
 logger = logging.getLogger(__name__)
 
 _STACK_BYTES = 512 * 1024
-_PAGE_COLUMNS = 70
 _trouble = Minutely()
 
 
@@ -82,9 +80,9 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self.run()
         _, status, reason, missing, _ = results[0]
         try:
-            if self._timed_out:
-                pass  # has failed already
-            elif (missing or self._lost_input) and self._run_of.use_a_try(self.task):
+            if self._timed_out:  # has failed already
+                return
+            if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
                 results.append(self._put_back())
             elif self._stopped:
                 self._run_of.stopped(self.task, self._stopped)
@@ -93,7 +91,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
                 self._run_of.ended(self.task, failure if status == FAILED else None, time.monotonic() - started)
         finally:
             # Luigi waits for this whatever else goes wrong.
-            queue.put(_readable(results[0]))
+            queue.put(results[0])
 
     def _put_back(self) -> tuple[Any, ...]:
         """Return what luigi takes for new requirements: it checks them again, and makes those that are missing."""
@@ -121,16 +119,6 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
             logger.error("%s", ex)
             self.task.trigger_event(luigi.Event.FAILURE, self.task, ex)
         return str(ex)
-
-
-def _readable(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return how a task ended, with an error's first line wrapped for luigid's page."""
-    task_id, status, reason, *others = result
-    if status == FAILED and reason:
-        first, *rest = str(reason).splitlines()
-        told = textwrap.wrap(first, _PAGE_COLUMNS, break_long_words=False, break_on_hyphens=False)
-        reason = "\n".join([*told, *rest])
-    return task_id, status, reason, *others
 
 
 class StatusReporter(luigi.worker.TaskStatusReporter):

@@ -8,8 +8,8 @@ import logging
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,13 +100,14 @@ class EspoWorker(luigi.worker.Worker):
             self.add_succeeded = False
             return False
         known = len(self._add_task_history)
-        if self._is_running:  # needs that were missing when a task began, or that it asked for late
-            with self._announcing_what_is_known():
-                succeeded = super().add(task)
-            self._run_of_tasks.add_again(graph, self._announced_pending(known))
+        # A running task may lack needs, or ask for more.
+        succeeded = self._announce(task) if self._is_running else super().add(task, multiprocess, processes)
+        announced = self._add_task_history[known:]
+        pending = {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
+        if self._is_running:
+            self._run_of_tasks.add_again(graph, pending)
         else:
-            succeeded = super().add(task, multiprocess, processes)
-            self._run_of_tasks.add(task, graph, self._announced_pending(known))
+            self._run_of_tasks.add(task, graph, pending)
         return bool(succeeded)
 
     def _checked(self, task: Task) -> Graph:
@@ -122,7 +123,7 @@ class EspoWorker(luigi.worker.Worker):
         return graph
 
     def _refuse_half(self, graph: Graph) -> None:
-        """Raise SubmissionError where Luigi would leave out tasks, and what needs them, with a warning for each."""
+        # Luigi would leave out tasks, and what needs them, with a warning for each.
         limit, n = self._config.task_limit, len(self._scheduled_tasks.keys() | graph.keys())
         if limit is not None and n > limit:
             raise SubmissionError(
@@ -143,21 +144,16 @@ class EspoWorker(luigi.worker.Worker):
         self._scheduler.start_within(self._run_of_tasks.scratch)
 
     def _add(self, task: Task, complete: Any) -> Any:
-        # In place of True or False, Luigi hands over the text of an error.
-        if not isinstance(complete, bool):
+        if not isinstance(complete, bool):  # the text of an error
             with suppress(Exception):
                 complete = is_complete(task)
         return super()._add(task, complete)
 
-    def _announced_pending(self, known: int) -> dict[str, bool]:
-        announced = self._add_task_history[known:]
-        return {one.task_id: bool(runnable) for one, status, runnable in announced if status == PENDING}
-
-    @contextmanager
-    def _announcing_what_is_known(self) -> Iterator[None]:
+    def _announce(self, task: Task) -> bool:
+        """Tell the scheduler a task and its needs during the run, with what is known of them."""
         self._announcing_again = True
         try:
-            yield
+            return bool(super().add(task))
         finally:
             self._announcing_again = False
 
@@ -233,9 +229,8 @@ class EspoWorker(luigi.worker.Worker):
         self._batch_families_sent.clear()
         self._scheduler.add_worker(self._id, self._worker_info)
         try:
-            with self._announcing_what_is_known():
-                for root in self._run_of_tasks.roots:
-                    super().add(root)
+            for root in self._run_of_tasks.roots:
+                self._announce(root)
         finally:
             del self._add_task_history[known:]
 
@@ -281,11 +276,10 @@ class EspoWorker(luigi.worker.Worker):
         board().note_stale(Path(settings().workdir).absolute(), told)
 
     def _say_how_many_at_once(self) -> None:
-        section = SECTIONS.get(settings().engine)
-        if section is not None and section().max_jobs > self.worker_processes:
-            below = f"[core] workers = {self.worker_processes} is below [{section.__name__}] max_jobs"
-            most = f"no more than {self.worker_processes} job(s) are submitted at once"
-            logger.info("%s = %d: %s", below, section().max_jobs, most)
+        section, most = SECTIONS.get(settings().engine), self.worker_processes
+        if section is not None and section().max_jobs > most:
+            below = f"[core] workers = {most} is below [{section.__name__}] max_jobs = {section().max_jobs}"
+            logger.info("%s: no more than %d job(s) are submitted at once", below, most)
 
     def _delete_left_over(self) -> None:
         if not self._run_of_tasks.covers_everything:
@@ -312,28 +306,25 @@ class EspoWorker(luigi.worker.Worker):
         """Stop what still runs (or leave it, after `Detach`), and end the engines, whatever signals come meanwhile."""
         self._signals.only_note()
         try:
-            return self._end(kind, error, traceback)
+            self._run_of_tasks.is_over = True
+            # Where no process can be started, no job can be cancelled.
+            detaching = isinstance(error, Detach | ProcessLimitError)
+            if detaching:
+                self._running_tasks.clear()
+            elif any(one.is_alive() for one in self._running_tasks.values()):
+                stop_engines()
+            super().__exit__(kind, error, traceback)
+            close_engines(detach=detaching)
+            if error is None and not self._refused:
+                self._tell_what_is_stale()
+            tell_the_end()
+            if isinstance(error, KeyboardInterrupt):
+                signum = signal.Signals(error.args[0]) if isinstance(error, Terminated) else signal.SIGINT
+                logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
+                if CmdlineParser.get_instance() is not None:  # Luigi's command runs it
+                    end_quietly(error)
         finally:
             self._signals.restore()
-
-    def _end(self, kind: Any, error: Any, traceback: Any) -> Literal[False]:
-        self._run_of_tasks.is_over = True
-        # Where no process can be started, no job can be cancelled.
-        detaching = isinstance(error, Detach | ProcessLimitError)
-        if detaching:
-            self._running_tasks.clear()
-        elif any(one.is_alive() for one in self._running_tasks.values()):
-            stop_engines()
-        super().__exit__(kind, error, traceback)
-        close_engines(detach=detaching)
-        if error is None and not self._refused:
-            self._tell_what_is_stale()
-        tell_the_end()
-        if isinstance(error, KeyboardInterrupt):
-            signum = signal.Signals(error.args[0]) if isinstance(error, Terminated) else signal.SIGINT
-            logger.info("Stopped (%s): what is complete stays; the same command goes on from there", signum.name)
-            if CmdlineParser.get_instance() is not None:  # Luigi's command runs it
-                end_quietly(error)
         return False
 
     def _generate_worker_id(self, worker_info: Any) -> str:

@@ -44,8 +44,9 @@ class BatchEngine:
         self._settings = settings
         self._manager = JobManager(Commands(scheduler, settings), locks)
         self._manager.start()
-        self._guard = threading.Lock()
-        self._stopped = False
+        # The first to stop takes it, and says so. Nobody may wait for it: the thread that is waited for may itself find
+        # out that this driver has to stop.
+        self._first_stop = threading.Lock()
         self._ending = threading.Event()
         self._trouble = Minutely()
 
@@ -85,20 +86,25 @@ class BatchEngine:
         raise _ERRORS.get(outcome.cause, JobError)(outcome)
 
     def _write(self, order: JobOrder) -> None:
-        if self._is_out(order) and (theirs := read_json(order.files.order)) is not None:
-            _warn_of_another_configuration(order, str(theirs.get("configuration", "")))
-        else:
+        store = self._manager.store
+        record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
+        # The job of an earlier driver has read, or will read, the order that is there.
+        theirs = read_json(order.files.order) if record is not None and record.is_out else None
+        if theirs is None:
             order.write()
+        elif (configuration := str(theirs.get("configuration", ""))) != order.configuration:
+            logger.warning(
+                "%s: its job is out already, ordered under another configuration (%s, now %s). If it has begun, "
+                "it goes on, and what it makes is used like what is there already; if not, it will do nothing, and is "
+                "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
+                order.label,
+                configuration or "none",
+                order.configuration or "none",
+            )
 
     def _pause(self, seconds: float) -> None:
         if self._ending.wait(seconds):
             raise StoppedError("not submitted, the run is stopping")
-
-    def _is_out(self, order: JobOrder) -> bool:
-        """Whether an earlier driver has submitted this: its job has read, or will read, the order that is there."""
-        store = self._manager.store
-        record = store.load(task_name(self._settings.run, order.family, order.wildcards, store.salt))
-        return record is not None and record.is_out
 
     def cancel(self, order_id: str) -> None:
         """Cancel the job of that order, which fails; the others go on."""
@@ -107,22 +113,16 @@ class BatchEngine:
     def stop(self) -> None:
         """Cancel all jobs of this run."""
         self._ending.set()
-        if self._is_first_to_stop():
+        if self._first_stop.acquire(blocking=False):
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
 
     def detach(self) -> None:
         """Leave the jobs to the next driver."""
         self._ending.set()
-        first = self._is_first_to_stop()
+        first = self._first_stop.acquire(blocking=False)
         self._manager.detach()
         if first:
             logger.warning("Detached: the jobs go on; the next run on %s takes them over", self._settings.workdir)
-
-    def _is_first_to_stop(self) -> bool:
-        # Nobody may wait here: the thread that is waited for may itself find out that this driver has to stop.
-        with self._guard:
-            first, self._stopped = not self._stopped, True
-        return first
 
     def close(self) -> None:
         """End the watching; nothing is cancelled."""
@@ -170,23 +170,19 @@ def preview(order: JobOrder, scheduler: Scheduler, settings: BatchSettings) -> s
     submitter = Submitter(Commands(scheduler, settings), RecordStore(settings.state_dir))
     name, most = task_name(settings.run, order.family, order.wildcards), bundling_of(order, settings).most
     refused = "".join(f"# Would be refused: {one}\n" for one in _refusals(order, settings))
-    layout = _layout(order, submitter.first_record(name, order, None).name)
-    return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
-
-
-def _layout(order: JobOrder, name: str) -> str:
-    """Return sentences about the Dask cluster that the job called `name` will start."""
     resources, workers = order.resources, WorkerJobs.of(order)
-    if workers:
-        # Importing Dask takes half a second.
-        from espo_luigi.jobs.dask.jobqueue import job_script
-
-        return f"# Dask's workers: {workers.said} as follows\n\n{job_script(workers, name)}"
-    return (
+    layout = (
         f"# Dask in the job: {resources.n_workers} worker(s) x {resources.threads_per_worker} thread(s), "
         f"{resources.worker_memory_bytes / GIB:.1f} GiB each of {resources.memory_bytes / GIB:.1f} GiB"
         f"{', on each of its nodes' if order.cluster == 'allocation' else ''}\n"
     )
+    if workers:
+        # Importing Dask takes half a second.
+        from espo_luigi.jobs.dask.jobqueue import job_script
+
+        script = job_script(workers, submitter.first_record(name, order, None).name)
+        layout = f"# Dask's workers: {workers.said} as follows\n\n{script}"
+    return submitter.preview(name, order, most if most > 1 else 0) + layout + refused
 
 
 def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -> str:
@@ -201,15 +197,3 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"
-
-
-def _warn_of_another_configuration(order: JobOrder, theirs: str) -> None:
-    if theirs != order.configuration:
-        logger.warning(
-            "%s: its job is out already, ordered under another configuration (%s, now %s). If it has begun, "
-            "it goes on, and what it makes is used like what is there already; if not, it will do nothing, and is "
-            "submitted anew. `espo cancel`, and the same command again, has it made under the new one",
-            order.label,
-            theirs or "none",
-            order.configuration or "none",
-        )

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +36,21 @@ _LOOK_SECONDS = 0.2
 
 
 class Child:
-    """A job, as its driver sees it."""
+    """A job that was started, or `refused` for that reason, as its driver sees it."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.began: str | None = None
-        self.refused = ""  # why it was not started
-        self._stopped = False
+        self.refused = ""
+        self.is_stopped = False
         self.ended = threading.Event()
 
     def stop(self) -> None:
         """Send SIGTERM to the job, or as soon as it has started."""
-        self._stopped = True
+        self.is_stopped = True
         if self.pid and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
-
-    def started(self, pid: int) -> None:
-        """Record that the job runs, and stop it if that was asked before."""
-        self.pid, self.began = pid, process_start(pid)
-        if self._stopped:
-            self.stop()
 
     def refuse(self, why: str) -> None:
         """Record that the job does not start."""
@@ -131,9 +126,11 @@ class ForkServer:
         child = self._starting.pop(0)
         if "refused" in answer:
             child.refuse(answer["refused"])
-        else:
-            child.started(answer["started"])
-            self._running[child.pid] = child
+            return
+        child.pid, child.began = answer["started"], process_start(answer["started"])
+        self._running[child.pid] = child
+        if child.is_stopped:
+            child.stop()
 
 
 def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: None) -> None:
@@ -152,25 +149,25 @@ def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: No
             ready, _, _ = select.select([channel.fileno(), wake_up], [], [])
             if wake_up in ready:
                 os.read(wake_up, 4096)
-                _reap(channel)
+                with suppress(ChildProcessError):
+                    while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                        _send(channel, {"ended": pid})
             if channel.fileno() in ready:
                 data = channel.recv(65536)
                 if not data:
                     return
                 *lines, buffer = (buffer + data).split(b"\n")
-                for line in lines:
-                    _send(channel, _fork(json.loads(line), run, channel))
+                for job in map(json.loads, lines):
+                    try:
+                        pid = forked(Path(job["log"]), os.O_TRUNC, partial(_work, channel, run, Path(job["order"])))
+                        _send(channel, {"started": pid})
+                    except ProcessLimitError as error:
+                        _send(channel, {"refused": str(error)})
 
 
-def _fork(job: dict[str, str], run: Callable[[Path], int], channel: socket.socket) -> dict[str, Any]:
-    def work() -> int:
-        channel.close()
-        return run(Path(job["order"]))
-
-    try:
-        return {"started": forked(Path(job["log"]), os.O_TRUNC, work)}
-    except ProcessLimitError as error:
-        return {"refused": str(error)}
+def _work(channel: socket.socket, run: Callable[[Path], int], order: Path) -> int:
+    channel.close()
+    return run(order)
 
 
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
@@ -202,12 +199,6 @@ def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
         return run()
 
     end_with(child)
-
-
-def _reap(channel: socket.socket) -> None:
-    with suppress(ChildProcessError):
-        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-            _send(channel, {"ended": pid})
 
 
 def _send(channel: socket.socket, value: dict[str, Any]) -> None:

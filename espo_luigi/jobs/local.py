@@ -13,11 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from espo_luigi.errors import Failure, JobError, JobInputError, StoppedError
 from espo_luigi.files import read_json, read_object
-from espo_luigi.jobs.forkserver import ForkServer
+from espo_luigi.jobs.forkserver import Child, ForkServer
 from espo_luigi.jobs.lock import HeldLocks
 from espo_luigi.jobs.order import (
     JobOrder,
@@ -36,19 +35,8 @@ from espo_luigi.machine import machine_cpus, machine_memory
 
 logger = logging.getLogger(__name__)
 
-
 # The likely reason when a job of this machine leaves no result.
 KILLED = "killed, or out of memory"
-
-
-class Child(Protocol):
-    """A job that was started, or `refused` for that reason."""
-
-    ended: threading.Event
-    refused: str
-
-    def stop(self) -> None:
-        """Make the job end, soon and in order."""
 
 
 @dataclass(frozen=True)
@@ -200,17 +188,21 @@ class LocalEngine:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
             self._prepare(order)
             order.on_progress(Progress("running", state=JobState.RUNNING))
-            self._wait(order, self._start(order, node))
+            self._carry_out(order, node)
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)
 
     def _ended(self, order: JobOrder) -> float:
-        result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS)
-        word = result and result.get("outcome")
-        if result is not None and word == ResultWord.SUCCESS:
+        result = persistently(lambda: read_object(order.files.result), DRIVERS_PATIENCE_SECONDS) or {}
+        word = result.get("outcome")
+        if word == ResultWord.SUCCESS:
             order.on_progress(done(result))
             return seconds_of(result)
-        failure = self._failure(order, result)
+        why, tail = str(result.get("exception")), str(result.get("traceback") or "")
+        if not result:
+            tail = end_of_log(order.files.log)
+            why = f"the job ended without a result: {self._launcher.why_killed(order, tail)}"
+        failure = Failure(order.label, why, log_path=order.files.log, tail=tail)
         if word == ResultWord.INPUT:
             raise JobInputError(failure)
         if self._stopping:
@@ -222,14 +214,6 @@ class LocalEngine:
         if self._over:
             raise JobError(Failure(order.label, f"stopped: {self._over}", log_path=order.files.log))
         raise JobError(failure)
-
-    def _failure(self, order: JobOrder, result: dict[str, Any] | None) -> Failure:
-        if result is None:
-            tail = end_of_log(order.files.log)
-            why = f"the job ended without a result: {self._launcher.why_killed(order, tail)}"
-        else:
-            why, tail = str(result.get("exception")), str(result.get("traceback") or "")
-        return Failure(order.label, why, log_path=order.files.log, tail=tail)
 
     def cancel(self, order_id: str) -> None:
         """Stop the job of that order, or do not start it; the others go on."""
@@ -267,24 +251,20 @@ class LocalEngine:
             persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
         except OSError as error:
             self._waited_in_vain = True
-            why = f"not started, as its files cannot be written: {error}"
-            failure = Failure(order.label, why, remedy="see to that disk (space, quota), and run again")
-            raise JobError(failure) from error
+            why, remedy = f"not started, as its files cannot be written: {error}", "see to that disk (space, quota)"
+            raise JobError(Failure(order.label, why, remedy=f"{remedy}, and run again")) from error
         self._waited_in_vain = False
 
-    def _start(self, order: JobOrder, node: str) -> Child:
+    def _carry_out(self, order: JobOrder, node: str) -> None:
+        """Start the job, and wait until it has ended."""
         with self._lock:
             child = self._children[order.id] = self._launcher.start(order, node)
             if order.id in self._cancelled:
                 child.stop()
-        return child
-
-    def _wait(self, order: JobOrder, child: Child) -> None:
         began = time.monotonic()
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
             if heartbeat := read_json(order.files.heartbeat):
-                where = f"running on {heartbeat.get('node')}"
-                order.on_progress(at_work(where, heartbeat))
+                order.on_progress(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]
         if child.refused:
             raise JobError(Failure(order.label, f"not started: {child.refused}"))

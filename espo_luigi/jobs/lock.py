@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from espo_luigi.errors import EspoError
 from espo_luigi.files import (
@@ -57,8 +57,7 @@ class DriverLock:
         engine: str = "",
     ) -> None:
         self.path = folder / name
-        hidden = f".{name.removeprefix('.')}"
-        self._guard = folder / f"{hidden}.guard"
+        self._guard = folder / f".{name.removeprefix('.')}.guard"
         self._stale_after = stale_after_seconds
         self._said = {"version": this_version()} | ({"engine": engine} if engine else {})
         self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
@@ -67,13 +66,13 @@ class DriverLock:
         """Take the lock. Raises SecondDriverError when a driver that may be alive holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(self._guard):
-            holder = _known(read_json(self.path))
-            if holder is not None and not self._is_mine(holder) and self._may_live(holder):
+            if (holder := self.holder()) is not None and not self._is_mine(holder):
                 there = f"in {holder['started_in']}" if holder.get("started_in") else "there"
+                theirs, ours = holder.get("version", this_version()), this_version()
+                version = "" if theirs == ours else f" (espo_luigi {theirs}; this is {ours})"
                 raise SecondDriverError(
                     f"a driver already works in {self.path.parent}: process {holder['pid']} on {holder['host']}"
-                    f"{_other_version(holder)}, heard of {self._age():.0f} s ago; "
-                    f"stop that one, or use `espo detach` {there}, or "
+                    f"{version}, heard of {self._age():.0f} s ago; stop that one, or use `espo detach` {there}, or "
                     f"remove {self.path} if you know that it is dead"
                 )
             self._write()
@@ -84,7 +83,7 @@ class DriverLock:
         Raises OSError when the lock can be neither read nor written, so that its holder is unknown.
         """
         with _alone(self._guard):
-            holder = _known(read_object(self.path))
+            holder = read_object(self.path)
             if holder is not None and not self._is_mine(holder):
                 return False
             self._write()
@@ -95,28 +94,30 @@ class DriverLock:
         if not self.path.parent.is_dir():
             return
         with _alone(self._guard):
-            holder = _known(read_json(self.path))
-            if holder is not None and self._is_mine(holder):
+            if self._is_mine(read_json(self.path) or {}):
                 self.path.unlink(missing_ok=True)
             self._guard.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
-        """Return host and pid of the driver that holds the lock and may be alive, or None."""
-        holder = _known(read_json(self.path))
-        return holder if holder is not None and self._may_live(holder) else None
+        """Return what the lock says of a driver that may be alive, or None; a damaged lock has host and pid, too."""
+        holder = read_json(self.path)
+        if holder is None:
+            return None
+        number = holder.get("pid")
+        holder |= {"host": str(holder.get("host", "an unknown host")), "pid": number if type(number) is int else 0}
+        if holder["host"] == self._mine["host"]:
+            return holder if lives(holder["pid"], holder.get("started")) else None
+        return holder if self._age() < self._stale_after else None
 
     def _write(self) -> None:
         # Version, engine and folder are for people only. Colleagues who share the folder must be able to read them.
-        said = {**self._mine, **self._said, "started_in": _working_folder()}
+        said = {**self._mine, **self._said}
+        with contextlib.suppress(FileNotFoundError):
+            said["started_in"] = os.getcwd()
         write_atomically(self.path, json.dumps(said), public=True)
 
     def _is_mine(self, holder: dict[str, Any]) -> bool:
         return all(holder.get(key) == value for key, value in self._mine.items())
-
-    def _may_live(self, holder: dict[str, Any]) -> bool:
-        if holder.get("host") == self._mine["host"]:
-            return lives(holder["pid"], holder.get("started"))
-        return self._age() < self._stale_after
 
     def _age(self) -> float:
         # Both times are the file server's, so that differing clocks of two login nodes do not matter.
@@ -124,14 +125,6 @@ class DriverLock:
             return server_time(self.path) - self.path.stat().st_mtime
         except FileNotFoundError:
             return 0.0
-
-
-def _known(holder: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the entries of a lock, with host and pid filled in where a damaged lock lacks them."""
-    if holder is None:
-        return None
-    number = holder.get("pid")
-    return {**holder, "host": str(holder.get("host", "an unknown host")), "pid": number if type(number) is int else 0}
 
 
 class HeldLocks:
@@ -213,18 +206,6 @@ class HeldLocks:
             raise errors[0]
 
 
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""
-
-
-def _other_version(holder: dict[str, Any]) -> str:
-    theirs = holder.get("version", this_version())
-    return "" if theirs == this_version() else f" (espo_luigi {theirs}; this is {this_version()})"
-
-
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Keep two drivers apart that look at a lock in the same instant.
@@ -237,8 +218,8 @@ def _alone(path: Path) -> Iterator[None]:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Its last holder may have removed it, and a third driver may hold a new file of that name.
-                again = not _is_still(path, file)
-            except (BlockingIOError, PermissionError):
+                again = not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+            except (BlockingIOError, PermissionError, FileNotFoundError):
                 again = True
             except OSError:
                 again = False
@@ -246,10 +227,3 @@ def _alone(path: Path) -> Iterator[None]:
                 yield
                 return
         time.sleep(_LOOK_SECONDS)
-
-
-def _is_still(path: Path, file: IO[str]) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

@@ -129,22 +129,19 @@ class Resources:
         for name in ("n_workers", "cpus_per_task"):
             if getattr(self, name) < 1:
                 raise SizingError(f"{rule}: {name} = {getattr(self, name)}; expected at least 1")
-        if self.cpus_per_task % self.n_workers:
-            raise SizingError(self._uneven(rule))
+        if rest := self.cpus_per_task % self.n_workers:
+            down = self.cpus_per_task - rest
+            choices = sorted({max(down, self.n_workers), down + self.n_workers})
+            raise SizingError(
+                f"{rule}: cpus_per_task = {self.cpus_per_task} cannot be shared equally by n_workers = "
+                f"{self.n_workers}; the nearest cpus_per_task that can: {' or '.join(map(str, choices))}"
+            )
         if self.worker_memory_bytes < LEAST_WORKER_BYTES:
             left = f"leaves {self.worker_memory_bytes / MIB:.0f} MiB for each of {self.n_workers} Dask workers"
             raise SizingError(
                 f"{rule}: memory = {said_memory(self.memory_bytes)} {left}; a worker needs 256 MiB at least: raise "
                 "memory or lower n_workers"
             )
-
-    def _uneven(self, rule: str) -> str:
-        down = self.cpus_per_task - self.cpus_per_task % self.n_workers
-        choices = sorted({max(down, self.n_workers), down + self.n_workers})
-        return (
-            f"{rule}: cpus_per_task = {self.cpus_per_task} cannot be shared equally by n_workers = {self.n_workers}; "
-            f"the nearest cpus_per_task that can: {' or '.join(map(str, choices))}"
-        )
 
     def completed(self, memory: str = "", time: str = "") -> Resources:
         """Return the same request in bytes and minutes; empty memory and time become the site's, else the defaults.

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from espo_luigi.errors import Failure, JobError, SubmissionError
 from espo_luigi.files import open_own
-from espo_luigi.jobs.local import Child, Launcher, Room
+from espo_luigi.jobs.forkserver import Child
+from espo_luigi.jobs.local import Launcher, Room
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import MIB, JobOptions, headroom, render_memory, said_memory
 from espo_luigi.jobs.retry import start
@@ -26,13 +27,12 @@ logger = logging.getLogger(__name__)
 _LONGEST_END_SECONDS = 15.0
 
 
-class Step:
+class Step(Child):
     """A running `srun`; a thread waits for its end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
         self.process = process
-        self.ended = threading.Event()
-        self.refused = ""
         start(threading.Thread(target=self._wait, daemon=True))
 
     def stop(self) -> None:

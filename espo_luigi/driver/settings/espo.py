@@ -198,8 +198,6 @@ def state_dir() -> Path:
     return Path(settings().workdir).absolute() / STATE_FOLDER
 
 
-# What luigi.cfg holds.
-
 # What a parameter of this kind reads, in words.
 _EXPECTED: Mapping[type, str] = {
     IntParameter: "a whole number, such as 4",
@@ -239,13 +237,12 @@ def _problems() -> Iterator[str]:
 
 def _problem(section: str, key: str, kind: type[luigi.Task]) -> str:
     allowed, name = dict(kind.get_params()), key.replace("-", "_")
-    if name not in allowed and name not in getattr(kind, "ignore_unconsumed", ()):
-        # The keys of a project's subclass of `espo` are unknown until its module is imported.
-        if kind is not espo or nearest(name, allowed, cutoff=ALIKE):
-            return f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
-        return wrong_value(section, key)
+    is_known = name in allowed or name in getattr(kind, "ignore_unconsumed", ())
+    # The keys of a project's subclass of `espo` are unknown until its module is imported.
+    if not is_known and (kind is not espo or nearest(name, allowed, cutoff=ALIKE)):
+        return f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
     # An empty value is Luigi's to tell.
-    return wrong_value(section, key, allowed[name] if get_config().get(section, key, raw=True) else None)
+    return wrong_value(section, key, allowed.get(name) if get_config().get(section, key, raw=True) else None)
 
 
 def wrong_value(section: str, key: str, parameter: Parameter[Any] | None = None) -> str:
@@ -270,21 +267,15 @@ def wrong_value(section: str, key: str, parameter: Parameter[Any] | None = None)
 
 
 def _our_classes() -> dict[str, type[luigi.Task]]:
-    """Return this package's sections and the rules, by name, without the base classes of this package."""
+    """Return this package's sections and the rules, by name."""
     classes = {}
     for name in Register.task_names():
         # Several classes of a project may have a name.
         with suppress(TaskClassException):
             kind = Register.get_task_cls(name)
-            heirs = (heir for heir in kind.__subclasses__() if _is_packaged(heir))
-            is_base = _is_packaged(kind) and any(heir.__name__ != kind.__name__ for heir in heirs)
-            if (issubclass(kind, KnownParameters) or _is_packaged(kind)) and not is_base:
+            if issubclass(kind, KnownParameters) or kind.__module__.partition(".")[0] == "espo_luigi":
                 classes[name] = kind
     return classes
-
-
-def _is_packaged(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "espo_luigi"
 
 
 def _place(section: str, key: str = "") -> str:

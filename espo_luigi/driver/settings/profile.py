@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import luigi
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, ValidationError, create_model
 
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
@@ -47,12 +47,6 @@ def _as_texts(value: Any) -> tuple[str, ...]:
     return tuple(map(_as_text, value if isinstance(value, (list, tuple)) else [value]))
 
 
-def _as_table(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value
-    raise ValueError("expected names with values, such as NAME: value")
-
-
 def reads(parse: Callable[[str], Any]) -> BeforeValidator:
     """Return the validator of a text or a number that `parse` reads."""
 
@@ -65,19 +59,15 @@ def reads(parse: Callable[[str], Any]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _whole(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ValueError("expected a whole number, such as 4")
-    return int(text)
-
-
-A_TABLE = BeforeValidator(_as_table)
 Text = Annotated[str, reads(str)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_as_texts)]
-Number = Annotated[int, reads(_whole)]
 Memory = Annotated[int, reads(parse_memory)]
 Minutes = Annotated[int, reads(parse_time)]
-Table = Annotated[dict[str, Text], A_TABLE]
+Table = dict[str, Text]
+# What is expected, by pydantic's type of error.
+_A_NUMBER, _A_TABLE = "expected a whole number, such as 4", "expected names with values, such as NAME: value"
+_EXPECTED = dict.fromkeys(("int_parsing", "int_type", "int_from_float", "greater_than_equal"), _A_NUMBER)
+_EXPECTED |= dict.fromkeys(("dict_type", "model_type"), _A_TABLE)
 
 
 class Strict(BaseModel):
@@ -87,20 +77,20 @@ class Strict(BaseModel):
 
 
 class _Limits(Strict):
-    cpus: Number = 0
-    jobs: Number = 0
+    cpus: NonNegativeInt = 0
+    jobs: NonNegativeInt = 0
     memory: Memory = 0
-    steps: Number = 0
+    steps: NonNegativeInt = 0
     time: Minutes = 0
 
 
 class _OfTheSite(Strict):
     extends: Text = ""
     scheduler: Text = ""
-    limits: Annotated[_Limits, A_TABLE] = _Limits()
+    limits: _Limits = _Limits()
     needs: Table = {}
-    not_for_workers: Annotated[dict[str, Texts], A_TABLE] = {}
-    grace: Annotated[dict[str, Number], A_TABLE] = {}
+    not_for_workers: dict[str, Texts] = {}
+    grace: dict[str, NonNegativeInt] = {}
     login_hosts: Texts = ()
 
 
@@ -115,9 +105,14 @@ def valid(model: type[BaseModel], values: Mapping[str, Any], where: str) -> dict
         if first["type"] == "extra_forbidden":
             known = _Limits if path == ["limits"] else model
             raise ConfigurationError(f"{place}: {name}: {unknown('key', name, sorted(known.model_fields))}") from None
-        why = first["msg"].removeprefix("Value error, ")
+        why = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
         raise ConfigurationError(f"{place}: {name} = {got if isinstance(got, str) else repr(got)}: {why}") from None
     return {name: getattr(read, name) for name in read.model_fields_set}
+
+
+def layered(model: type[BaseModel], layers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of all layers, by their places; a later layer overrides an earlier one, name by name."""
+    return {name: value for where, layer in layers.items() for name, value in valid(model, layer, where).items()}
 
 
 def _options_model(options: type[JobOptions], base: type[Strict] = Strict) -> type[Strict]:
@@ -134,7 +129,7 @@ options_model: Callable[..., type[Strict]] = functools.cache(_options_model)
 def _kind(name: str, parameter: luigi.Parameter[Any]) -> Any:
     """Return the kind of a setting's value: what its parameter reads; an amount stays text."""
     if isinstance(parameter, luigi.DictParameter):
-        return Annotated[dict[str, Any], A_TABLE]
+        return dict[str, Any]
 
     def read(text: str) -> Any:
         if name in AMOUNTS:
@@ -200,12 +195,11 @@ class _Plain(yaml.SafeDumper):
 def values_of(name: str, where: str = "") -> dict[str, Any]:
     """Return the values of a profile and of the profiles that it extends, as text."""
     content = _with_inherited(where or f"profile {name}", _path_of(name, Path()))
-    return {key: _entries(value) for key, value in content.items() if key != "extends" and value not in _NOTHING}
-
-
-def _entries(value: Any) -> Any:
-    """Return a table without its null entries; empty text stays, as `extra` takes it for a flag."""
-    return {key: one for key, one in value.items() if one not in _NULLS} if isinstance(value, Mapping) else value
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            # Empty text stays, as `extra` takes it for a flag.
+            content[key] = {name: entry for name, entry in value.items() if entry not in _NULLS}
+    return {key: value for key, value in content.items() if key != "extends" and value not in _NOTHING}
 
 
 def _path_of(name: str, folder: Path) -> Path:
@@ -218,13 +212,11 @@ def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dic
     content = _load(where, path)
     if (name := str(content.get("extends", ""))) in _NOTHING:
         return content
-    inherited = _with_inherited(f"{where}: extends {name}", _path_of(name, path.parent), (*below, path.resolve()))
-    return inherited | {key: _over(inherited.get(key), value) for key, value in content.items()}
-
-
-def _over(inherited: Any, value: Any) -> Any:
-    both_tables = isinstance(inherited, Mapping) and isinstance(value, Mapping)
-    return {**inherited, **value} if both_tables else value
+    values = _with_inherited(f"{where}: extends {name}", _path_of(name, path.parent), (*below, path.resolve()))
+    for key, value in content.items():
+        both_tables = isinstance(values.get(key), dict) and isinstance(value, dict)
+        values[key] = values[key] | value if both_tables else value
+    return values
 
 
 def _load(where: str, path: Path) -> dict[str, Any]:

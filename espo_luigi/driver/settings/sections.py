@@ -123,13 +123,13 @@ class BatchSection(Settings):
             f"[{section}] of luigi.cfg": given,
             "the options of the task": {name: value for name, value in own.items() if name in names},
         }
-        from espo_luigi.driver.settings.profile import options_model, valid
+        from espo_luigi.driver.settings.profile import layered, options_model
 
-        model, chosen = options_model(self.options), dict[str, Any]()
-        for where, layer in layers.items():
-            read = valid(model, {name: value for name, value in layer.items() if value is not None}, where)
-            chosen |= {name: value for name, value in read.items() if value}
-        return self.options(**chosen)
+        said = {
+            where: {name: value for name, value in layer.items() if value not in (None, "", (), [], {})}
+            for where, layer in layers.items()
+        }
+        return self.options(**layered(options_model(self.options), said))
 
     def site(self) -> Site:
         """Return the site's rules; what users have to say may stand in the environment that sbatch reads."""

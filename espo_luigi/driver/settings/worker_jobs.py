@@ -13,10 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, NonNegativeInt, create_model
 
 from espo_luigi.driver.settings.espo import state_dir
-from espo_luigi.driver.settings.profile import Memory, Minutes, Number, Strict, Text, options_model, valid
+from espo_luigi.driver.settings.profile import Memory, Minutes, Strict, Text, layered, options_model
 from espo_luigi.driver.settings.sections import BatchSection
 from espo_luigi.errors import ConfigurationError, SizingError
 from espo_luigi.jobs.dask import Directive, WorkerJobs, read_directive, read_resources
@@ -36,31 +36,17 @@ def _lines(value: Any) -> Any:
     return list(value)
 
 
-class _Table(Strict):
-    jobs: Number = 0
-    n: Number = 0
-    minimum_jobs: Number = 0
-    maximum_jobs: Number = 0
-    cores: Number = 0
-    job_cpu: Number = 0
-    processes: Number = 0
-    death_timeout: Number = 0
-    memory: Memory = 0
-    job_mem: Memory = 0
-    walltime: Minutes = 0
-    wait_for_workers: Text = ""
-    idle_timeout: Text = ""
-    interface: Text = ""
-    queue: Text = ""
-    resource_spec: Text = ""
-    job_extra: Annotated[list[Text], BeforeValidator(_lines)] = []
-    virtual_env: Text = ""
-    # Of the job that holds Dask's scheduler.
-    scheduler_profile: Text = ""
-    scheduler_memory: Text = ""
-    scheduler_time: Text = ""
-
-
+_KINDS: Mapping[Any, str] = {
+    NonNegativeInt: "jobs n minimum_jobs maximum_jobs cores job_cpu processes death_timeout",
+    Memory: "memory job_mem",
+    Minutes: "walltime",
+    # The last three are of the job that holds Dask's scheduler.
+    Text: "wait_for_workers idle_timeout interface queue resource_spec virtual_env "
+    "scheduler_profile scheduler_memory scheduler_time",
+    Annotated[list[Text], BeforeValidator(_lines)]: "job_extra",
+}
+_FIELDS_OF_TABLE: Any = {name: (kind, None) for kind, names in _KINDS.items() for name in names.split()}
+_Table = create_model("_Table", __base__=Strict, **_FIELDS_OF_TABLE)
 # How `WorkerJobs` calls amounts, and the values that it takes as they are.
 _FIELDS = {"memory": "memory_bytes", "job_mem": "job_mem_bytes", "walltime": "walltime_minutes"} | {
     name: name for name in _Table.model_fields if name in WorkerJobs.__dataclass_fields__
@@ -76,10 +62,7 @@ def worker_table(section: BatchSection, own: Mapping[str, Mapping[str, Any]]) ->
     of_profile = section.profile_called(section.profile).settings.get("worker_jobs", {})
     of_section = section.worker_jobs if "worker_jobs" in section.given() else {}
     layers = {f"[{name}] profile = {section.profile}": of_profile, f"[{name}] worker_jobs": of_section, **own}
-    model, table = options_model(section.options, _Table), dict[str, Any]()
-    for where, layer in layers.items():
-        table |= valid(model, layer, where)
-    return table
+    return layered(options_model(section.options, _Table), layers)
 
 
 def workers_of(

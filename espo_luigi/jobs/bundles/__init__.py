@@ -53,10 +53,6 @@ class Bundling:
             return 1
         return min(self.most, self.at_once or (1 if self.kind == PILOT else self.most))
 
-    def of_room(self, jobs: int) -> int:
-        """Return the most tasks of a bundle if only so many `jobs` may be submitted; an array is a job for each."""
-        return min(self.most, jobs) if self.kind == ARRAY else self.most
-
     def within_node(self, cpus: int, memory: int, most_cpus: int | None, most_memory: int | None) -> Bundling:
         """Run no more tasks of `cpus` and `memory` at once than a node has room for, if its size is known."""
         rooms = [most_cpus // cpus] if most_cpus else []

@@ -114,21 +114,14 @@ def run_members(listing: Path, run: Callable[[Path], int]) -> int:
 
 def _member(member: Member, run: Callable[[Path], int]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    environment = _claimed(member.script)
-    if isinstance(environment, int):
-        return environment
+    # It prints the environment of the member's work, or nothing if the work is not this job's.
+    claimed = subprocess.run(["bash", "--", member.script], stdout=subprocess.PIPE, check=False)
+    if not claimed.stdout:
+        return claimed.returncode
     os.environ.clear()
-    os.environ.update(environment)
+    for name, _, value in (entry.partition(b"=") for entry in claimed.stdout.split(b"\0") if entry):
+        os.environb[name] = value
     return run(member.order)
-
-
-def _claimed(script: str) -> dict[str, str] | int:
-    """Return the environment of the member's work, or the script's exit code if the work is not this job's."""
-    done = subprocess.run(["bash", "--", script], stdout=subprocess.PIPE, check=False)
-    if not done.stdout:
-        return done.returncode
-    pairs = (entry.partition(b"=") for entry in done.stdout.split(b"\0") if entry)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
 def _note_end(member: Member, code: int) -> None:

@@ -20,11 +20,8 @@ from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
     ScriptValues,
     checked,
-    render_cd,
-    render_command,
+    render_plain_script,
     render_script,
-    rendered_environment,
-    rendered_setup,
     shell_text,
 )
 from espo_luigi.jobs.schedulers.slurm import DIRECTIVE, directives, header_lines, memory_asked, sizes
@@ -58,28 +55,24 @@ def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
         arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
-    files: Mapping[str, str] = {}
-    if kind == STEPS:
-        script, files = _render_steps(bundle)
+    header, files = header_lines(arguments), dict[str, str]()
+    if kind == PILOT:
+        script = render_plain_script(replace(bundle.members[0], argv=bundle.pilot), header, "exec {}".format)
     else:
-        script = (_render_array if kind == ARRAY else _render_pilot)(bundle)
-    return BundleText(
-        script="\n".join(["#!/bin/bash", *header_lines(arguments)]) + "\n\n" + script,
-        members=tuple(_render_member(values, kind) for values in bundle.members),
-        command=("sbatch", "--parsable", *arguments),
-        files=files,
-    )
+        body, files = _render_steps(bundle) if kind == STEPS else (_render_array(bundle), files)
+        script = "\n".join(["#!/bin/bash", *header, "", body])
+    members = tuple(_render_member(values, kind) for values in bundle.members)
+    return BundleText(script, members, ("sbatch", "--parsable", *arguments), files)
 
 
 def _sized(bundle: BundleValues) -> ScriptValues:
     """Return the values of the job that carries the members, with room for those that run at once."""
     member, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
     options: Any = member.options
-    gres = _gres(member)
     whole = replace(member, name=bundle.name, log_pattern=bundle.log_pattern, time_minutes=bundle.time_minutes)
-    if kind == STEPS and gres and "overlap" not in bundle.bundling.step_options:
+    if kind == STEPS and options.gres and "overlap" not in bundle.bundling.step_options:
         at_once = -(-width // bundle.bundling.per_step)
-        many = ",".join(_times(part, at_once) for part in gres.split(","))
+        many = ",".join(_times(part, at_once) for part in options.gres.split(","))
         whole = replace(whole, options=replace(options, gres=many))
     cpus = member.cpus_per_task * (width if kind == PILOT else 1)
     return replace(whole, cpus_per_task=cpus, memory_bytes=_memory_bytes(member) * width)
@@ -88,10 +81,6 @@ def _sized(bundle: BundleValues) -> ScriptValues:
 def _memory_bytes(values: ScriptValues) -> int:
     """Return a member's memory in whole MiB, so that the job has room for all members."""
     return mib(values.memory_bytes) * MIB
-
-
-def _gres(values: ScriptValues) -> str | None:
-    return getattr(values.options, "gres", None)
 
 
 def _times(gres: str, n: int) -> str:
@@ -120,17 +109,6 @@ def _render_member(values: ScriptValues, kind: str) -> str:
     return render_script(bare, (), "$SLURM_JOB_ID", [sizes, stop], lambda _: shell_text(_PILOT_MEMBER))
 
 
-def _render_pilot(bundle: BundleValues) -> str:
-    """Return bash that starts the pilot, which forks a child for each member."""
-    member = bundle.members[0]
-    parts = [
-        *("\n".join(lines) for lines in [rendered_environment(member.options)] if lines),
-        *rendered_setup(member.options),
-        f"{render_cd(member.workdir)}\nexec {render_command(bundle.pilot)}",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
 def _render_array(bundle: BundleValues) -> str:
     scripts = "\n".join(f"    {shlex.quote(checked('script', path))}" for path in bundle.scripts)
     return f'members=(\n{scripts}\n)\nexec bash -- "${{members[SLURM_ARRAY_TASK_ID]}}"\n'
@@ -143,7 +121,8 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
         claims = [shlex.quote(checked("claim file", bundle.members[member].claim_file)) for member in members]
         starts.append(" ".join(["start", *claims, "--", *_srun(bundle, place, members)]))
         if bundle.bundling.per_step > 1:
-            files[_CONF.format(place)] = _conf([bundle.scripts[member] for member in members])
+            scripts = [_protected(bundle.scripts[member]) for member in members]
+            files[_CONF.format(place)] = "".join(f"{task} bash {path}\n" for task, path in enumerate(scripts))
     parts = [shell_text(_NOTE_END), f"at_once={at_once}\n{shell_text(_STEPS)}", "\n".join(starts), "finish"]
     return "\n\n".join(parts) + "\n", files
 
@@ -151,15 +130,10 @@ def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
 def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
     """Return the options of a step's srun, and the command of the step."""
     first, packing = bundle.members[members[0]], bundle.bundling
-    memory, gres = _memory_bytes(first) * len(members), _gres(first)
+    memory, gres = _memory_bytes(first) * len(members), getattr(first.options, "gres", None)
     options = [
         "--overlap" if "overlap" in packing.step_options else "--exclusive",
-        *sizes(
-            nodes=1,
-            ntasks=len(members),
-            cpus_per_task=first.cpus_per_task,
-            **memory_asked(first.options, memory),
-        ),
+        *sizes(nodes=1, ntasks=len(members), cpus_per_task=first.cpus_per_task, **memory_asked(first.options, memory)),
         *([f"--gres={checked('gres', gres)}"] if gres else []),
         f"--job-name={first.name}",
         f"--output={first.log_pattern.removesuffix(_TASK_LOG)}%t.out",
@@ -168,11 +142,8 @@ def _srun(bundle: BundleValues, place: int, members: range) -> list[str]:
         "--wait=0",
         *(_step_option(name, value) for name, value in packing.step_options.items() if name != "overlap"),
     ]
-    command = (
-        ["--multi-prog", f"{bundle.listing}.{_CONF.format(place)}"]
-        if packing.per_step > 1
-        else ["bash", "--", bundle.scripts[members[0]]]
-    )
+    table = ["--multi-prog", f"{bundle.listing}.{_CONF.format(place)}"]
+    command = table if packing.per_step > 1 else ["bash", "--", bundle.scripts[members[0]]]
     return [shlex.quote(word) for word in (*options, *command)]
 
 
@@ -185,12 +156,8 @@ def _step_option(name: str, value: str) -> str:
     return f"--{name}={checked(f'step_options: {name}', value)}" if value else f"--{name}"
 
 
-def _conf(scripts: list[str]) -> str:
-    """Return srun's table of tasks and scripts, where Slurm reads backslashes but no quotes."""
-    return "".join(f"{task} bash {_protected(path)}\n" for task, path in enumerate(scripts))
-
-
 def _protected(path: str) -> str:
+    """Return a path as srun's table of tasks takes it, where Slurm reads backslashes but no quotes."""
     if "%" in path:
         raise SubmissionError(
             f"pack_per_step: the path {path!r} holds %, which srun reads as its own: use another folder"

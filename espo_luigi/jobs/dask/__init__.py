@@ -33,19 +33,10 @@ from espo_luigi.jobs.resources import (
     parse_time,
     said_memory,
 )
-from espo_luigi.jobs.schedulers import SCHEDULERS
+from espo_luigi.jobs.schedulers import SCHEDULERS, script
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.gridengine import FLAGS
-from espo_luigi.jobs.schedulers.script import (
-    CLAIM_VARIABLE,
-    NAME_VARIABLE,
-    SCRATCH_VARIABLE,
-    START_VARIABLE,
-    ScriptValues,
-    option_exports,
-    render_cd,
-    rendered_setup,
-)
+from espo_luigi.jobs.schedulers.script import ScriptValues
 from espo_luigi.jobs.settings import Site
 
 logger = logging.getLogger(__name__)
@@ -139,33 +130,30 @@ class WorkerJobs:
     @property
     def job_options(self) -> JobOptions:
         """The options as the scheduler's module takes them."""
-        values: dict[str, Any] = {
-            name: tuple(value) if name in LISTS else value for name, value in self.options.items()
-        }
-        return SCHEDULERS[self.scheduler].OPTIONS(**values)
+        # The lists of an order that comes from JSON are tuples again.
+        lists = {name: tuple(self.options[name]) for name in LISTS if name in self.options}
+        return SCHEDULERS[self.scheduler].OPTIONS(**{**self.options, **lists})
 
     def check(self, label: str) -> None:
         """Raise `SizingError` if the numbers contradict each other; `label` is named in the message."""
         try:
             _ = self.workers_to_wait_for
+            self._check_numbers()
         except ValueError as error:
             raise SizingError(f"{label}: worker_jobs: {error}") from None
+
+    def _check_numbers(self) -> None:
         for name in ("jobs", "cores", "processes"):
             if getattr(self, name) < 1:
-                raise SizingError(f"{label}: worker_jobs: {name} = {getattr(self, name)}; expected at least 1")
+                raise ValueError(f"{name} = {getattr(self, name)}; expected at least 1")
         if self.maximum_jobs and self.minimum_jobs > self.maximum_jobs:
-            raise SizingError(
-                f"{label}: worker_jobs: minimum_jobs = {self.minimum_jobs} is more than "
-                f"maximum_jobs = {self.maximum_jobs}"
-            )
+            raise ValueError(f"minimum_jobs = {self.minimum_jobs} is more than maximum_jobs = {self.maximum_jobs}")
         if self.cores % self.processes:
-            raise SizingError(
-                f"{label}: worker_jobs: cores = {self.cores} cannot be shared equally by processes = {self.processes}"
-            )
+            raise ValueError(f"cores = {self.cores} cannot be shared equally by processes = {self.processes}")
         if self.dask_memory_bytes // self.processes < LEAST_WORKER_BYTES:
-            raise SizingError(
-                f"{label}: worker_jobs: memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of "
-                f"{self.processes} Dask worker(s): raise memory or lower processes"
+            raise ValueError(
+                f"memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of {self.processes} Dask "
+                "worker(s): raise memory or lower processes"
             )
 
     def check_text(self) -> None:
@@ -177,18 +165,15 @@ class WorkerJobs:
         """Return the violations of the site's rules."""
         amounts = {"memory": self.asked_memory_bytes, "cpus": self.cpus, "time": self.walltime_minutes}
         said = site.exceeded({"cpus": "cores", "time": "walltime"}, **amounts, jobs=self.most_jobs)
-        return [f"worker_jobs: {words}" for words in (*said, *self._forbidden(site))]
-
-    def _forbidden(self, site: Site) -> list[str]:
-        """Return a sentence about each option, `extra` included, that the site forbids for jobs of Dask's workers."""
         options = {**self.options, **(self.options.get("extra") or {})}
-        values = {name: str(value) for name, value in options.items() if value}
-        return [
-            f"{name} = {values[name]} is not for Dask workers, {site.where} says (not_for_workers: {pattern})"
+        said += [
+            f"{name} = {value} is not for Dask workers, {site.where} says (not_for_workers: {pattern})"
             for name, patterns in site.not_for_workers.items()
+            if (value := str(options.get(name) or ""))
             for pattern in patterns
-            if name in values and any(fnmatch.fnmatchcase(value.strip(), pattern) for value in values[name].split(","))
+            if any(fnmatch.fnmatchcase(part.strip(), pattern) for part in value.split(","))
         ]
+        return [f"worker_jobs: {words}" for words in said]
 
     def fitted(self, cpus: int | None, memory_bytes: int | None) -> WorkerJobs:
         """Return the same jobs, each cut to the size of a node."""
@@ -288,22 +273,17 @@ def read_resources(scheduler: str, text: str, options: Mapping[str, Any]) -> Dir
     """Read `resource_spec`, with memory and time apart, so that limits apply to them. Raises ValueError."""
     if scheduler != "sge":
         raise ValueError("it is Grid Engine's; expected job_extra, or gres")
-    own = options["memory_resource"], "h_rt"
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    amounts = {name: amount for name, _, amount in (part.partition("=") for part in parts)}
-    memory, seconds = (amounts.get(name) for name in own)
-    others = [part for part in parts if part.partition("=")[0] not in own]
-    listed = ",".join(filter(None, [options["extra"].get("l"), *others]))
+    parts = {part.partition("=")[0]: part for part in map(str.strip, text.split(",")) if part}
+    memory = parts.pop(options["memory_resource"], "=0").partition("=")[2]
+    time = parts.pop("h_rt", "=0").partition("=")[2]
+    listed = ",".join(filter(None, [options["extra"].get("l"), *parts.values()]))
     return Directive(
-        {"extra": {**options["extra"], "l": listed}} if others else {},
-        memory_bytes=0 if memory is None else _bytes(memory),
-        time_minutes=0 if seconds is None else _minutes(seconds),
+        {"extra": {**options["extra"], "l": listed}} if parts else {},
+        memory_bytes=_bytes(memory),
+        # A bare number is seconds.
+        time_minutes=-(-int(time) // 60) if time.isdecimal() else parse_time(time),
         per_slot=options["memory_per"] == "slot",
     )
-
-
-def _minutes(text: str) -> int:
-    return -(-int(text) // 60) if text.isdecimal() else parse_time(text)
 
 
 def _bytes(text: str) -> int:
@@ -311,8 +291,7 @@ def _bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
     if found is None:
         raise ValueError(f"{text!r} is no amount of memory; expected for example 4G")
-    unit = {"": 1, "k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2, "g": 1000**3, "G": 1024**3}[found[2]]
-    return int(float(found[1]) * unit)
+    return int(float(found[1]) * (1000 if found[2].islower() else 1024) ** " KMG".index(found[2].upper() or " "))
 
 
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
@@ -324,20 +303,20 @@ def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[st
     """
     options = workers.job_options
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")
-    pools = [f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS]
+    scratch = f"${{{script.SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}"
     return [
-        f"unset {CLAIM_VARIABLE} {START_VARIABLE} {NAME_VARIABLE}",
-        *option_exports(options),
-        *pools,
+        f"unset {script.CLAIM_VARIABLE} {script.START_VARIABLE} {script.NAME_VARIABLE}",
+        *script.option_exports(options),
+        *(f"export {name}=${{{name}:-1}}" for name in THREAD_POOLS),
         f"export ZARR_THREADING__MAX_WORKERS={workers.cores // workers.processes}",
         f"export DASK_CONFIG={shlex.quote(f'{workers.session_folder(owner)}/{SETTINGS_NAME}')}",
-        *rendered_setup(options),
-        render_cd(workers.workdir),
+        *script.rendered_setup(options),
+        script.render_cd(workers.workdir),
         f"if LC_ALL=C timeout 20 bash -c ': < /dev/tcp/$1/$2' - {shlex.quote(host.strip('[]'))} {shlex.quote(port)} "
         "2>&1 | grep -q 'Connection refused'; then",
         "    echo 'The scheduler of this worker has ended: nothing to do.'; exit 0",
         "fi",
         # Workers spill pickles, so their folder must be private: another account could own a folder of Dask's name.
-        f'{WORKER_FOLDER}=$(mktemp -d "${{{SCRATCH_VARIABLE}:-${{TMPDIR:-/tmp}}}}/espo-dask-XXXXXXXXXX") || exit 1',
+        f'{WORKER_FOLDER}=$(mktemp -d "{scratch}/espo-dask-XXXXXXXXXX") || exit 1',
         f"trap 'rm -rf -- \"${WORKER_FOLDER}\"' EXIT",
     ]

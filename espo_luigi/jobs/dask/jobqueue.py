@@ -24,17 +24,11 @@ from distributed import Client
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
-from espo_luigi.jobs.dask import (
-    WORKER_FOLDER,
-    WorkerJobs,
-    new_name,
-    owner_of,
-    prologue,
-)
+from espo_luigi.jobs.dask import WORKER_FOLDER, WorkerJobs, new_name, owner_of, prologue
 from espo_luigi.jobs.dask.session import Failing, prepared
 from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Refusal, Row
+from espo_luigi.jobs.schedulers.base import Refusal
 from espo_luigi.jobs.schedulers.commands import Commands
 
 logger = logging.getLogger(__name__)
@@ -106,11 +100,13 @@ class Session:
         rows = self.commands.jobs()
         if rows is None:
             return None
-        return {row.job_id: row.name for row in rows if not row.phase.ended and self._has(row)}
-
-    def _has(self, row: Row) -> bool:
-        is_owners = row.name == self.owner
-        return row.job_id in self.ids or (self.with_owner if is_owners else owner_of(row.name) == self.owner)
+        return {
+            row.job_id: row.name
+            for row in rows
+            if not row.phase.ended
+            and (row.job_id in self.ids or owner_of(row.name) == self.owner)
+            and (self.with_owner or row.name != self.owner)
+        }
 
     def cancel(self) -> None:
         """Cancel all jobs of this session and of its earlier starts; repeat it for jobs that a command missed."""
@@ -267,12 +263,10 @@ class _Keeper:
         pauses = growing_pauses(*_LOOKS_SECONDS)
         while not self._session.over.wait(next(pauses)):
             try:
-                asked_in_vain = self._look()
+                if not self._look():
+                    pauses = growing_pauses(*_LOOKS_SECONDS)
             except Exception:  # the next look may do better
                 logger.exception("cannot look at this session's worker jobs")
-                asked_in_vain = True
-            if not asked_in_vain:
-                pauses = growing_pauses(*_LOOKS_SECONDS)
 
     def _look(self) -> bool:
         """Look at the jobs; return whether the scheduler was asked and nothing had changed."""
@@ -306,8 +300,8 @@ class _Keeper:
             if job.job_id == "" and job.own_name in ids:
                 job.job_id = ids[job.own_name]
                 self._session.ids.add(job.job_id)
-        ended = [place for place, job in places.items() if job.job_id is not None and job.job_id not in alive]
-        return [place for place in ended if places[place].job_id or now >= places[place].settled]
+        ended = {place: job for place, job in places.items() if job.job_id is not None and job.job_id not in alive}
+        return [place for place, job in ended.items() if job.job_id or now >= job.settled]
 
     def _connected(self) -> set[str]:
         """Return the names of the jobs that have a worker."""

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from espo_luigi.jobs.order import extra_folders, write_json
 from espo_luigi.jobs.resources import JobOptions, Resources
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ScriptValues
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +63,13 @@ def remote_session(workers: WorkerJobs, owner: str, resources: Resources, option
 def _submit(session: Session, order: Path, resources: Resources, options: JobOptions) -> str:
     """Submit the scheduler's job; return its id, empty if that is not known yet."""
     workers, scheduler = session.workers, session.commands.scheduler
-    values = ScriptValues(
-        name=session.owner,
-        attempt=1,
+    values = replace(
+        workers.values(session.owner, session.owner),
         argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.dask.remote", str(order)),
         cpus_per_task=resources.cpus_per_task,
         memory_bytes=resources.memory_bytes,
         time_minutes=resources.time_minutes,
-        log_pattern=workers.log_pattern,
         claim_file=str(order.with_suffix(".claim")),
-        workdir=workers.workdir,
         options=options,
         environment_file=str(order.with_suffix(".environment")),
     )

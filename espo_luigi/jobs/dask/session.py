@@ -17,9 +17,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,6 @@ _SETTINGS_OF_JOBS: dict[str, Any] = {
     "distributed.comm.timeouts.tcp": "60s",
 }
 
-# Any account of the cluster's nodes could otherwise connect to a worker, which runs the code that it is sent.
-_PROTECTED = {"distributed.comm.require-encryption": True}
-# All messages of a worker go to its job's log, including those of this package.
-_LOGGED = {"logging": {"distributed": "info", "espo_luigi": "info"}}
-
-
 # Every worker runs this first: it adds the module folders of the session's process, and drops a cache of machine code
 # that other accounts can write. A worker's own environment may lack this package.
 _PRELOAD = """\
@@ -93,11 +86,7 @@ exit $code"""
 # For the worker of this process. No nanny could restart it, so at Dask's 80 % it would pause for ever. Instead it goes
 # on past the limit: too little memory ends as a MemoryError or Slurm's OUT_OF_MEMORY, and is retried with more. It
 # spills by the size of Dask's data (`target`), because the process's memory does not shrink (`keep_freed_memory`).
-_SETTINGS_IN_PROCESS: dict[str, Any] = {
-    "distributed.worker.memory.spill": False,
-    "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": False,
-}
+_SETTINGS_IN_PROCESS = {f"distributed.worker.memory.{name}": False for name in ("spill", "pause", "terminate")}
 
 
 @contextmanager
@@ -118,21 +107,9 @@ def dask_session(
     where InfiniBand is set up badly. The dashboard takes any free port, so that jobs of a node do not collide. Without
     it, Dask's HTTP servers answer nothing.
 
-    Parameters
-    ----------
-    resources
-        Workers, CPUs and memory of this job.
-    settings
-        Dask settings (``array.slicing.split_large_chunks: False``), on top of the package's own.
-    client
-        Further keywords for `LocalCluster`, as in the configuration's ``dask.client``.
-    dashboard
-        Whether the scheduler serves Dask's dashboard, on any free port of the loopback.
-
-    Raises
-    ------
-    ConfigurationError
-        If a keyword would open a server to other accounts (`check_client`).
+    `settings` are Dask's (``array.slicing.split_large_chunks: False``), on top of the package's own. `client` holds
+    further keywords for `LocalCluster`, as in the configuration's ``dask.client``. Raises ConfigurationError for a
+    keyword that would open a server to other accounts.
     """
     check_client(client or {})
     limit_thread_pools(os.environ)
@@ -141,8 +118,7 @@ def dask_session(
         keep_freed_memory()
     limit_zarr(resources.threads_per_worker)
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
-    layout = SETTINGS if keywords["processes"] else SETTINGS | _SETTINGS_IN_PROCESS
-    layout = layout if dashboard else layout | WITHOUT_PAGES
+    layout = SETTINGS | ({} if keywords["processes"] else _SETTINGS_IN_PROCESS) | ({} if dashboard else WITHOUT_PAGES)
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
         keywords.setdefault("local_directory", str(Path(scratch)))
         with (
@@ -293,43 +269,33 @@ class Failing:
 def prepared(
     folder: Path, failing: Failing, settings: Mapping[str, Any] | None, *, dashboard: bool
 ) -> Iterator[Security]:
-    """Create a session's folder with keys and settings for its workers, and apply the settings here as well."""
+    """Create a session's private folder with keys and settings for its workers, and apply the settings here as well."""
     used = {**SETTINGS, **_SETTINGS_OF_JOBS, **({} if dashboard else WITHOUT_PAGES), **(settings or {})}
-    with failing.raised(), _quiet_logs(), _private(folder), dask.config.set(used):
+    with failing.raised(), ExitStack() as stack:
+        # Dask's warnings are logged, except for the refused connections of worker jobs that test the port.
+        for name, level in {"distributed": logging.WARNING, "distributed.comm.tcp": logging.ERROR}.items():
+            dasks = logging.getLogger(name)
+            stack.callback(dasks.setLevel, dasks.level)
+            dasks.setLevel(level)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.enter_context(dask.config.set(used))
         security = write_security(folder)
         _write_settings(folder / SETTINGS_NAME, security, used)
         yield security
 
 
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Log Dask's warnings, except for the refused connections of worker jobs that test the port."""
-    levels = {"distributed": logging.WARNING, "distributed.comm.tcp": logging.ERROR}
-    before = {name: logging.getLogger(name).level for name in levels}
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
-
-
-@contextmanager
-def _private(folder: Path) -> Iterator[None]:
-    """Create an empty folder that only its owner can read, and remove it at the end."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> None:
     """Write the settings that Dask's workers read by ``DASK_CONFIG``."""
-    keys: dict[str, Any] = {"distributed.comm.tls.ca-file": security.tls_ca_file}
+    keys: dict[str, Any] = {
+        # Any account of the cluster's nodes could otherwise connect to a worker, which runs the code that it is sent.
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": security.tls_ca_file,
+        # All messages of a worker go to its job's log, including those of this package.
+        "logging": {"distributed": "info", "espo_luigi": "info"},
+    }
     for role in ("client", "worker"):
         for kind in ("key", "cert"):
             keys[f"distributed.comm.tls.{role}.{kind}"] = getattr(security, f"tls_{role}_{kind}")
@@ -338,7 +304,7 @@ def _write_settings(path: Path, security: Any, settings: Mapping[str, Any]) -> N
     keys["distributed.worker.preload"] = [*dask.config.get("distributed.worker.preload", []), str(preload)]
     own = {name: value for name, value in settings.items() if not name.startswith("logging")}
     nested: dict[str, Any] = {}
-    dask.config.set({**own, **keys, **_PROTECTED, **_LOGGED}, config=nested)
+    dask.config.set({**own, **keys}, config=nested)
     # JSON is YAML, and takes tuples.
     write_new(path, json.dumps(nested), 0o600)
 
@@ -363,7 +329,12 @@ def allocation_session(
             Client(cluster) as client,
             _workers(_command(nodes, resources, cluster.scheduler_address), folder / SETTINGS_NAME, failing),
         ):
-            _wait_for_workers(cluster, nodes * resources.n_workers)
+            n = nodes * resources.n_workers
+            try:
+                client.wait_for_workers(n, timeout=_LONGEST_START_SECONDS)
+            except TimeoutError:
+                client.wait_for_workers(1)
+                logger.warning("only %d of %d Dask workers have come: beginning", len(cluster.scheduler.workers), n)
             client.forward_logging("espo_luigi", logging.INFO)
             yield client
 
@@ -400,12 +371,3 @@ def _workers(command: list[str], settings: Path, failing: Failing) -> Iterator[N
             process.wait(_LONGEST_END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def _wait_for_workers(cluster: Any, n: int) -> None:
-    until = time.monotonic() + _LONGEST_START_SECONDS
-    while len(cluster.scheduler.workers) < n:
-        if time.monotonic() >= until and cluster.scheduler.workers:
-            logger.warning("only %d of %d Dask workers have come: beginning", len(cluster.scheduler.workers), n)
-            return
-        time.sleep(0.1)

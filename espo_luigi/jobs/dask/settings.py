@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.schedulers.script import SCRATCH_VARIABLE
 
-if TYPE_CHECKING:
-    pass
-
-logger = logging.getLogger(__name__)
-
 # Each Dask thread computes with a single thread: pools of BLAS, OpenMP and numba would multiply a worker's share.
 THREAD_POOLS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "BLOSC_NTHREADS",
 )
 
@@ -52,7 +42,6 @@ SETTINGS: dict[str, Any] = {
     "distributed.comm.timeouts.connect": "120s",
     "logging.distributed": "warning",
 }
-
 
 # Any account of the node can open Dask's HTTP pages, which show logs and names of tasks; these settings remove them.
 WITHOUT_PAGES: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
@@ -86,10 +75,7 @@ _SETTINGS_FOR_USERS = {
     ),
 }
 # Dask's advice against memory that workers do not release; allowed if its value is a number.
-_TRIM = (
-    "distributed.nanny.environ.MALLOC_TRIM_THRESHOLD_",
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_",
-)
+_TRIM = [f"distributed.nanny.{name}.MALLOC_TRIM_THRESHOLD_" for name in ("environ", "pre-spawn-environ")]
 
 
 def limit_thread_pools(environment: MutableMapping[str, str]) -> None:
@@ -136,10 +122,7 @@ def check_client(client: Mapping[str, Any]) -> None:
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Check the settings of Dask in a configuration, by dotted names.
 
-    Raises
-    ------
-    ConfigurationError
-        If one may run code or open a server: only those pass that tune Dask (`_SETTINGS_FOR_USERS`).
+    Raises ConfigurationError if a setting may run code or open a server: only those pass that tune Dask.
     """
     allowed = [f"{prefix}{name}" for prefix, names in _SETTINGS_FOR_USERS.items() for name in names]
     numbers = {name.replace("_", "-") for name in _TRIM}

@@ -144,12 +144,7 @@ class Watcher:
     """Looks at files and the scheduler for the jobs of a manager; only the manager's thread uses it."""
 
     def __init__(
-        self,
-        commands: Commands,
-        store: RecordStore,
-        submitter: Submitter,
-        bundles: Bundles,
-        trouble: Minutely,
+        self, commands: Commands, store: RecordStore, submitter: Submitter, bundles: Bundles, trouble: Minutely
     ) -> None:
         self._settings = commands.settings
         self._commands = commands

@@ -30,17 +30,21 @@ _IDLE_CPU = 0.1
 _IDLE_BYTES = 200_000
 
 
-class _Use(NamedTuple):
-    """What a process has used since it started; `passed_bytes` went to files and pipes, `disk_bytes` to the disk."""
+class Use(NamedTuple):
+    """What processes have used since they started.
 
-    cpu_seconds: float
-    read_bytes: int
-    passed_bytes: int
-    disk_bytes: int
+    `read_bytes` came from files and pipes, the page cache included, `passed_bytes` went there; `written_bytes` went to
+    the disk (rchar, wchar and write_bytes of /proc/PID/io).
+    """
+
+    cpu_seconds: float = 0.0
+    read_bytes: int = 0
+    passed_bytes: int = 0
+    written_bytes: int = 0
 
 
 class Monitor:
-    """Watches this process and its children: memory, Dask's spills and restarts, and whether work goes on.
+    """Watches this process and its children: memory, and whether work goes on.
 
     - `scheduler` is Dask's, once this process has one; `workers_elsewhere` tells that its workers are in separate jobs
       or on separate nodes.
@@ -57,45 +61,27 @@ class Monitor:
         self.made: dict[str, int] = {}
         self.blocks: Callable[[], Mapping[str, int]] = dict
         self.peak_memory_bytes = 0
-        self.spilled_bytes = 0
         self.memory_bytes = 0
         self.dashboard_port = 0
-        self._workers: set[str] = set()
-        self._n_workers = 0
         self._most = 1
         self._known_before = 0
         self._started = time.time()
         # Of each process, also of those that have ended: a sum over living processes would drop, and hide work.
-        self._used: dict[psutil.Process, _Use] = {}
+        self._used: dict[psutil.Process, Use] = {}
         self._last = (0, 0.0, 0.0, time.monotonic())
 
     @property
-    def worker_restarts(self) -> int:
-        """The number of Dask workers that replaced dead workers."""
-        return max(0, len(self._workers) - self._n_workers)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time of this process and its children."""
-        return sum(used.cpu_seconds for used in self._used.values())
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read from files and pipes, including the page cache (rchar of /proc/PID/io)."""
-        return sum(used.read_bytes for used in self._used.values())
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes sent to the disk (write_bytes of /proc/PID/io)."""
-        return sum(used.disk_bytes for used in self._used.values())
+    def used(self) -> Use:
+        """What this process and its children have used."""
+        return Use(*map(sum, zip(*self._used.values(), strict=True)))
 
     def look(self) -> bool:
         """Look now; return whether there was progress since the last: in Dask's tasks, CPU time or file traffic."""
         memory = self._look_at_processes()
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
-        self._look_at_workers()
         self._look_at_tasks()
-        cpu, moved = self.cpu_seconds, self.read_bytes + sum(used.passed_bytes for used in self._used.values())
+        used = self.used
+        cpu, moved = used.cpu_seconds, used.read_bytes + used.passed_bytes
         left, before_cpu, before_moved, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = cpu - before_cpu > _IDLE_CPU * idle or moved - before_moved > _IDLE_BYTES * idle
@@ -112,17 +98,8 @@ class Monitor:
                 memory += process.memory_info().rss
                 moved = process.io_counters()
                 cpu = sum(process.cpu_times()[:2])
-                self._used[process] = _Use(cpu, moved.read_chars, moved.write_chars, moved.write_bytes)
+                self._used[process] = Use(cpu, moved.read_chars, moved.write_chars, moved.write_bytes)
         return memory
-
-    def _look_at_workers(self) -> None:
-        if self.scheduler is None:
-            return
-        workers = list(self.scheduler.workers.values())
-        self._n_workers = max(self._n_workers, len(workers))
-        self._workers |= {worker.server_id for worker in workers}
-        spilled = sum(int(worker.metrics.get("spilled_bytes", {}).get("disk", 0)) for worker in workers)
-        self.spilled_bytes = max(self.spilled_bytes, spilled)
 
     def _look_at_tasks(self) -> None:
         """Count the tasks of the current computation; tasks that come after Dask was idle begin a new computation."""

@@ -72,7 +72,10 @@ Work = Callable[[JobOrder, Monitor], None]
 
 def run_order(path: Path, work: Work) -> int:
     """Execute the order file by calling `work`; return the process's exit code."""
-    values = _read_order(path)
+    try:
+        values = dict(json.loads(persistently(path.read_text, JOBS_PATIENCE_SECONDS)))
+    except (OSError, ValueError, TypeError) as error:
+        raise SystemExit(f"{path}: not a readable job order ({error})") from error
     try:
         if values.get("layout") != LAYOUT:
             return _refuse(values, Path(values["files"]["result"]))
@@ -96,24 +99,16 @@ def run_order(path: Path, work: Work) -> int:
     return _write_result(_run(order, work), order.files.result, order.files.heartbeat)
 
 
-def _read_order(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(persistently(path.read_text, JOBS_PATIENCE_SECONDS)))
-    except (OSError, ValueError, TypeError) as error:
-        raise SystemExit(f"{path}: not a readable job order ({error})") from error
-
-
 def _refuse(values: Mapping[str, Any], result: Path) -> int:
     """Write a result that refuses the order of another layout; return the process's exit code."""
     job_id = schedulers.job_id()
     if _done_before(result, job_id):
         return 0
     theirs = f"espo_luigi {values.get('version', '(unknown)')}"
-    ours = f"espo_luigi {this_version()}"
     told = (
         f"{values['label']} was ordered by {theirs} (layout {values.get('layout', 'unknown')}), and its job finds "
-        f"{ours} (layout {LAYOUT}), which cannot read the order: the environment was upgraded meanwhile. Nothing was "
-        f"done. Install {theirs} again to finish or cancel the run, or choose another workdir"
+        f"espo_luigi {this_version()} (layout {LAYOUT}), which cannot read the order: the environment was upgraded "
+        f"meanwhile. Nothing was done. Install {theirs} again to finish or cancel the run, or choose another workdir"
     )
     sys.stderr.write(f"{told}\n")
     refused = {"outcome": ResultWord.CONFIGURATION, "exception": f"{ConfigurationChangedError.__name__}: {told}"}
@@ -222,15 +217,9 @@ def _leave_signals() -> None:
 
 
 def _run(order: JobOrder, work: Work) -> dict[str, Any]:
-    started = time.time()
-    monitor = Monitor()
-    result: dict[str, Any] = {
-        "outcome": ResultWord.SUCCESS,
-        "exception": None,
-        "traceback": None,
-        "job_id": schedulers.job_id(),
-    }
-    over = threading.Event()
+    started, monitor, over = time.time(), Monitor(), threading.Event()
+    result: dict[str, Any] = {"outcome": ResultWord.SUCCESS, "job_id": schedulers.job_id()}
+    result |= {"exception": None, "traceback": None}
 
     def end_in_time() -> None:
         monitor.done.wait()
@@ -270,6 +259,7 @@ def _failure(error: BaseException, monitor: Monitor) -> dict[str, Any]:
 
 def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any]:
     """Return the result's entries about the job's request and its use."""
+    used = monitor.used
     return {
         "family": order.family,
         "parameters": {**order.parameters, **order.resources.as_text()},
@@ -280,12 +270,11 @@ def _account(order: JobOrder, monitor: Monitor, started: float) -> dict[str, Any
         "ended": time.time(),
         "peak_memory_bytes": monitor.peak_memory_bytes,
         "memory_bytes": monitor.memory_bytes,
-        "cpu_seconds": monitor.cpu_seconds,
-        "read_bytes": monitor.read_bytes,
-        "written_bytes": monitor.written_bytes,
+        "cpu_seconds": used.cpu_seconds,
+        "read_bytes": used.read_bytes,
+        "written_bytes": used.written_bytes,
         "size": order.size,
         "made": monitor.made,
-        "dask": {"spilled_bytes": monitor.spilled_bytes, "worker_restarts": monitor.worker_restarts},
         "blocks": dict(monitor.blocks()),
     }
 

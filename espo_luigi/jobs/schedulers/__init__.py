@@ -29,5 +29,6 @@ def job_id() -> str | None:
 
 def node_folder() -> str | None:
     """Return the folder on the node that a scheduler gave to this process, if the folder exists."""
-    folders = (scheduler.node_folder(os.environ) for scheduler in SCHEDULERS.values())
-    return next((folder for folder in folders if folder and os.path.isdir(folder)), None)
+    own = [scheduler for scheduler in SCHEDULERS.values() if scheduler.job_id(os.environ)]
+    folders = (os.environ.get(scheduler.SCRATCH.removeprefix("$"), "") for scheduler in own)
+    return next((folder for folder in folders if os.path.isdir(folder)), None)

@@ -90,7 +90,7 @@ class Refusal(enum.Enum):
     UNCLEAR = "unclear"
 
     @classmethod
-    def of(cls, message: str, meanings: Iterable[tuple[str, Refusal]]) -> Refusal:
+    def of(cls, meanings: Iterable[tuple[str, Refusal]], message: str, /) -> Refusal:
         """Return the meaning of the first pattern that occurs in a command's message."""
         found = (meaning for pattern, meaning in meanings if re.search(pattern, message, re.IGNORECASE))
         return next(found, cls.UNCLEAR)
@@ -155,6 +155,14 @@ class Scheduler(Protocol):
     SCRATCH: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
+    # The forms of a job's id in the answer to `submit_command`; a form counts if those before it do not occur.
+    ID_FORMS: tuple[str, ...]
+    # Messages of a cancellation that fails because the job had ended meanwhile.
+    HAS_ENDED: tuple[str, ...]
+    # The message of a cluster that keeps no accounting; empty if only a missing program says so.
+    NO_ACCOUNTING: str
+    # Asks for sentences about nodes that the scheduler itself took out of use; None if it does not do that.
+    DRAINED: Query[str] | None
 
     @property
     def OPTIONS(self) -> type[PackOptions]:
@@ -179,18 +187,12 @@ class Scheduler(Protocol):
     def submit_command(self, values: ScriptValues, script: Path, /) -> tuple[str, ...]:
         """Return the command that submits the script."""
 
-    def submitted_id(self, text: str, /) -> str | None:
-        """Return the job's id, from the answer to `submit_command`; None if the answer does not tell it for sure."""
-
     def refusal(self, message: str, /) -> Refusal:
         """Say whether the same job may be accepted later."""
 
     # Following.
     def listing(self, user: str, /) -> Query[Row]:
         """Ask for all jobs of the user, those that ended a short while ago included."""
-
-    def drained_nodes(self) -> Query[str] | None:
-        """Ask for sentences about nodes that the scheduler itself took out of use; None if it does not do that."""
 
     def one_job(self, user: str, job_id: str, /) -> Query[Row]:
         """Ask for a job, with its expected start if the scheduler estimates that."""
@@ -210,18 +212,12 @@ class Scheduler(Protocol):
     def usage(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
         """Ask for the resources that ended jobs were given and used, by id or by the names of these jobs."""
 
-    def keeps_no_accounting(self, stderr: str, /) -> bool:
-        """Return whether a command failed because this cluster keeps no accounting."""
-
-    def says_out_of_memory(self, log_tail: str, /) -> bool:
+    def says_out_of_memory(self, log_tail: str, /) -> object:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
 
     # Stopping.
     def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return the commands that cancel jobs."""
-
-    def has_ended(self, stderr: str, /) -> bool:
-        """Return whether a cancellation failed because the job had ended meanwhile."""
+        """Return the commands that cancel the user's jobs, as few as the length of a command line allows."""
 
     # The environment of commands and jobs.
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
@@ -235,9 +231,6 @@ class Scheduler(Protocol):
 
     def given(self, environ: Mapping[str, str], /) -> dict[str, int]:
         """Return the CPUs and the bytes of memory of the job, as far as its environment tells them."""
-
-    def node_folder(self, environ: Mapping[str, str], /) -> str | None:
-        """Return the folder on the node that the job was given, if any."""
 
 
 @functools.cache

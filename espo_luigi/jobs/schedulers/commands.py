@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import threading
 from collections import Counter
@@ -106,13 +107,18 @@ class Commands:
 
         None after a success means that the job was accepted, and is not listed within some seconds.
         """
-        told = self.scheduler.submitted_id(answer.stdout) if answer.ok else None
+        told = self._told_id(answer.stdout) if answer.ok else None
         for pause in _ID_LOOKS_SECONDS if answer.ok and told is None and name else ():
             self.clock.sleep(pause)
             alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
             if alive:
                 return alive[-1]
         return told
+
+    def _told_id(self, text: str) -> str | None:
+        told = (re.findall(form, text, re.MULTILINE) for form in self.scheduler.ID_FORMS)
+        ids = set(next(filter(None, told), ()))
+        return ids.pop() if len(ids) == 1 else None
 
     def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
@@ -131,8 +137,7 @@ class Commands:
 
     def drained(self) -> list[str]:
         """Return sentences about nodes that the scheduler itself took out of use; empty if it gives no answer."""
-        query = self.scheduler.drained_nodes()
-        return (self._ask([query])[0] or []) if query is not None else []
+        return (self._ask([self.scheduler.DRAINED])[0] or []) if self.scheduler.DRAINED else []
 
     def remembered(
         self, job_ids: Iterable[str], names: Iterable[str], known_names: Iterable[str] = ()
@@ -159,7 +164,7 @@ class Commands:
         all_done = True
         for argv in self.scheduler.cancellations(_user(), job_ids):
             answer = self.run(argv)
-            if not answer.ok and not self.scheduler.has_ended(answer.stderr):
+            if not answer.ok and not any(said in answer.stderr for said in self.scheduler.HAS_ENDED):
                 logger.warning("%s failed: %s", argv[0], answer.words)
                 all_done = False
         return all_done
@@ -183,7 +188,8 @@ class Commands:
         return rows, None
 
     def _is_lacking(self, source: Accounting, answer: Answer) -> bool:
-        if not source.without or (answer.installed and not self.scheduler.keeps_no_accounting(answer.stderr)):
+        no_accounting = self.scheduler.NO_ACCOUNTING
+        if not source.without or (answer.installed and not (no_accounting and no_accounting in answer.stderr)):
             return False
         logger.info(source.without, answer.words)
         self.lacking.add(source.program)

@@ -19,7 +19,7 @@ from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, persistently
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.schedulers.script import ScriptValues, checked, render_plain_script, shell_text
+from espo_luigi.jobs.schedulers.script import ScriptValues, checked, render_script, shell_text
 
 # The job gets the signal so long before its end.
 NOTICE_SECONDS = 120
@@ -59,8 +59,8 @@ def note_path(state_dir: Path) -> Path:
 def render_driver(values: ScriptValues, note: Path, token: str, pause_seconds: int = _PAUSE_SECONDS) -> str:
     """Return the script of a driver's job, whose command is that of `values`. Raises SubmissionError."""
     names = f"note={shlex.quote(checked('state folder', str(note)))}\ntoken={token}\npause={pause_seconds}"
-    return render_plain_script(
-        values, slurm.header(values), lambda command: f"{names}\ncommand=({command})\n{shell_text(_SCRIPT)}"
+    return render_script(
+        values, slurm.header(values), run=lambda command: f"{names}\ncommand=({command})\n{shell_text(_SCRIPT)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Grid Engine as a `base.Scheduler`: options, scripts and commands.
+"""Grid Engine as a `base.Scheduler`, which describes the functions without a docstring: options, scripts, commands.
 
 The options stand in the script's ``#$`` lines, so that it can be read and submitted by hand. qsub gets them as
 arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold such lines.
@@ -7,6 +7,7 @@ arguments, too, and ignores the lines (``-C ""``), as the user's bash may hold s
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import os
 import re
@@ -47,6 +48,12 @@ VARIABLES = "SGE_TASK_"
 USER_VARIABLES = ""
 SCRATCH = "$TMP"
 FORGETS_CANCELLED = True
+# A site's `qsub` may drop ``-terse``.
+ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
+HAS_ENDED: tuple[str, ...] = ("does not exist",)
+NO_ACCOUNTING = ""
+# Grid Engine takes a queue, not a host, out of use, and says so in the job's reason.
+DRAINED: Query[str] | None = None
 
 # Each run of qacct reads the whole accounting file: for more jobs than this, a single run asks for all similar names.
 _MOST_BY_ID = 3
@@ -100,7 +107,6 @@ def log_pattern(log_dir: str, rule: str, wildcards: Mapping[str, str], bundle: s
 
 
 def log_path(pattern: str, job_id: str) -> str:
-    """Return the log's real path, from the result of `log_pattern`."""
     return pattern.replace("$JOB_ID", job_id)
 
 
@@ -150,26 +156,15 @@ def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str
             raise SubmissionError(
                 f"memory_resource: {options.memory_resource!r} is not a resource's name, such as h_vmem"
             )
-        asked.append(f"{options.memory_resource}={_memory(values, options, cpus)}")
-    if options.exclude:
-        asked.append(f"h=!({'|'.join(map(_host, options.exclude))})")
-    return asked
-
-
-def _memory(values: ScriptValues, options: SgeOptions, cpus: int) -> str:
-    """Return ``64G``, or an amount in M; Grid Engine refuses ``64GB``."""
-    asked = mib(positive("memory", values.memory_bytes))
-    if options.memory_per not in ("slot", "job"):
-        raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
-    if options.memory_per == "slot":
-        asked = -(-asked // cpus)
-    return f"{asked}M" if asked % 1024 else f"{asked // 1024}G"
-
-
-def _host(name: str) -> str:
-    if not _HOST.fullmatch(name):
-        raise SubmissionError(f"exclude: {name!r} is not a host's name; Grid Engine knows no lists such as n[1-3]")
-    return name
+        if options.memory_per not in ("slot", "job"):
+            raise SubmissionError(f"memory_per: {options.memory_per!r}; expected 'slot' or 'job'")
+        amount = -(-mib(positive("memory", values.memory_bytes)) // (cpus if options.memory_per == "slot" else 1))
+        # Grid Engine refuses ``64GB``.
+        asked.append(f"{options.memory_resource}={f'{amount}M' if amount % 1024 else f'{amount // 1024}G'}")
+    for name in options.exclude:
+        if not _HOST.fullmatch(name):
+            raise SubmissionError(f"exclude: {name!r} is not a host's name; Grid Engine knows no lists such as n[1-3]")
+    return [*asked, f"h=!({'|'.join(options.exclude)})"] if options.exclude else asked
 
 
 def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
@@ -180,25 +175,19 @@ def _extra(name: str, value: str, options: SgeOptions) -> tuple[str, ...]:
     if name in FLAGS:
         raise SubmissionError(f"extra: -{name} has an option of its own: give it as {FLAGS[name]!r}")
     if name == "l":
-        _refuse_own_resources(value, options)
+        # The second request for a resource would win, escape the site's limits, and never grow.
+        own = {"h_rt": "time", options.memory_resource: "memory", "h": "exclude", "hostname": "exclude"}
+        for resource in (part.partition("=")[0].strip() for part in value.split(",")):
+            if resource in own:
+                raise SubmissionError(f"extra: l: {resource} is asked for by `{own[resource]}`: give it there")
     return (f"-{name}", checked(name, value)) if value else (f"-{name}",)
 
 
-def _refuse_own_resources(value: str, options: SgeOptions) -> None:
-    """Refuse resources that have an option: the second request would win, escape the site's limits, and never grow."""
-    own = {"h_rt": "time", options.memory_resource: "memory", "h": "exclude", "hostname": "exclude"}
-    for name in (part.partition("=")[0].strip() for part in value.split(",")):
-        if name in own:
-            raise SubmissionError(f"extra: l: {name} is asked for by `{own[name]}`: give it there")
-
-
 def render(values: ScriptValues) -> str:
-    """Return the script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
-    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     file = checked("environment file", values.environment_file)
     return [
         *(f"#$ {line}" for line in _lines(arguments(values))),
@@ -222,7 +211,6 @@ def _lines(words: Sequence[str]) -> list[str]:
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """Return the command that submits the script."""
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
@@ -231,10 +219,6 @@ def listing(user: str) -> Query[Row]:
     # qstat takes no number for a user. With `$user` it finds out itself who asks. -s a: a user's defaults may hide
     # states.
     return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
-
-
-def drained_nodes() -> None:
-    """Return nothing: Grid Engine takes a queue, not a host, out of use, and says so in the job's reason."""
 
 
 def one_job(user: str, job_id: str) -> Query[Row]:
@@ -256,7 +240,6 @@ def accounting(
 
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
-    """Ask qacct for the resources that jobs were given and used."""
     return _qacct(job_ids, (), names, parse_usage)
 
 
@@ -273,7 +256,6 @@ def _qacct(
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that cancel the user's own jobs by id, as few as the length of a command line allows."""
     return [("qdel", *group) for group in chunked(job_ids)]
 
 
@@ -298,19 +280,12 @@ def _quoted(value: str) -> str:
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """Return the id of the job around this process."""
     return environ.get("JOB_ID") if "SGE_TASK_ID" in environ else None
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the CPUs and the bytes of memory that the job was given."""
     names = {"cpus_per_task": ("NSLOTS", 1), "memory_bytes": (_MEMORY_VARIABLE, MIB)}
     return {what: int(environ[name]) * unit for what, (name, unit) in names.items() if name in environ}
-
-
-def node_folder(environ: Mapping[str, str]) -> str | None:
-    """Return the folder on the node that Grid Engine makes for the job, and removes after it."""
-    return environ.get(SCRATCH.removeprefix("$")) if job_id(environ) else None
 
 
 # From here on: what its commands answer, as those of 8.1.9 do.
@@ -338,12 +313,6 @@ def sge_name(name: str) -> str:
 
 def _name(job: str) -> str:
     return job.removeprefix(_PREFIX).replace("%40", "@")
-
-
-def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``qsub -terse``, if it tells a single id; a site's `qsub` may drop that."""
-    told = re.findall(r"\bYour job (\d+) ", text) or re.findall(r"^\s*(\d+)\s*$", text, re.MULTILINE)
-    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_qstat(text: str) -> list[Row]:
@@ -452,17 +421,13 @@ def _ended(fields: Mapping[str, str]) -> Row:
 
 
 def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
+    """Find how a run has ended: qacct has the same code for all limits, older versions have none."""
     if failed in _AGAIN or failed in _NODE_FAILED:
         return Phase.PENDING if failed in _AGAIN else Phase.NODE
-    if failed == _LIMIT or exit_status > _KILLED:
-        return _phase_of_kill(failed, exit_status, fields)
-    return Phase.FAILED if exit_status else Phase.COMPLETED
-
-
-def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> Phase:
-    """Find the limit that was exceeded: qacct has the same code for all limits, older versions have none."""
+    if failed != _LIMIT and exit_status <= _KILLED:
+        return Phase.FAILED if exit_status else Phase.COMPLETED
     asked = dict(re.findall(r"\b(h_rt|h_cpu|h_vmem)=([^,\s]+)", fields.get("category", "")))
-    if _reached(asked.get("h_rt", ""), fields.get("ru_wallclock", "")):
+    if 0 < seconds_of(asked.get("h_rt", "")) <= _leading(fields.get("ru_wallclock", "")):
         return Phase.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
         return Phase.CANCELLED
@@ -471,12 +436,7 @@ def _phase_of_kill(failed: int, exit_status: int, fields: Mapping[str, str]) -> 
         return Phase.MEMORY
     if failed != _LIMIT:
         return Phase.FAILED
-    return Phase.TIMEOUT if _reached(asked.get("h_cpu", ""), fields.get("cpu", "")) else Phase.MEMORY
-
-
-def _reached(limit: str, used: str) -> bool:
-    seconds = seconds_of(limit)
-    return seconds > 0 and _leading(used) >= seconds
+    return Phase.TIMEOUT if 0 < seconds_of(asked.get("h_cpu", "")) <= _leading(fields.get("cpu", "")) else Phase.MEMORY
 
 
 def _leading(text: str) -> int:
@@ -508,33 +468,14 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"invalid|is not an? \w+ value|denied|rejected|no access|permission", Refusal.PERMANENT),
 )
 
+refusal = functools.partial(Refusal.of, _REFUSALS)
 
-def refusal(message: str) -> Refusal:
-    """Say whether qsub may accept the same job later, from its error message."""
-    return Refusal.of(message, _REFUSALS)
-
-
+# The message of a process that got no more memory. ``h_vmem`` limits each process, too, so that its request is refused
+# before Grid Engine sees any excess.
 _OUT_OF_MEMORY = re.compile(r"^([\w.]*\.)?_?(Array)?MemoryError\b|cannot allocate memory|std::bad_alloc", re.I | re.M)
-
-
-def says_out_of_memory(log_tail: str) -> bool:
-    """Return whether the job's log ends with the message of a process that got no more memory.
-
-    ``h_vmem`` limits each process, too, so that its request is refused before Grid Engine sees any excess.
-    """
-    return _OUT_OF_MEMORY.search(log_tail) is not None
+says_out_of_memory = _OUT_OF_MEMORY.search
 
 
 def in_words(reason: str) -> str:
     """Return nothing: a row's reason contains the remedy."""
     return ""
-
-
-def keeps_no_accounting(stderr: str) -> bool:
-    """Return False: qacct gives the same message before the first job has ended."""
-    return False
-
-
-def has_ended(stderr: str) -> bool:
-    """Return whether qdel failed because the job had ended meanwhile."""
-    return "does not exist" in stderr

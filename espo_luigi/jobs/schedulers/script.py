@@ -118,38 +118,30 @@ def log_stem(rule: str, wildcards: Mapping[str, str], between: str) -> str:
 def render_script(
     values: ScriptValues,
     header: Iterable[str],
-    job_id: str,
+    job_id: str = "",
     first: Iterable[str] = (),
     # With `exec`, the scheduler's signals to the script reach the command itself.
     run: Callable[[str], str] = "exec {}".format,
 ) -> str:
     """Return the script of a submission. Raises SubmissionError for an unsafe value.
 
-    `header` are the scheduler's directives, `job_id` is its id of the job as bash, and `first` is bash before the
-    claim. `run` makes the lines that run a command.
+    `header` are the scheduler's directives, `job_id` is its id of the job as bash (empty: the job claims no work), and
+    `first` is bash before the claim. `run` makes the lines that run a command.
     """
-    claim = shlex.quote(checked("claim file", values.claim_file))
-    claimed = f"claim={claim}\njob_id={job_id}\n{shell_text(_CLAIM)}"
-    command = run(render_command(values.argv))
-    exports = [
-        f"export {NAME_VARIABLE}={shlex.quote(values.name)}",
-        f"export {ATTEMPT_VARIABLE}={values.attempt}",
-        f"export {CLAIM_VARIABLE}={claim}",
-        f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))",
-        *option_exports(values.options),
-    ]
-    return _joined(values, header, [*first, claimed, "\n".join(exports)], command)
-
-
-def render_plain_script(values: ScriptValues, header: Iterable[str], run: Callable[[str], str]) -> str:
-    """Return the script of a job that claims no work. Raises SubmissionError for an unsafe value."""
-    exports = "\n".join(option_exports(values.options))
-    return _joined(values, header, [exports] if exports else [], run(render_command(values.argv)))
-
-
-def _joined(values: ScriptValues, header: Iterable[str], parts: Iterable[str], command: str) -> str:
-    beginning, setup = "\n".join(["#!/bin/bash", *header]), rendered_setup(values.options)
-    return "\n\n".join([beginning, *parts, *setup, f"{render_cd(values.workdir)}\n{command}"]) + "\n"
+    parts, exports = ["\n".join(["#!/bin/bash", *header]), *first], option_exports(values.options)
+    if job_id:
+        claim = shlex.quote(checked("claim file", values.claim_file))
+        parts.append(f"claim={claim}\njob_id={job_id}\n{shell_text(_CLAIM)}")
+        exports = [
+            f"export {NAME_VARIABLE}={shlex.quote(values.name)}",
+            f"export {ATTEMPT_VARIABLE}={values.attempt}",
+            f"export {CLAIM_VARIABLE}={claim}",
+            f"export {LATE_VARIABLE}=$(( $(date +%s) + {values.late_seconds} ))",
+            *exports,
+        ]
+    parts += ["\n".join(exports)] if exports else []
+    command = f"{render_cd(values.workdir)}\n{run(render_command(values.argv))}"
+    return "\n\n".join([*parts, *rendered_setup(values.options), command]) + "\n"
 
 
 def rendered_setup(options: JobOptions) -> list[str]:
@@ -165,10 +157,14 @@ def render_cd(workdir: str) -> str:
 
 def option_exports(options: JobOptions) -> list[str]:
     """Return lines of bash that export a job's scratch folder and environment. Raises SubmissionError."""
-    lines = []
-    if options.scratch:
-        lines.append(f"export {SCRATCH_VARIABLE}={_scratch(checked('scratch', options.scratch))}")
-    return [*lines, *rendered_environment(options)]
+    if not options.scratch:
+        return rendered_environment(options)
+    scratch = checked("scratch", options.scratch)
+    value, variable = shlex.quote(scratch), _SCRATCH.fullmatch(scratch)
+    if variable:
+        # Not every cluster defines $SLURM_TMPDIR.
+        value = f'"${{{variable[1]}:-${{TMPDIR:-/tmp}}}}"' + (shlex.quote(variable[2]) if variable[2] else "")
+    return [f"export {SCRATCH_VARIABLE}={value}", *rendered_environment(options)]
 
 
 def rendered_environment(options: JobOptions) -> list[str]:
@@ -179,15 +175,6 @@ def rendered_environment(options: JobOptions) -> list[str]:
             raise SubmissionError(f"environment: {name!r} is not a variable's name (letters, digits and _)")
         lines.append(f"export {name}={shlex.quote(checked(name, value))}")
     return lines
-
-
-def _scratch(value: str) -> str:
-    variable = _SCRATCH.fullmatch(value)
-    if variable is None:
-        return shlex.quote(value)
-    name, rest = variable.groups()
-    # Not every cluster defines $SLURM_TMPDIR.
-    return f'"${{{name}:-${{TMPDIR:-/tmp}}}}"' + (shlex.quote(rest) if rest else "")
 
 
 def render_command(argv: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Slurm as a `base.Scheduler`: directives, scripts and commands; `slurm_parse` reads the answers.
+"""Slurm as a `base.Scheduler`, which describes the functions without a docstring; `slurm_parse` reads the answers.
 
 The directives stand in the script, so that it can be read and submitted by hand. sbatch gets them as arguments, too:
 ``SBATCH_…`` variables of the user's environment override a script's lines, but not arguments.
@@ -27,14 +27,7 @@ from espo_luigi.jobs.resources import (
 from espo_luigi.jobs.schedulers import slurm_parse as answers
 from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
-from espo_luigi.jobs.schedulers.slurm_parse import (  # noqa: F401  # some only as this is a `Scheduler`
-    has_ended,
-    in_words,
-    keeps_no_accounting,
-    refusal,
-    says_out_of_memory,
-    submitted_id,
-)
+from espo_luigi.jobs.schedulers.slurm_parse import in_words, refusal, says_out_of_memory  # noqa: F401
 
 NAME = "Slurm"
 SUBMIT = "sbatch"
@@ -42,6 +35,13 @@ VARIABLES = "SLURM_"
 USER_VARIABLES = "SBATCH_"
 SCRATCH = "$SLURM_TMPDIR"
 FORGETS_CANCELLED = False
+# ``sbatch --parsable`` says ``id`` or ``id;cluster``. A site's own `sbatch` may drop ``--parsable``.
+ID_FORMS: tuple[str, ...] = (r"\bSubmitted batch job (\d+)\b", r"^\s*(\d+)(?:;\S+)?\s*$")
+HAS_ENDED: tuple[str, ...] = (answers.NO_SUCH_JOB, "already completing or completed")
+NO_ACCOUNTING = "accounting storage is disabled"
+DRAINED: Query[str] | None = Query(
+    ("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), answers.parse_drained
+)
 
 # The form of a directive's long name.
 DIRECTIVE = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
@@ -160,12 +160,10 @@ def _places(nodes: str, ntasks: int) -> list[str]:
 
 
 def render(values: ScriptValues) -> str:
-    """Return the sbatch script of a submission. Raises SubmissionError for a value that cannot be passed safely."""
     return render_script(values, header(values), "$SLURM_JOB_ID")
 
 
 def header(values: ScriptValues) -> list[str]:
-    """Return the lines that begin any script of such a job. Raises SubmissionError as `render` does."""
     return header_lines(directives(values))
 
 
@@ -175,7 +173,6 @@ def header_lines(arguments: Iterable[str]) -> list[str]:
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
-    """Return the command that submits the script."""
     return ("sbatch", "--parsable", *directives(values), str(script))
 
 
@@ -199,19 +196,12 @@ def _for_header(directive: str) -> str:
 
 
 def listing(user: str) -> Query[Row]:
-    """Ask for all jobs of this user in the controller's list, those that ended a short while ago included."""
     # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
     form = ("--all", "--noheader", "--states=all", "--array", f"--format={answers.SQUEUE_FORMAT}")
     return Query(("squeue", *form, f"--user={user}"), answers.parse_squeue)
 
 
-def drained_nodes() -> Query[str]:
-    """Ask for sentences about nodes that Slurm itself took out of use, and who can resume them."""
-    return Query(("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), answers.parse_drained)
-
-
 def one_job(user: str, job_id: str) -> Query[Row]:
-    """Ask for a job that waits or runs, with its expected start."""
     return Query(
         ("squeue", "--noheader", f"--jobs={job_id}", f"--format={answers.SQUEUE_FORMAT}|%S"),
         answers.parse_one_of_squeue,
@@ -241,19 +231,14 @@ def accounting(
 
 def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     """Ask sacct for the resources of jobs and their steps, as only steps have the memory that was used."""
-    form = (
-        "--parsable2",
-        "--noheader",
-        "--duplicates",
-        "--noconvert",
-        f"--format={answers.USAGE_FORMAT}",
-        f"--user={user}",
-    )
-    return [Query(("sacct", *form, f"--jobs={','.join(group)}"), answers.parse_usage) for group in chunked(job_ids)]
+    form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={answers.USAGE_FORMAT}")
+    return [
+        Query(("sacct", *form, f"--user={user}", f"--jobs={','.join(group)}"), answers.parse_usage)
+        for group in chunked(job_ids)
+    ]
 
 
 def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return commands that cancel jobs of this user by id, as few as the length of a command line allows."""
     return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
@@ -283,21 +268,9 @@ def step_command(
 
     The step reads the command's standard input, and so sees the end of the process that started the command.
     """
-    return (
-        "srun",
-        f"--jobid={job_id}",
-        "--exclusive",
-        *sizes(
-            nodes=1,
-            ntasks=1,
-            cpus_per_task=resources.cpus_per_task,
-            **memory_asked(options, resources.memory_bytes),
-        ),
-        f"--nodelist={node}",
-        "--mpi=none",
-        f"--job-name={safe(rule, 60)}",
-        *argv,
-    )
+    size = {"cpus_per_task": resources.cpus_per_task, **memory_asked(options, resources.memory_bytes)}
+    place = ("--exclusive", *sizes(nodes=1, ntasks=1, **size), f"--nodelist={node}", "--mpi=none")
+    return ("srun", f"--jobid={job_id}", *place, f"--job-name={safe(rule, 60)}", *argv)
 
 
 # The allocation's own variables that are not about its size.
@@ -319,15 +292,9 @@ def job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def given(environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the CPUs and the bytes of memory that Slurm gave to this job, as far as the environment tells them."""
     amounts = {}
     if "SLURM_CPUS_PER_TASK" in environ:
         amounts["cpus_per_task"] = int(environ["SLURM_CPUS_PER_TASK"])
     if environ.get("SLURM_MEM_PER_NODE", "0") != "0":  # 0 means all memory of the node
         amounts["memory_bytes"] = int(environ["SLURM_MEM_PER_NODE"]) * MIB
     return amounts
-
-
-def node_folder(environ: Mapping[str, str]) -> str | None:
-    """Return the folder on the node that the site gave to the job."""
-    return environ.get(SCRATCH.removeprefix("$"))

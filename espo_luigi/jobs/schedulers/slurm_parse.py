@@ -5,6 +5,7 @@ The golden files come from Slurm 22.05. The forms of later versions, up to 25.05
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,6 @@ USAGE_FORMAT = (
 _MOST_JOULES = 1e14
 
 STATES: dict[str, Phase] = {
-    # waiting
     "PENDING": Phase.PENDING,
     "CONFIGURING": Phase.PENDING,  # has its nodes, which are still booting
     "REQUEUED": Phase.PENDING,  # in sacct: this run of the job has ended, and Slurm queued it again under the same id
@@ -36,7 +36,6 @@ STATES: dict[str, Phase] = {
     "EXPEDITING": Phase.PENDING,  # Slurm 25: requeued at once after a node failed
     "LAUNCH_FAILED": Phase.PENDING,  # a flag: its node could not start it (the prolog failed, say); it was requeued
     "RECONFIG_FAIL": Phase.PENDING,  # a flag: its node could not be set up for it
-    # on a node
     "RUNNING": Phase.RUNNING,
     "SIGNALING": Phase.RUNNING,
     "RESIZING": Phase.RUNNING,
@@ -46,7 +45,6 @@ STATES: dict[str, Phase] = {
     "COMPLETING": Phase.LEAVING,
     "STAGE_OUT": Phase.LEAVING,
     "UPDATE_DB": Phase.LEAVING,
-    # over
     "COMPLETED": Phase.COMPLETED,
     "FAILED": Phase.FAILED,
     "OUT_OF_MEMORY": Phase.MEMORY,
@@ -66,6 +64,8 @@ HOPELESS_REASONS = frozenset(
 )
 # Limits on a single job: AssocMaxCpuPerJobLimit, QOSMaxWallDurationPerJobLimit, QOSMinGRES, …
 _OF_A_JOB = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
+# Between a state and its flags.
+_FLAGS = re.compile(r"[,+]")
 # Flags of a job whose node could not start it.
 _LAUNCH_FLAGS = {"LAUNCH_FAILED", "RECONFIG_FAIL"}
 # States of jobs that wait until somebody releases them.
@@ -77,13 +77,12 @@ _PRECEDENCE = (Phase.PENDING, Phase.LEAVING, Phase.SUSPENDED)
 
 def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", exit_code: str = "") -> Row:
     """Make the row of a job from Slurm's state and reason."""
-    phase = phase_of(state)
-    flagged = not _LAUNCH_FLAGS.isdisjoint(_state_and_flags(state))
-    launch_failed = phase is Phase.PENDING and (flagged or reason.lower().startswith("launch failed"))
+    phase, flags = phase_of(state), set(_FLAGS.split(state.upper()))
+    launch_failed = phase is Phase.PENDING and bool(flags & _LAUNCH_FLAGS or reason.lower().startswith("launch failed"))
     in_vain = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
     hopeless = launch_failed or (phase is Phase.PENDING and in_vain)
-    held = "held" in reason.lower() or not _HELD.isdisjoint(_state_and_flags(state)) or _is_used_up(reason)
-    held = held and phase is Phase.PENDING and not hopeless
+    waits_for_people = "held" in reason.lower() or bool(flags & _HELD) or _is_used_up(reason)
+    held = waits_for_people and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
     return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
@@ -100,26 +99,13 @@ def phase_of(state: str) -> Phase:
 
     An unknown name is logged once and ignored beside a known name. Alone, it means that the job is still there.
     """
-    names = _state_and_flags(state)
+    names = _FLAGS.split(state.upper())
     for name in names:
         if name not in STATES:
             warn_of_unknown_state("Slurm", name)
     phases = [STATES[name] for name in names if name in STATES]
     first = phases[0] if phases else Phase.RUNNING
     return next((phase for phase in _PRECEDENCE if phase in phases), first)
-
-
-def _state_and_flags(state: str) -> list[str]:
-    return re.split(r"[,+]", state.upper())
-
-
-def submitted_id(text: str) -> str | None:
-    """Return the job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``), if it tells a single id.
-
-    A site's own `sbatch` may drop ``--parsable``, so that Slurm says ``Submitted batch job id`` among other lines.
-    """
-    told = re.findall(r"\bSubmitted batch job (\d+)\b", text) or re.findall(r"^\s*(\d+)(?:;\S+)?\s*$", text, re.M)
-    return told[0] if len(set(told)) == 1 else None
 
 
 def parse_squeue(text: str) -> list[Row]:
@@ -337,35 +323,14 @@ _REFUSALS: tuple[tuple[str, Refusal], ...] = (
     (r"is not available|is ambiguous|requires an argument|more processors", Refusal.PERMANENT),
 )
 
+refusal = functools.partial(Refusal.of, _REFUSALS)
 
-def refusal(message: str) -> Refusal:
-    """Say whether sbatch may accept the same job later, from its error message."""
-    return Refusal.of(message, _REFUSALS)
-
-
+# Slurm's message about a job killed for memory. If Slurm enforces memory by polling instead of cgroups, such a job is
+# FAILED with signal 9, not OUT_OF_MEMORY.
 _OUT_OF_MEMORY = re.compile(
-    r"oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory", re.I
+    r"^slurmstepd.*(oom.kill event|Exceeded (job|step) memory limit|exceeded memory limit|Out Of Memory)", re.I | re.M
 )
-
-
-def says_out_of_memory(log_tail: str) -> bool:
-    """Return whether the job's log ends with Slurm's message about a job killed for memory.
-
-    If Slurm enforces memory by polling instead of cgroups, such a job is FAILED with signal 9, not OUT_OF_MEMORY.
-    """
-    lines = [line for line in log_tail.splitlines() if line.startswith("slurmstepd")]
-    return any(_OUT_OF_MEMORY.search(line) for line in lines)
-
-
-def keeps_no_accounting(stderr: str) -> bool:
-    """Return whether sacct failed because this cluster keeps no accounting."""
-    return "accounting storage is disabled" in stderr
-
-
-def has_ended(stderr: str) -> bool:
-    """Return whether scancel failed because the job had ended meanwhile."""
-    return NO_SUCH_JOB in stderr or "already completing or completed" in stderr
-
+says_out_of_memory = _OUT_OF_MEMORY.search
 
 # The meaning of a reason of PENDING, and the user's remedy.
 _EXPLANATIONS = {

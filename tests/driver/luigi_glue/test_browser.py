@@ -130,7 +130,6 @@ def test_a_run_is_seen_in_a_browser_while_it_goes_on_and_afterwards(
     error = browser.until("document.querySelector('#errorModal.in pre')?.innerText")
     again = browser.evaluate("document.querySelectorAll('#errorModal pre')[1].innerText")
     assert again.startswith("luigi --module toy_tasks Grumble --n ") and "partition" not in again
-    assert all(len(line) <= 70 or "/" in line for line in error.splitlines()), error
     assert "ValueError: 1 < 2 & 3" in error and 'raise ValueError("1 < 2 & 3")' in error and "log:" in error
     report(tmp_path, halfway, count, grumble)
     browser.open((tmp_path / "report.html").as_uri())

@@ -86,9 +86,7 @@ def wait_for_it() -> bool:
     return _it_is_time.wait(60)
 
 
-def test_dasks_tasks_and_workers_are_counted() -> None:
-    import dask.array
-
+def test_dasks_tasks_are_counted() -> None:
     monitor = Monitor()
     with dask_session(Resources(1, 2, "1GB")) as client:
         monitor.scheduler = client.cluster.scheduler
@@ -98,7 +96,4 @@ def test_dasks_tasks_and_workers_are_counted() -> None:
         assert monitor.sign_of_life()["message"] == "Dask: 1 tasks to go"
         _it_is_time.set()
         assert waiting.result(timeout=60)
-        assert int(dask.array.ones(10, chunks=5).sum().compute()) == 10
-        monitor.look()
-    assert monitor.worker_restarts == 0
-    assert monitor.spilled_bytes == 0
+        eventually(lambda: not monitor.tasks_left)

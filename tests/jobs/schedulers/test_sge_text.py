@@ -16,13 +16,12 @@ from espo_luigi.jobs import schedulers
 from espo_luigi.jobs.resources import parse_time
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase
-from espo_luigi.jobs.schedulers.commands import Commands
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.gridengine import (
     SgeOptions,
     accounting,
     arguments,
     environment_script,
-    has_ended,
     log_path,
     log_pattern,
     parse_qacct,
@@ -34,7 +33,6 @@ from espo_luigi.jobs.schedulers.gridengine import (
     seconds_of,
     sge_name,
     submit_command,
-    submitted_id,
 )
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 
@@ -192,11 +190,16 @@ def test_a_log_is_found_by_the_id() -> None:
 
 
 def test_the_id_is_read_from_among_other_lines() -> None:
-    assert submitted_id("17\n") == "17"
-    assert submitted_id("a site's greeting\n17\n") == "17"
-    assert submitted_id('Welcome\nYour job 17 ("espo.a.1") has been submitted\n') == "17"
-    assert submitted_id("2026\n17\n") is None
-    assert submitted_id("17.1-3:1\n") is None and submitted_id("") is None
+    commands = Commands(sge, environ={})
+    said = {
+        "17\n": "17",
+        "a site's greeting\n17\n": "17",
+        'Welcome\nYour job 17 ("espo.a.1") has been submitted\n': "17",
+        "2026\n17\n": None,
+        "17.1-3:1\n": None,
+        "": None,
+    }
+    assert {text: commands.id_of(Answer(0, text)) for text in said} == said
 
 
 def test_the_listing_is_read() -> None:
@@ -364,12 +367,7 @@ def test_a_refusal_passes_or_not(words: str, meaning: str) -> None:
     ],
 )
 def test_a_log_says_that_memory_was_refused(log: str, memory: bool) -> None:
-    assert says_out_of_memory(log) is memory
-
-
-def test_a_job_that_qdel_does_not_know_has_ended() -> None:
-    assert has_ended('denied: job "999" does not exist')
-    assert not has_ended("error: commlib error: got select error (Connection refused)")
+    assert bool(says_out_of_memory(log)) is memory
 
 
 def test_a_job_knows_itself_by_what_only_grid_engine_sets() -> None:
@@ -377,9 +375,8 @@ def test_a_job_knows_itself_by_what_only_grid_engine_sets() -> None:
     around = schedulers.around(job)
     assert around is sge
     assert around.given(job) == {"cpus_per_task": 4, "memory_bytes": 100 * 2**20}
-    assert around.node_folder(job) == "/tmp/7.1.q"
     other = {"JOB_ID": "of another program", "TMP": "/tmp"}
-    assert schedulers.around(other) is None and sge.node_folder(other) is None
+    assert schedulers.around(other) is None
 
 
 def test_the_environment_is_the_users_without_a_parallel_environment_of_the_drivers_own() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, chunked
+from espo_luigi.jobs.schedulers.commands import Answer, Commands
 from espo_luigi.jobs.schedulers.script import ScriptValues, submission_name, task_name
 from espo_luigi.jobs.schedulers.slurm import (
     SlurmOptions,
@@ -30,7 +32,6 @@ from espo_luigi.jobs.schedulers.slurm_parse import (
     refusal,
     row,
     says_out_of_memory,
-    submitted_id,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -220,7 +221,7 @@ def test_text_that_is_no_answer_gives_no_jobs() -> None:
     ],
 )
 def test_sbatch_parsable_is_read(text: str, job_id: str | None) -> None:
-    assert submitted_id(text) == job_id
+    assert Commands(slurm, environ={}).id_of(Answer(0, text)) == job_id
 
 
 def test_every_state_that_slurms_manual_names_is_in_the_table() -> None:
@@ -393,7 +394,7 @@ def test_refusals_are_told_apart(words: str, meaning: str) -> None:
     ],
 )
 def test_slurms_words_for_too_much_memory_are_known_and_nobody_elses(log: str, memory: bool) -> None:
-    assert says_out_of_memory(f"some output\n{log}\n") is memory
+    assert bool(says_out_of_memory(f"some output\n{log}\n")) is memory
 
 
 def test_lists_of_jobs_are_cut_to_the_length_of_an_argument() -> None:

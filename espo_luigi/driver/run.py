@@ -95,11 +95,13 @@ class Run:
         self._lock = threading.Lock()
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
-        self._roots: dict[str, Task] = {}
+        # The tasks that were asked for.
+        self.roots: dict[str, Task] = {}
         # All tasks below those that were asked for, as they were added.
         self.graph: Graph = {}
         self._open: set[str] = set()
-        self._failed: set[str] = set()
+        # The tasks that ended without success, or cannot run.
+        self.failed: set[str] = set()
         # Tasks such as `All`, which are no jobs, count neither as expected nor as done.
         self._jobs: set[str] = set()
         self._done: set[str] = set()
@@ -126,10 +128,6 @@ class Run:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
 
-    def no_room(self) -> str:
-        """Return what scratch space holds, if groups of tasks have waited in vain for room there; "" otherwise."""
-        return self.scratch.no_room() if self.scratch is not None else ""
-
     def budget(self, limit: int, root: Task, graph: Graph) -> None:
         """Start tasks only as scratch space has room. Raises SubmissionError if a group needs more than the limit."""
         self.scratch = self.scratch or Scratch(limit)
@@ -150,19 +148,10 @@ class Run:
         for task, on_disk in zip(found, sizes, strict=True):
             self.scratch.note(task.task_id, on_disk=on_disk, is_left=False if ended else None)
 
-    @property
-    def roots(self) -> list[Task]:
-        """The tasks that were asked for."""
-        return list(self._roots.values())
-
-    def has_failed(self, task_id: str) -> bool:
-        """Whether this task ended without success."""
-        return task_id in self._failed
-
     def can_go_on(self) -> bool:
         """Whether a task is left that could run: all its needs are there."""
         with self._lock:
-            left = self._open | self._failed
+            left = self._open | self.failed
             return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
 
     def add(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
@@ -171,7 +160,7 @@ class Run:
         board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
         with self._lock:
             self._expect(graph, pending)
-            self._roots[root.task_id] = root
+            self.roots[root.task_id] = root
             self.covers_everything |= getattr(root, "covers_everything", False)
             self.graph |= graph
 
@@ -189,7 +178,7 @@ class Run:
             task, needs = graph.get(task_id, (None, ()))
             if isinstance(task, SlurmTask):
                 self._jobs.add(task_id)
-            (self._open if runnable else self._failed).add(task_id)
+            (self._open if runnable else self.failed).add(task_id)
             self._needs[task_id] = needs
             for needed in needs:
                 self._consumers[needed.task_id].add(task_id)
@@ -234,11 +223,11 @@ class Run:
                 known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
                 logger.info("[%d/%d] %s %s in %.1f s", *known)
             if failure:
-                self._failed.add(task.task_id)
+                self.failed.add(task.task_id)
                 self._failures[task.task_id] = failure
                 self._give_up_after(task.task_id)
                 return
-            self._failed.discard(task.task_id)
+            self.failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
             self._stopped.pop(task.task_id, None)
             needs = self._needs.get(task.task_id, ())
@@ -272,14 +261,14 @@ class Run:
         """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""
         with self._lock:
             self._open.discard(task.task_id)
-            self._failed.add(task.task_id)
+            self.failed.add(task.task_id)
             self._stopped[task.task_id] = outcome
             if worked := board().stop(task.task_id, outcome):
                 so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
                 logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
-        return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+        return task_id not in self._open and task_id not in self.roots and not self._consumers[task_id]
 
 
 def _is_outdated(task: Task) -> bool:

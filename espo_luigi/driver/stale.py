@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def stale_in(
     return {task_id: known[task_id] for task_id in graph if known.get(task_id)}, again
 
 
-def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
+def told_of(roots: Collection[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
     """Return an account of a run's stale tasks, for its end; empty if no task is stale.
 
     By rule, it has the number of stale tasks and the keys. `words` are the arguments of the given command; None if a

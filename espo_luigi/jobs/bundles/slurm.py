@@ -20,7 +20,6 @@ from espo_luigi.jobs.schedulers.base import Scheduler
 from espo_luigi.jobs.schedulers.script import (
     ScriptValues,
     checked,
-    render_plain_script,
     render_script,
     shell_text,
 )
@@ -55,9 +54,10 @@ def bundled(scheduler: Scheduler, bundle: BundleValues) -> BundleText:
     if kind == ARRAY:
         most = f"%{bundle.bundling.at_once}" if bundle.bundling.at_once else ""
         arguments = (*arguments, f"--array=0-{len(bundle.members) - 1}{most}")
-    header, files = header_lines(arguments), dict[str, str]()
+    header = header_lines(arguments)
+    files: Mapping[str, str] = {}
     if kind == PILOT:
-        script = render_plain_script(replace(bundle.members[0], argv=bundle.pilot), header, "exec {}".format)
+        script = render_script(replace(bundle.members[0], argv=bundle.pilot), header)
     else:
         body, files = _render_steps(bundle) if kind == STEPS else (_render_array(bundle), files)
         script = "\n".join(["#!/bin/bash", *header, "", body])

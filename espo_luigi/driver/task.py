@@ -260,10 +260,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
-        except StoppedError:
-            raise
         except EspoError as error:
-            self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
+            if not isinstance(error, StoppedError):
+                self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -278,13 +277,12 @@ class SlurmTask(KnownParameters, luigi.Task):
         ours = [name for name in (*OPTION_NAMES, *_CLUSTER_NAMES) if getattr(type(self), name) is vars(SlurmTask)[name]]
         options = {name: getattr(self, name) for name in OPTION_NAMES if name in ours}
         of_rule = self.options_default.get(name, {})
-        parameters = self.to_str_params()
         order = JobOrder(
             id=self.task_id,
             label=self.label(),
             module=module_with_folder(self.task_module),
             family=self.get_task_family(),
-            parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
+            parameters={name: value for name, value in self.to_str_params().items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
             resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),

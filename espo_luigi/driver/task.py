@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -251,10 +251,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
-        except StoppedError:
-            raise
         except EspoError as error:
-            self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
+            if not isinstance(error, StoppedError):
+                self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -269,13 +268,12 @@ class SlurmTask(KnownParameters, luigi.Task):
         ours = [name for name in (*OPTION_NAMES, *_CLUSTER_NAMES) if getattr(type(self), name) is vars(SlurmTask)[name]]
         options = {name: getattr(self, name) for name in OPTION_NAMES if name in ours}
         of_rule = self.options_default.get(name, {})
-        parameters = self.to_str_params()
         order = JobOrder(
             id=self.task_id,
             label=self.label(),
             module=module_with_folder(self.task_module),
             family=self.get_task_family(),
-            parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
+            parameters={name: value for name, value in self.to_str_params().items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
             resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
@@ -364,17 +362,14 @@ def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
 @functools.lru_cache(maxsize=64)
 def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
     """Return the sections among `names` of the project's `luigi.Config`s, and those of its tasks."""
-    kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
-    own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
-    configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}
-    return configs, own.keys() - configs
-
-
-def _registered_class(name: str) -> type:
-    try:
-        return Register.get_task_cls(name)
-    except TaskClassException:
-        return luigi.Task
+    configs: set[str] = set()
+    tasks: set[str] = set()
+    for name in names:
+        with suppress(TaskClassException):
+            kind = Register.get_task_cls(name)
+            if name not in SECTIONS and kind.__module__.partition(".")[0] != "luigi":
+                (configs if issubclass(kind, luigi.Config) else tasks).add(name)
+    return configs, tasks
 
 
 @functools.lru_cache(maxsize=256)

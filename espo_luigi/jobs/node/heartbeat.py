@@ -77,21 +77,6 @@ class Monitor:
 
     def look(self) -> bool:
         """Look now; return whether there was progress since the last: in Dask's tasks, CPU time or file traffic."""
-        memory = self._look_at_processes()
-        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
-        self._look_at_tasks()
-        used = self.used
-        cpu, moved = used.cpu_seconds, used.read_bytes + used.passed_bytes
-        left, before_cpu, before_moved, before = self._last
-        idle = max(time.monotonic() - before, 1.0)
-        works = cpu - before_cpu > _IDLE_CPU * idle or moved - before_moved > _IDLE_BYTES * idle
-        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
-            self._last = (self.tasks_left, cpu, moved, time.monotonic())
-            return True
-        return False
-
-    def _look_at_processes(self) -> int:
-        """Take in what each process has used so far; return the memory of all, in bytes."""
         own, memory = psutil.Process(), 0
         for process in (own, *own.children(recursive=True)):
             with suppress(psutil.Error):
@@ -99,7 +84,19 @@ class Monitor:
                 moved = process.io_counters()
                 cpu = sum(process.cpu_times()[:2])
                 self._used[process] = Use(cpu, moved.read_chars, moved.write_chars, moved.write_bytes)
-        return memory
+        # The maximum of getrusage would start at the parent's.
+        own_peak = 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, own_peak)
+        self._look_at_tasks()
+        used = self.used
+        used_bytes = used.read_bytes + used.passed_bytes
+        left, before_cpu, before_bytes, before = self._last
+        idle = max(time.monotonic() - before, 1.0)
+        works = used.cpu_seconds - before_cpu > _IDLE_CPU * idle or used_bytes - before_bytes > _IDLE_BYTES * idle
+        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
+            self._last = (self.tasks_left, used.cpu_seconds, used_bytes, time.monotonic())
+            return True
+        return False
 
     def _look_at_tasks(self) -> None:
         """Count the tasks of the current computation; tasks that come after Dask was idle begin a new computation."""
@@ -181,9 +178,3 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
         done.set()
         thread.join(_LONGEST_WRITE_SECONDS)
         has_moved()
-
-
-def _own_peak() -> int:
-    # The maximum of getrusage would start at the parent's.
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])

@@ -87,24 +87,19 @@ class Monitor:
         # The maximum of getrusage would start at the parent's.
         own_peak = 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
         self.peak_memory_bytes = max(self.peak_memory_bytes, memory, own_peak)
-        self._look_at_tasks()
+        left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
+        # Tasks that come after Dask was idle begin a new computation.
+        self._most = max(self._most, known - self._known_before, left) if left else 1
+        self._known_before = self._known_before if left else known
         used = self.used
         used_bytes = used.read_bytes + used.passed_bytes
-        left, before_cpu, before_bytes, before = self._last
+        former_left, before_cpu, before_bytes, before = self._last
         idle = max(time.monotonic() - before, 1.0)
         works = used.cpu_seconds - before_cpu > _IDLE_CPU * idle or used_bytes - before_bytes > _IDLE_BYTES * idle
-        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
-            self._last = (self.tasks_left, used.cpu_seconds, used_bytes, time.monotonic())
+        if works or left != former_left or (self.workers_elsewhere and self._others_work()):
+            self._last = (left, used.cpu_seconds, used_bytes, time.monotonic())
             return True
         return False
-
-    def _look_at_tasks(self) -> None:
-        """Count the tasks of the current computation; tasks that come after Dask was idle begin a new computation."""
-        left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
-        if left:
-            self._most = max(self._most, known - self._known_before, left)
-        else:
-            self._most, self._known_before = 1, known
 
     def _others_work(self) -> bool:
         """Return whether workers on other nodes compute, or are still awaited."""

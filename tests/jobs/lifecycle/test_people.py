@@ -107,7 +107,7 @@ def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.rename("thesis")
-    assert cancel_jobs(first.store, first.commands, patience=PATIENCE) == 0
+    assert cancel_jobs(first.store, first.commands) == 0
     assert fake.calls("scancel") == []
 
 
@@ -143,6 +143,8 @@ def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeC
 
 class HalfDeaf:
     """Commands of a scheduler whose first listing holds one job of two, and whose first cancellation fails."""
+
+    settings = BatchSettings()
 
     def __init__(self, store: RecordStore) -> None:
         self.store = store

@@ -29,6 +29,7 @@ from luigi.scheduler import Task as Entry
 
 from espo_luigi.driver.scratch import Scratch
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.retry import Minutely
 
 
 class ReadyTasks(SimpleTaskState):
@@ -188,7 +189,7 @@ class LinearScheduler(luigi.scheduler.Scheduler):
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
-_WARN_EVERY_SECONDS = 60.0
+_trouble = Minutely()
 # Calls that may get lost: signs of life, and what luigid's page shows of running tasks.
 _OPTIONAL = ("/api/ping", "/api/set_task_status_message", "/api/set_task_progress_percentage")
 _NOTHING = json.dumps({"response": None})
@@ -211,7 +212,6 @@ class PatientScheduler(RemoteScheduler):
         self._reached = False
         self._in_vain = 0
         self._silent_since: float | None = None
-        self._warned_at = 0.0
 
     def _fetch(self, url_suffix: str, body: Any) -> str:
         if url_suffix in _OPTIONAL:
@@ -268,9 +268,6 @@ class PatientScheduler(RemoteScheduler):
         return answer
 
     def _wait(self, error: Exception) -> None:
-        now = time.monotonic()
-        if now - self._warned_at >= _WARN_EVERY_SECONDS:
-            self._warned_at = now
-            away = now - (self._silent_since or now)
-            logger.warning("luigid at %s has not answered for %.0f s; waiting, jobs go on (%s)", self._url, away, error)
+        away = time.monotonic() - (self._silent_since or time.monotonic())
+        _trouble.warn("luigid at %s has not answered for %.0f s; waiting, jobs go on (%s)", self._url, away, error)
         time.sleep(_RETRY_SECONDS)

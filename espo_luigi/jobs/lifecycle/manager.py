@@ -368,8 +368,9 @@ class JobManager:
 
     def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
-            self._ready.remove(job)
-            self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
+            # While this fails, the job stays among the ready ones, and its order is not lost.
+            if self._guarded(lambda job: self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED)), job):
+                self._ready.remove(job)
         for job in list(self._jobs.values()):
             if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
                 self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)

@@ -66,6 +66,8 @@ class JobManager:
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
+        # Whether nobody waits for the thread any more, whose locks may be another driver's as soon as it goes on.
+        self._left_behind = False
         self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._locks = locks or HeldLocks(logger.error, self._clock)
@@ -143,8 +145,10 @@ class JobManager:
         self.stopping = self.stopping or how
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._left_behind = False
             self._thread.join(timeout)
-            if self._thread.is_alive():
+            self._left_behind = self._thread.is_alive()
+            if self._left_behind:
                 logger.error("this run has not ended within %.0f s: the next one takes over its jobs", timeout)
 
     # The thread.
@@ -257,7 +261,7 @@ class JobManager:
     def _is_still_ours(self) -> bool:
         """Whether this driver may act; asked before it does. Where the locks cannot be looked at, it has to wait."""
         try:
-            ours = self._locks.still_held()
+            ours = not self._left_behind and self._locks.still_held()
         except OSError as error:
             self._trouble.warn("trouble with the files in %s, going on: %s", self.store.folder, error)
             return False

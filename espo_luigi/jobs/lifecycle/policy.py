@@ -197,7 +197,7 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
     CANCELLING          it leaves its node [absent_after]                                        END
-    CANCELLING          it is there still [cancel_again]                                         CANCEL
+    CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
     =================== ======================================================================== ============
@@ -222,13 +222,13 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
-    elif cancelled is not None:
-        cancel = job.watched_for(cancelled, now, patience.cancel_again)
     else:
         hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
         runs, timeout = seen.since_when(Phase.RUNNING) is not None, settings.stall_timeout_seconds or math.inf
         hangs = runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
-        cancel = hopeless or hangs
+        unwanted = cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED
+        due = cancelled is None or job.watched_for(cancelled, now, patience.cancel_again)
+        cancel = due and (hopeless or hangs or unwanted)
     return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
 
 
@@ -268,8 +268,8 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
 
 def cause_to_cancel(job: Job) -> Cause:
     """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
-    if job.record.ending:
-        return Cause(job.record.ending)
+    if job.record.ending == Cause.DRIVER_CANCELLED:
+        return Cause.DRIVER_CANCELLED
     if job.row is None or not job.row.hopeless:
         return Cause.STALLED
     # A node that cannot launch jobs (its prolog fails, say) gives them back held.
@@ -320,7 +320,8 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     cancelled it.
     """
     outcome = result.get("outcome") if result else None
-    if ending in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
+    # A job that waited without hope may have begun all the same, before its cancellation arrived.
+    if ending == Cause.STALLED or (ending in (Cause.HOPELESS, Cause.NODE) and outcome not in _BY_RESULT):
         return Cause(ending)
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]

@@ -24,6 +24,7 @@ RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QU
 WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
+GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
 EPOCH = 10_000.0  # when what a row knows began
 
 
@@ -107,8 +108,22 @@ ROWS = {
         JobState.CANCELLING,
         CANCEL,
         PATIENCE.cancel_again,
-        CANCELLED,
+        replace(RECORD, ending=Cause.DRIVER_CANCELLED),
         intent=Intent(cancelled=EPOCH),
+    ),
+    "cancelled, and without hope still": Known(
+        JobState.CANCELLING,
+        CANCEL,
+        PATIENCE.hopeless + PATIENCE.cancel_again,
+        GIVEN_UP,
+        HOPELESS,
+        intent=Intent(cancelled=EPOCH + PATIENCE.hopeless),
+    ),
+    "cancelled in vain, and it has begun": Known(
+        JobState.CANCELLING, WAIT, STALL - 1, GIVEN_UP, intent=Intent(cancelled=EPOCH)
+    ),
+    "cancelled in vain, and it is heard again": Known(
+        JobState.CANCELLING, WAIT, STALL, CANCELLED, files=Files(heard=EPOCH + 50), intent=Intent(cancelled=EPOCH)
     ),
     "its result says success": Known(JobState.ENDED, SUCCEED, files=said("success")),
     "success, and it has ended": Known(JobState.ENDED, SUCCEED, seen=seen(Phase.COMPLETED), files=said("success")),
@@ -147,6 +162,8 @@ def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, nam
 def test_why_a_job_is_cancelled(work: Work) -> None:
     jobs = [job_of(work, Known(JobState.QUEUED, seen=seen)) for seen in (HOPELESS, UNSTARTABLE, RUNNING)]
     assert [cause_to_cancel(job) for job in jobs] == [Cause.HOPELESS, Cause.NODE, Cause.STALLED]
+    known_later = job_of(work, Known(JobState.CANCELLING, record=GIVEN_UP, seen=UNSTARTABLE))
+    assert cause_to_cancel(known_later) is Cause.NODE
 
 
 def test_a_submission_forgets_the_one_before(work: Work) -> None:

@@ -222,6 +222,8 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.CANCELLED, None, "stalled", Cause.STALLED),
         (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
         (Phase.CANCELLED, None, "node", Cause.NODE),
+        (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
+        (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),

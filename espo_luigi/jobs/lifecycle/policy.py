@@ -185,7 +185,6 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     =================== ======================================================================== ============
     State               What is known                                                            Action
     =================== ======================================================================== ============
-    READY               not submitted, or a member that waits for its turn in its job            WAIT
     ENDED               its result says success                                                  SUCCEED
     ENDED               it has a result, or nothing of it ran                                    END
     ENDED               neither [latency_wait]                                                   END
@@ -200,6 +199,7 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
+    READY               not submitted, or a member that waits for its turn in its job            WAIT
     =================== ======================================================================== ============
     """
     state, patience, seen, cancelled = _state(job), settings.patience, job.seen, job.intent.cancelled

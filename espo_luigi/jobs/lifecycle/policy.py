@@ -191,6 +191,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     CANCELLING          a member that shares its job [absent_after]                              END
     any                 its result says failure [latency_wait], and it leaves its node, is in    END
                         no answer, or the scheduler is silent, whose word on memory is awaited
+    any                 its result says failure, and it runs without a sign of life              END
+                        [absent_after]
     any                 the scheduler is silent                                                  WAIT
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
                         scheduler took it]
@@ -224,8 +226,8 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
         over = job.watched_for(seen.since, now, patience.absent_after)
     else:
         hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
-        runs, timeout = seen.since_when(Phase.RUNNING) is not None, settings.stall_timeout_seconds or math.inf
-        hangs = runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
+        works = seen.since_when(Phase.RUNNING) is not None and not job.waits_its_turn and not has_failed(job)
+        hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
         unwanted = cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED
         due = cancelled is None or job.watched_for(cancelled, now, patience.cancel_again)
         cancel = due and (hopeless or hangs or unwanted)
@@ -249,12 +251,17 @@ def _state(job: Job) -> JobState:
 
 def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     """Whether the job has written why it failed, and no more need be known."""
-    if not has_failed(job) or not job.watched_for(job.files.result_since, now, patience.latency_wait):
+    result_since = job.files.result_since
+    if not has_failed(job) or not job.watched_for(result_since, now, patience.latency_wait):
         return False
     if not job.seen.answered:
         return job.files.outcome != ResultWord.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
-    return job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None
+    if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
+        return True
+    # It still runs for the scheduler: its process hangs as it ends, or Grid Engine runs the site's epilog.
+    ends_for_long = all(job.watched_for(since, now, patience.absent_after) for since in (result_since, job.heard_since))
+    return ends_for_long and job.seen.since_when(Phase.RUNNING) is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:

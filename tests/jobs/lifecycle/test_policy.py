@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import CAUSES, Action, Cause, cause_to_cancel, next_record, step, words_of
+from espo_luigi.jobs.lifecycle.policy import (
+    CAUSES,
+    Action,
+    Cause,
+    cause_of_end,
+    cause_to_cancel,
+    next_record,
+    step,
+    words_of,
+)
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
@@ -80,7 +89,10 @@ ROWS = {
     "failure, it leaves its node": Known(
         JobState.RUNNING, END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")
     ),
-    "failure, still there": Known(JobState.RUNNING, CANCEL, STALL, files=said("error")),
+    "failure, still there": Known(JobState.RUNNING, END, PATIENCE.absent_after, files=said("error")),
+    "failure, a sign of life": Known(
+        JobState.RUNNING, END, PATIENCE.absent_after + 50, files=replace(said("error"), heard=EPOCH + 50)
+    ),
     "in no answer": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING),
     "in no answer, ran": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=replace(RUNNING, missing=EPOCH)),
     "in no answer, a failure": Known(JobState.MISSING, END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
@@ -157,6 +169,14 @@ def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, nam
     job, due = job_of(work, ROWS[name]), EPOCH + ROWS[name].after
     job.watched_since = due
     assert step(job, due, SETTINGS) == (ROWS[name].state, WAIT)
+
+
+def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: Work) -> None:
+    job, settings = job_of(work, ROWS["failure, still there"]), replace(SETTINGS, stall_timeout_seconds=120.0)
+    assert step(job, EPOCH + 200, settings) == (JobState.RUNNING, WAIT)
+    never = replace(SETTINGS, stall_timeout_seconds=None)
+    assert step(job, EPOCH + PATIENCE.absent_after, never) == (JobState.RUNNING, END)
+    assert cause_of_end(job) is Cause.EXCEPTION
 
 
 def test_why_a_job_is_cancelled(work: Work) -> None:

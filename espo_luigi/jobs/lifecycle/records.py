@@ -92,10 +92,11 @@ class RecordStore:
         self.folder = folder
 
     def check_layout(self) -> None:
-        """Raise SubmissionError if a version with another layout wrote this folder."""
+        """Raise SubmissionError if a version with another layout wrote this folder, or may have."""
         said = read_object(self.folder / _LAYOUT_FILE) or {}
-        if (layout := said.get("layout", LAYOUT)) != LAYOUT:
-            theirs = f"espo_luigi {said.get('version', '(unknown)')}"
+        has_records = any((self.folder / "records").glob("*.json"))
+        if (layout := said.get("layout", "unknown" if has_records else LAYOUT)) != LAYOUT:
+            theirs = f"espo_luigi {said.get('version', 'of an unknown version')}"
             raise SubmissionError(
                 f"{self.folder} was written by {theirs} (layout {layout}), and espo_luigi {this_version()} (layout "
                 f"{LAYOUT}) cannot read it: finish or cancel the run with {theirs}, or choose another workdir"

@@ -101,6 +101,18 @@ def test_a_folder_of_another_layout_is_refused_with_the_version_that_can_read_it
     assert f'"version": "{this_version()}"' in (store.folder / "layout.json").read_text()
 
 
+@pytest.mark.parametrize("text", [None, "", "{}"])
+def test_records_whose_layout_is_unknown_are_refused_and_an_empty_folder_is_not(
+    store: RecordStore, text: str | None
+) -> None:
+    path = store.folder / "layout.json"
+    path.unlink() if text is None else path.write_text(text)
+    store.check_layout()
+    store.save(RECORD)
+    with pytest.raises(SubmissionError, match=r"an unknown version \(layout unknown\).* choose another workdir"):
+        store.create_folders()
+
+
 def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
     assert store.close_unclaimed("a")
     assert store.close_unclaimed("a")

@@ -53,6 +53,17 @@ def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, 
         store.load(RECORD.task)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("bundle", None), ("submission", "x"), ("exclude", "n1"), ("wildcards", [])]
+)
+def test_a_record_with_a_value_of_a_wrong_type_is_damaged(store: RecordStore, name: str, value: object) -> None:
+    store.save(RECORD)
+    path = store.folder / "records" / f"{RECORD.task}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(JobError, match=f"{name} of a wrong type"):
+        store.load(RECORD.task)
+
+
 def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"

@@ -117,8 +117,8 @@ class Unstartable:
         self._ends: dict[str, Row] = {}
         self._questions: Counter[str] = Counter()
 
-    def learn(self, jobs: Iterable[Job], now: float) -> None:
-        """Take in the hosts of all jobs in error; a task whose host is avoided has to go elsewhere."""
+    def avoid_hosts(self, jobs: Iterable[Job], now: float) -> None:
+        """Find the hosts of all jobs in error, and charge them; a task whose host is avoided has to go elsewhere."""
         in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
         asked = {name for name in in_error if name in self._ends or self._questions[name] >= _MOST_QUESTIONS}
         self._ask([job for name, job in in_error.items() if name not in asked], now)
@@ -257,7 +257,7 @@ class Watcher:
             self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])
         else:
             self._silent_since = None
-        self._unstartable.learn(jobs, now)
+        self._unstartable.avoid_hosts(jobs, now)
         self._say_held(jobs)
         self._say_drained(jobs, now)
         for job in jobs:

@@ -75,7 +75,7 @@ ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_n
 def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_tasks_go_elsewhere(work: Work) -> None:
     commands, nodes = Accounting({"1": "bad", "2": "bad", "3": "bad", "4": "good"}), NodeWatch()
     jobs = [in_error(work, job_id) for job_id in ("1", "2", "3", "4")]
-    Unstartable(commands, nodes).learn(jobs, now=0.0)
+    Unstartable(commands, nodes).avoid_hosts(jobs, now=0.0)
     assert nodes.excluded == ("bad",)
     rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
@@ -87,12 +87,12 @@ def test_the_accounting_is_asked_for_each_such_job_until_it_has_it_and_five_time
     commands, nodes = Accounting({}), NodeWatch()
     watch = Unstartable(commands, nodes)
     for _ in range(8):
-        watch.learn([in_error(work, "1")], now=0.0)
+        watch.avoid_hosts([in_error(work, "1")], now=0.0)
     assert len(commands.questions) == 5
     commands.hosts["2"] = "bad"
     for _ in range(5):
         job = in_error(work, "2")
-        watch.learn([job], now=0.0)
+        watch.avoid_hosts([job], now=0.0)
         assert job.row is not None and job.row.node == "bad"
     assert len(commands.questions) == 6
     assert Phase.PENDING is job.row.phase

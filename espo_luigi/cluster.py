@@ -66,17 +66,15 @@ def session(
     table = {**_DEFAULTS, **worker_table(section, {"session": options})}
     workers = _worker_jobs(section, table)
     owner = f"espo-session.{secrets.token_hex(4)}"
-    if scheduler_in_job:
-        from espo_luigi.jobs.dask.remote import remote_session
+    from espo_luigi.jobs.dask.jobqueue import jobqueue_session, remote_session  # Dask takes long to import
 
+    if scheduler_in_job:
         asked, of_scheduler = scheduler_job(section, table, _resources(section), workers.job_options)
         called = {name: f"scheduler_{name}" for name in ("memory", "time")}
         if refusals := section.site().exceeded(called, memory=asked.memory_bytes, time=asked.time_minutes):
             raise SubmissionError(f"session: {'; '.join(refusals)}")
         opened = remote_session(workers, owner, asked, of_scheduler)
     else:
-        from espo_luigi.jobs.dask.jobqueue import jobqueue_session
-
         opened = jobqueue_session(workers, owner, dashboard=settings().dashboard)
     with opened as client:
         if workers.workers_to_wait_for:
@@ -92,7 +90,6 @@ def _worker_jobs(section: BatchSection, table: Mapping[str, Any]) -> WorkerJobs:
     name, site = type(section).__name__, section.site()
     workers = workers_of(section, "session", table, _resources(section), section.options_of({}, {}), "session", {})
     workers.check("session")
-    workers.check_text()
     if refusals := [*site.missing(workers.job_options), *workers.refusals(site)]:
         raise SubmissionError(f"session: {'; '.join(refusals)}")
     if shutil.which(SCHEDULERS[name].SUBMIT) is None:

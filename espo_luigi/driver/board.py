@@ -280,14 +280,12 @@ def _display() -> Iterator[Show]:
 
 def tell_the_end() -> None:
     """Run the command of ``[espo] notify``, if the run ended, was refused or had nothing to do."""
-    if board().state.outcome:
+    if board().state.outcome and settings().notify:
         notify(settings().notify, board().snapshot())
 
 
 def notify(command: str, state: Mapping[str, Any]) -> None:
     """Run the command, without a shell, with how the run ended on its standard input and in its environment."""
-    if not command:
-        return
     try:
         text, environ = _told(state)
         words = shlex.split(command)
@@ -301,9 +299,8 @@ def _told(state: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     from espo_luigi.driver.screen import status_lines
 
     outcome, summary = state["outcome"], summary_line(state, time.time())
-    counts = {name: sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done")}
-    counts["failed"] = len(state["failures"])
-    told = {"RESULT": outcome, "SUMMARY": summary, **{name.upper(): str(count) for name, count in counts.items()}}
+    counts = {name.upper(): sum(rule[name] for rule in state["rules"].values()) for name in ("total", "done")}
+    told = {"RESULT": outcome, "SUMMARY": summary, **counts, "FAILED": len(state["failures"])}
     lines = status_lines(state, most_failures=_FAILURES_TOLD)[1:]
     text = "\n".join([f"{outcome}: {summary}", f"work folder: {Path(settings().workdir).absolute()}", *lines, ""])
-    return text, {**os.environ, **{f"ESPO_{name}": value for name, value in told.items()}}
+    return text, {**os.environ, **{f"ESPO_{name}": str(value) for name, value in told.items()}}

@@ -20,10 +20,6 @@ from espo_luigi.jobs.srun import Steps
 
 logger = logging.getLogger(__name__)
 
-# The lock's name in a folder that is not the driver's own: a hidden file.
-LOCK_NAME = ".espo-driver.lock"
-
-
 _lock = threading.Lock()
 _engines: dict[str, Engine] = {}
 _lost: list[SecondDriverError] = []
@@ -65,7 +61,8 @@ def hold_folders(folders: Iterable[Path]) -> None:
     if a folder cannot be made or written.
     """
     try:
-        _held.hold(*(DriverLock(folder.absolute(), name=LOCK_NAME) for folder in set(folders)))
+        # Hidden files, in folders that are not the driver's own.
+        _held.hold(*(DriverLock(folder.absolute(), name=".espo-driver.lock") for folder in set(folders)))
     except OSError as error:
         raise SubmissionError(
             f"a folder in which this driver has to work alone cannot be used: {error}; choose another, or get the "

@@ -45,7 +45,7 @@ def walk(roots: Iterable[Task]) -> Iterator[Task]:
 
 
 def each_after_its_needs(roots: Iterable[Task], *, check: bool = False) -> Graph:
-    """Return the graph below `roots`, however deep, each task after its needs. With `check`, raises what checks do."""
+    """Return the graph below `roots`, however deep, each task after its needs; `check` raises as `SlurmTask.check`."""
     graph: Graph = {}
     needs: dict[str, list[Task]] = {}
     stack = list(roots)[::-1]
@@ -95,11 +95,13 @@ class Run:
         self._lock = threading.Lock()
         self._needs: dict[str, Sequence[Task]] = {}
         self._consumers: dict[str, set[str]] = defaultdict(set)
-        self._roots: dict[str, Task] = {}
+        # The tasks that were asked for.
+        self.roots: dict[str, Task] = {}
         # All tasks below those that were asked for, as they were added.
         self.graph: Graph = {}
         self._open: set[str] = set()
-        self._failed: set[str] = set()
+        # The tasks that ended without success, or cannot run.
+        self.failed: set[str] = set()
         # Tasks such as `All`, which are no jobs, count neither as expected nor as done.
         self._jobs: set[str] = set()
         self._done: set[str] = set()
@@ -108,6 +110,8 @@ class Run:
         self._stopped: dict[str, str] = {}
         # The account of temporary stores, if there is a limit.
         self.scratch: Scratch | None = None
+        # Whether a root says that no task outside of its graph needs its outputs: only then outputs are deleted.
+        self.covers_everything = False
         # Set when the driver ends: from then on, tasks start no job.
         self.is_over = False
 
@@ -123,10 +127,6 @@ class Run:
         if self._stopped:
             known = len(self._done), len(self._jobs), len(self._stopped), _STOPPED[next(iter(self._stopped.values()))]
             logger.warning("%d of %d tasks done, %d %s: the same command goes on from there", *known)
-
-    def no_room(self) -> str:
-        """Return what scratch space holds, if groups of tasks have waited in vain for room there; "" otherwise."""
-        return self.scratch.no_room() if self.scratch is not None else ""
 
     def budget(self, limit: int, root: Task, graph: Graph) -> None:
         """Start tasks only as scratch space has room. Raises SubmissionError if a group needs more than the limit."""
@@ -148,19 +148,10 @@ class Run:
         for task, on_disk in zip(found, sizes, strict=True):
             self.scratch.note(task.task_id, on_disk=on_disk, is_left=False if ended else None)
 
-    @property
-    def roots(self) -> list[Task]:
-        """The tasks that were asked for."""
-        return list(self._roots.values())
-
-    def has_failed(self, task_id: str) -> bool:
-        """Whether this task ended without success."""
-        return task_id in self._failed
-
     def can_go_on(self) -> bool:
         """Whether a task is left that could run: all its needs are there."""
         with self._lock:
-            left = self._open | self._failed
+            left = self._open | self.failed
             return any(not any(one.task_id in left for one in self._needs[task_id]) for task_id in self._open)
 
     def add(self, root: Task, graph: Graph, pending: Mapping[str, bool]) -> None:
@@ -169,7 +160,8 @@ class Run:
         board().expect(named(root), settings().engine, ((task.task_id, task.task_family) for task in tasks))
         with self._lock:
             self._expect(graph, pending)
-            self._roots[root.task_id] = root
+            self.roots[root.task_id] = root
+            self.covers_everything |= getattr(root, "covers_everything", False)
             self.graph |= graph
 
     def add_again(self, graph: Graph, pending: Mapping[str, bool]) -> None:
@@ -186,7 +178,7 @@ class Run:
             task, needs = graph.get(task_id, (None, ()))
             if isinstance(task, SlurmTask):
                 self._jobs.add(task_id)
-            (self._open if runnable else self._failed).add(task_id)
+            (self._open if runnable else self.failed).add(task_id)
             self._needs[task_id] = needs
             for needed in needs:
                 self._consumers[needed.task_id].add(task_id)
@@ -199,14 +191,6 @@ class Run:
         if tries <= INPUT_RETRIES:
             logger.warning("%s: trying again, %d of %d, after what it needs", named(task), tries, INPUT_RETRIES)
         return tries <= INPUT_RETRIES
-
-    @property
-    def covers_everything(self) -> bool:
-        """Whether a root says that no task outside of its graph needs its outputs: only then outputs are deleted.
-
-        Outputs that other runs may still need are hours of work.
-        """
-        return any(getattr(root, "covers_everything", False) for root in self._roots.values())
 
     def left_over(self) -> list[Task]:
         """Return tasks whose outputs an earlier run may have left, and that no pending task needs.
@@ -239,11 +223,11 @@ class Run:
                 known = len(self._done), len(self._jobs), named(task), outcome, worked or seconds
                 logger.info("[%d/%d] %s %s in %.1f s", *known)
             if failure:
-                self._failed.add(task.task_id)
+                self.failed.add(task.task_id)
                 self._failures[task.task_id] = failure
                 self._give_up_after(task.task_id)
                 return
-            self._failed.discard(task.task_id)
+            self.failed.discard(task.task_id)
             self._failures.pop(task.task_id, None)
             self._stopped.pop(task.task_id, None)
             needs = self._needs.get(task.task_id, ())
@@ -277,14 +261,14 @@ class Run:
         """Record that `task` was stopped with its run, by the run's `outcome`; log it if its job worked."""
         with self._lock:
             self._open.discard(task.task_id)
-            self._failed.add(task.task_id)
+            self.failed.add(task.task_id)
             self._stopped[task.task_id] = outcome
             if worked := board().stop(task.task_id, outcome):
                 so_far = f"{_STOPPED[outcome]} after {worked:.1f} s"
                 logger.info("[%d/%d] %s %s", len(self._done), len(self._jobs), named(task), so_far)
 
     def _is_done_with(self, task_id: str) -> bool:
-        return task_id not in self._open and task_id not in self._roots and not self._consumers[task_id]
+        return task_id not in self._open and task_id not in self.roots and not self._consumers[task_id]
 
 
 def _is_outdated(task: Task) -> bool:

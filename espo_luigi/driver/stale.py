@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ from luigi.task import Task
 from espo_luigi.driver.run import Graph, pending_in
 from espo_luigi.driver.task import SlurmTask
 
-# How a run is told to make stale outputs again: by an option, or in luigi.cfg.
+# Has a run make stale outputs again.
 _OPTION = ("--espo-rerun", "stale")
-_SETTING = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
 # The number of keys in a line.
 _SHOWN = 5
 
@@ -47,7 +46,7 @@ def stale_in(
     return {task_id: known[task_id] for task_id in graph if known.get(task_id)}, again
 
 
-def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
+def told_of(roots: Collection[Task], graph: Graph, words: Sequence[str] | None) -> dict[str, Any]:
     """Return an account of a run's stale tasks, for its end; empty if no task is stale.
 
     By rule, it has the number of stale tasks and the keys. `words` are the arguments of the given command; None if a
@@ -63,7 +62,7 @@ def told_of(roots: Sequence[Task], graph: Graph, words: Sequence[str] | None) ->
         of_rule["keys"] += [key for key in keys if key not in of_rule["keys"]]
     if not rules:
         return {}
-    command = _SETTING
+    command = "the same program, with `rerun = stale` below [espo] in luigi.cfg"
     if words is not None:
         made = {graph[task_id][0].task_family for task_id in again}
         # Without options that would exclude the tasks that are made again.

@@ -17,12 +17,8 @@ RUNNING, PENDING, WAITING = "running", "pending", "waiting"
 # The column that counts a job, by its state. A job that is missing or being cancelled stays where it was.
 COLUMNS: Mapping[JobState, str] = {
     JobState.READY: WAITING,
-    JobState.SUBMITTING: PENDING,
-    JobState.QUEUED: PENDING,
-    JobState.RUNNING: RUNNING,
-    JobState.ENDED: RUNNING,
-    JobState.SUCCEEDED: RUNNING,
-    JobState.FAILED: RUNNING,
+    **dict.fromkeys((JobState.SUBMITTING, JobState.QUEUED), PENDING),
+    **dict.fromkeys((JobState.RUNNING, JobState.ENDED, JobState.SUCCEEDED, JobState.FAILED), RUNNING),
 }
 LONGEST = 5
 SHOWN_FAILURES = 5
@@ -85,9 +81,8 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
             idle["done" if rule["done"] else "to come"][name] = rule["total"]
     folded = [f"{title}: {sum(of.values())} task(s) of {', '.join(of)}" for title, of in idle.items() if of]
     found = replace(found, rules=at_work, folded=folded)
-    while found.height > lines and (longest := max(found.lists, key=lambda title: len(found.lists[title]), default="")):
-        if len(found.lists[longest]) < 2:
-            break
+    while found.height > lines and any(len(shown) > 1 for shown in found.lists.values()):
+        longest = max(found.lists, key=lambda title: len(found.lists[title]))
         found = replace(found, lists={**found.lists, longest: found.lists[longest][:-1]})
     return found
 

@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,15 +26,7 @@ from espo_luigi.driver.board import BegunTask, board
 from espo_luigi.driver.engines import engine
 from espo_luigi.driver.settings.espo import KnownParameters, Section, give_parameter, section_of, settings
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, add_options
-from espo_luigi.driver.task_classes import (
-    check_names,
-    check_options,
-    check_values,
-    check_work,
-    has_job,
-    hashable,
-    own_resources,
-)
+from espo_luigi.driver.task_classes import check_class, check_names, check_values, has_job, hashable, own_resources
 from espo_luigi.errors import EspoError, SizingError, StoppedError, SubmissionError
 from espo_luigi.jobs.order import JobFiles, JobOrder, JobState, Progress, extra_folders, label_of
 from espo_luigi.jobs.resources import JobOptions, Resources
@@ -172,8 +164,7 @@ class SlurmTask(KnownParameters, luigi.Task):
                 f"{self.get_task_family()} is defined in the script that is run, which a job cannot import: "
                 "put it into a module of its own, and give that to luigi --module"
             )
-        check_work(type(self), SlurmTask, settings().engine)
-        check_options(type(self))
+        check_class(type(self), SlurmTask, settings().engine)
         if is_job:
             check_values(self)
         self.allocation.check(self.get_task_family())
@@ -260,10 +251,9 @@ class SlurmTask(KnownParameters, luigi.Task):
         board().begin(BegunTask(order.id, order.label, order.family, time.time(), *size, heartbeat, words=words))
         try:
             self.job_seconds = chosen.run(order)
-        except StoppedError:
-            raise
         except EspoError as error:
-            self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
+            if not isinstance(error, StoppedError):
+                self._show(Progress(f"failed: {str(error).splitlines()[0]}", state=JobState.FAILED))
             raise
 
     def on_kill(self) -> None:
@@ -278,13 +268,12 @@ class SlurmTask(KnownParameters, luigi.Task):
         ours = [name for name in (*OPTION_NAMES, *_CLUSTER_NAMES) if getattr(type(self), name) is vars(SlurmTask)[name]]
         options = {name: getattr(self, name) for name in OPTION_NAMES if name in ours}
         of_rule = self.options_default.get(name, {})
-        parameters = self.to_str_params()
         order = JobOrder(
             id=self.task_id,
             label=self.label(),
             module=module_with_folder(self.task_module),
             family=self.get_task_family(),
-            parameters={name: value for name, value in parameters.items() if name not in RESOURCE_NAMES},
+            parameters={name: value for name, value in self.to_str_params().items() if name not in RESOURCE_NAMES},
             wildcards=self.wildcards,
             resources=self._resources(name),
             files=JobFiles.of(Path(settings().workdir).absolute(), self.get_task_family(), self.wildcards),
@@ -373,17 +362,14 @@ def _sections_for(task: SlurmTask) -> dict[str, dict[str, str]]:
 @functools.lru_cache(maxsize=64)
 def _projects_sections(names: tuple[str, ...], _registered: int) -> tuple[set[str], set[str]]:
     """Return the sections among `names` of the project's `luigi.Config`s, and those of its tasks."""
-    kinds = {name: _registered_class(name) for name in names if name not in SECTIONS}
-    own = {name: kind for name, kind in kinds.items() if kind.__module__.partition(".")[0] != "luigi"}
-    configs = {name for name, kind in own.items() if issubclass(kind, luigi.Config)}
-    return configs, own.keys() - configs
-
-
-def _registered_class(name: str) -> type:
-    try:
-        return Register.get_task_cls(name)
-    except TaskClassException:
-        return luigi.Task
+    configs: set[str] = set()
+    tasks: set[str] = set()
+    for name in names:
+        with suppress(TaskClassException):
+            kind = Register.get_task_cls(name)
+            if name not in SECTIONS and kind.__module__.partition(".")[0] != "luigi":
+                (configs if issubclass(kind, luigi.Config) else tasks).add(name)
+    return configs, tasks
 
 
 @functools.lru_cache(maxsize=256)

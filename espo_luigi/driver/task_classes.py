@@ -95,9 +95,14 @@ def no_steps(family: str) -> str:
 
 
 @functools.cache
-def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
-    """Raise `SubmissionError` if `work` has steps, or if there is only a `run` and the engine is not the local one."""
+def check_class(task: Any, base: Any, engine_name: str) -> None:
+    """Raise `SubmissionError` if an engine cannot run what a class defines as its work, or none reads its options.
+
+    `work` must not have steps. A `run` in its place is for the local engine only.
+    """
     family, work = task.get_task_family(), getattr(task, "work", base.work)
+    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
+        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
     if inspect.isgeneratorfunction(work) or inspect.iscoroutinefunction(work) or inspect.isasyncgenfunction(work):
         raise SubmissionError(no_steps(family))
     if engine_name != "local" and _works_in_driver(task, base):
@@ -105,13 +110,6 @@ def check_work(task: type[luigi.Task], base: Any, engine_name: str) -> None:
             f"{family} overrides `run`, which the driver calls: with engine = {engine_name}, its work would not run "
             "in a job. Call the method `work`; a task that is meant for the driver has luigi.Task as its base"
         )
-
-
-def check_options(task: Any) -> None:
-    """Raise `SubmissionError` if no engine reads a class's options."""
-    family = task.get_task_family()
-    if unknown := sorted(task.options_default.keys() - SCHEDULERS.keys()):
-        raise SubmissionError(f"{family}: options_default has {unknown[0]!r}; expected {' or '.join(SCHEDULERS)}")
 
 
 def check_values(task: luigi.Task) -> None:
@@ -127,21 +125,22 @@ def check_values(task: luigi.Task) -> None:
             is_same, told = bool(read == value) or repr(read) == repr(value), f"would be {read!r} in its job"
         except Exception as error:
             is_same, told = False, f"cannot be read back in its job ({type(error).__name__}: {error})"
+        if is_same:
+            continue
         where = f"{family}: the parameter {name}"
-        if not is_same and name not in as_text:
+        if name not in as_text:
             raise SubmissionError(
                 f"{where} is private, and its job would not get its value: set it in luigi.cfg, or give the parameter "
                 "visibility=ParameterVisibility.HIDDEN"
             )
-        if not is_same:
-            is_lost = value is None and isinstance(parameter, luigi.BoolParameter)
-            lost = " (Luigi made None of the value that was given)" if is_lost else ""
-            raise SubmissionError(
-                f"{where} is {value!r} ({type(value).__name__}) here{lost}, and {told}. Values travel as text: give a "
-                f"value that {type(parameter).__name__} reads back, or take another class (Parameter takes an empty "
-                "text; OptionalParameter, OptionalIntParameter and so on take None; PathParameter takes a path; "
-                "TimeDeltaParameter takes whole seconds)"
-            )
+        is_lost = value is None and isinstance(parameter, luigi.BoolParameter)
+        lost = " (Luigi made None of the value that was given)" if is_lost else ""
+        raise SubmissionError(
+            f"{where} is {value!r} ({type(value).__name__}) here{lost}, and {told}. Values travel as text: give a "
+            f"value that {type(parameter).__name__} reads back, or take another class (Parameter takes an empty text; "
+            "OptionalParameter, OptionalIntParameter and so on take None; PathParameter takes a path; "
+            "TimeDeltaParameter takes whole seconds)"
+        )
 
 
 def _configured(parameter: luigi.Parameter, family: str, name: str) -> Any:

@@ -167,7 +167,7 @@ class EspoWorker(luigi.worker.Worker):
         if self._announcing_again and status == PENDING:
             if task_id in self._running_tasks:
                 keywords["status"] = RUNNING
-            elif self._run_of_tasks.has_failed(task_id):
+            elif task_id in self._run_of_tasks.failed:
                 keywords["status"] = FAILED
             elif task_id in self._ended_well:
                 # Its output was deleted after it was done: luigi's scheduler ignores "pending" so soon after "done".
@@ -229,7 +229,7 @@ class EspoWorker(luigi.worker.Worker):
         self._batch_families_sent.clear()
         self._scheduler.add_worker(self._id, self._worker_info)
         try:
-            for root in self._run_of_tasks.roots:
+            for root in self._run_of_tasks.roots.values():
                 self._announce(root)
         finally:
             del self._add_task_history[known:]
@@ -244,14 +244,14 @@ class EspoWorker(luigi.worker.Worker):
         self._is_running = True
         with watched():
             succeeded = super().run()
-            if no_room := self._run_of_tasks.no_room():
+            if (scratch := self._run_of_tasks.scratch) is not None and (no_room := scratch.no_room()):
                 board().end("scratch", Failure("", no_room))
                 succeeded = False
                 logger.error("%s", no_room)
             self._note_energy()
         self._run_of_tasks.report()
         if all(status == DONE for _, status, _ in self._add_task_history):
-            places = " ".join(place for root in self._run_of_tasks.roots for place in places_of(root))
+            places = " ".join(place for root in self._run_of_tasks.roots.values() for place in places_of(root))
             logger.info("Nothing to do: what was asked for is there already: %s", places)
             board().close("done")
         return bool(succeeded)
@@ -267,7 +267,7 @@ class EspoWorker(luigi.worker.Worker):
     def _tell_what_is_stale(self) -> None:
         """Log, and note in `run.json`, which complete tasks are stale, and the command that makes them again."""
         try:
-            told = told_of(self._run_of_tasks.roots, self._run_of_tasks.graph, self.arguments)
+            told = told_of(self._run_of_tasks.roots.values(), self._run_of_tasks.graph, self.arguments)
         except (EspoError, OSError) as error:
             logger.warning("What is stale of this run is not known: %s", error)
             return

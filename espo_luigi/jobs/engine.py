@@ -38,7 +38,7 @@ _ERRORS: Mapping[str, type[JobError]] = {
 
 
 class BatchEngine:
-    """Brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
+    """An `Engine` that brings jobs to their end by a `JobManager`, for as long as it holds the driver's `locks`."""
 
     def __init__(self, scheduler: Scheduler, settings: BatchSettings, locks: HeldLocks | None = None) -> None:
         self._settings = settings
@@ -55,7 +55,6 @@ class BatchEngine:
         for order in orders:
             if workers := WorkerJobs.of(order):
                 workers.check(order.label)
-                workers.check_text()
             fitting = fitted(order, self._settings)
             if refusals := _refusals(fitting, self._settings):
                 raise SubmissionError(f"{order.label}: {'; '.join(refusals)}")
@@ -107,17 +106,14 @@ class BatchEngine:
             raise StoppedError("not submitted, the run is stopping")
 
     def cancel(self, order_id: str) -> None:
-        """Cancel the job of that order, which fails; the others go on."""
         self._manager.cancel(order_id)
 
     def stop(self) -> None:
-        """Cancel all jobs of this run."""
         self._ending.set()
         if self._first_stop.acquire(blocking=False):
             logger.warning("Stopping: %d job(s) cancelled", self._manager.cancel_all())
 
     def detach(self) -> None:
-        """Leave the jobs to the next driver."""
         self._ending.set()
         first = self._first_stop.acquire(blocking=False)
         self._manager.detach()
@@ -193,7 +189,7 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
     store.check_layout()
-    cancelled = cancel_jobs(store, commands, patience=settings.patience)
+    cancelled = cancel_jobs(store, commands)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")
     return f"{cancelled} job(s) cancelled"

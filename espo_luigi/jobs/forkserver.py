@@ -173,10 +173,7 @@ def _work(channel: socket.socket, run: Callable[[Path], int], order: Path) -> in
 def forked(log: Path, mode: int, run: Callable[[], int]) -> int:
     """Fork a child in a new session that calls `run` and logs to a file opened with `mode`; return its pid.
 
-    Raises
-    ------
-    ProcessLimitError
-        If the machine lets no further process start.
+    Raises ProcessLimitError if the machine lets no further process start.
     """
     # A child would write what waits to be written, too.
     sys.stdout.flush()

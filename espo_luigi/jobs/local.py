@@ -171,13 +171,7 @@ class LocalEngine:
         return replace(order, resources=order.resources.fitted(largest.cpus, largest.memory_bytes))
 
     def run(self, order: JobOrder) -> float:
-        """Run the job, wait for its end, and return its duration in seconds.
-
-        Raises
-        ------
-        JobError
-            If the job fails; it carries the `Failure`.
-        """
+        """Run the job, wait for its end, and return its duration in seconds; raise JobError with the `Failure`."""
         order = self.fitted(order)  # a request for more than the room would wait for ever
         self._cancelled.discard(order.id)
         order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
@@ -251,8 +245,9 @@ class LocalEngine:
             persistently(write, 0.0 if self._waited_in_vain else DRIVERS_PATIENCE_SECONDS)
         except OSError as error:
             self._waited_in_vain = True
-            why, remedy = f"not started, as its files cannot be written: {error}", "see to that disk (space, quota)"
-            raise JobError(Failure(order.label, why, remedy=f"{remedy}, and run again")) from error
+            why = f"not started, as its files cannot be written: {error}"
+            remedy = "see to that disk (space, quota), and run again"
+            raise JobError(Failure(order.label, why, remedy=remedy)) from error
         self._waited_in_vain = False
 
     def _carry_out(self, order: JobOrder, node: str) -> None:

@@ -29,10 +29,8 @@ from espo_luigi.jobs.retry import Clock, Minutely, start
 
 logger = logging.getLogger(__name__)
 
-# How often a driver refreshes its locks. A driver on a different host counts as dead after 900 s of silence, so that
-# pauses of the file server that lose many refreshes in a row do no harm.
+# How often a driver refreshes its locks.
 REFRESH_EVERY_SECONDS = 30.0
-_STALE_AFTER_SECONDS = 900.0
 # Two drivers look at a lock for milliseconds; waiting longer than this means that the file's lock does not work.
 _LONGEST_GUARD_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
@@ -45,16 +43,13 @@ class SecondDriverError(EspoError):
 class DriverLock:
     """The file ``driver.lock``: host, process id and start of its driver, which refreshes it while it lives.
 
-    It names the `engine` of a driver without a scheduler, because such a driver takes no requests to stop.
+    A driver on a different host counts as dead after `stale_after_seconds` of silence; 900 s, so that pauses of the
+    file server that lose many refreshes in a row do no harm. The lock names the `engine` of a driver without a
+    scheduler, because such a driver takes no requests to stop.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        stale_after_seconds: float = _STALE_AFTER_SECONDS,
-        *,
-        name: str = "driver.lock",
-        engine: str = "",
+        self, folder: Path, stale_after_seconds: float = 900.0, *, name: str = "driver.lock", engine: str = ""
     ) -> None:
         self.path = folder / name
         self._guard = folder / f".{name.removeprefix('.')}.guard"

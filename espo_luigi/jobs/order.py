@@ -95,21 +95,13 @@ class JobFiles:
         text = json.dumps([family, wildcards], sort_keys=True)
         readable = re.sub(r"[^A-Za-z0-9_.+=,-]", "_", ",".join(f"{k}={v}" for k, v in wildcards.items()))[:120]
         stem = "-".join(part for part in (readable, hashlib.sha256(text.encode()).hexdigest()[:10]) if part)
-        return cls._named(workdir, family, stem)
+        return cls.at(jobs_folder(workdir) / family / f"{stem}.json")
 
     @classmethod
     def at(cls, path: Path) -> JobFiles:
-        """Return the files of the job whose order or result is at `path`."""
+        """Return the files of the job whose order, result or heartbeat is at `path`."""
         stem = path.name.removesuffix(_RESULT).removesuffix(".json")
-        return cls._named(path.parents[2], path.parent.name, stem)
-
-    @property
-    def workdir(self) -> Path:
-        """The run's work folder."""
-        return self.order.parents[2]
-
-    @classmethod
-    def _named(cls, workdir: Path, family: str, stem: str) -> JobFiles:
+        workdir, family = path.parents[2], path.parent.name
         jobs = jobs_folder(workdir) / family
         return cls(
             jobs / f"{stem}.json",
@@ -118,6 +110,11 @@ class JobFiles:
             workdir / "heartbeats" / family / f"{stem}.json",
             workdir / "logs" / family / f"{family}-{stem}.out",
         )
+
+    @property
+    def workdir(self) -> Path:
+        """The run's work folder."""
+        return self.order.parents[2]
 
 
 def extra_folders() -> list[str]:

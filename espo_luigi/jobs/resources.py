@@ -15,7 +15,7 @@ from espo_luigi.errors import SizingError
 DEFAULT_MEMORY, DEFAULT_TIME = "4GB", "1:00:00"
 LEAST_WORKER_BYTES = 2**28
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
-_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 MIB, GIB = 2**20, 2**30
 _UNITS = {"": MIB, "K": 2**10, "M": MIB, "G": GIB, "T": 2**40}
 
@@ -30,17 +30,13 @@ def parse_memory(text: str | int) -> int:
 
 def parse_time(text: str | int) -> int:
     """Return minutes, rounded up, from Slurm's notations: ``90``, ``90:00``, ``1:30:00``, ``2-12``, ``2-12:30:00``."""
-    value = str(text).strip()
-    with_days = _DAYS.fullmatch(value)
-    if with_days:
-        days, hours, minutes, seconds = (int(part or 0) for part in with_days.groups())
-    else:
-        parts = value.split(":")
-        if not all(part.isdecimal() for part in parts) or len(parts) > 3:
-            raise SizingError(f"{text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
-        numbers = [int(part) for part in parts]
-        days = 0
-        hours, minutes, seconds = {1: (0, *numbers, 0), 2: (0, *numbers), 3: tuple(numbers)}[len(parts)]
+    match = _TIME.fullmatch(str(text).strip())
+    if match is None:
+        raise SizingError(f"{text!r} is not a duration; expected minutes (90), HH:MM:SS or D-HH:MM:SS")
+    days, first, second, third = match.groups()
+    # Without days, a single number is minutes, and two are minutes and seconds.
+    parts = (days, first, second, third) if days or third else (0, 0, first, second)
+    days, hours, minutes, seconds = (int(part or 0) for part in parts)
     total = days * 1440 + hours * 60 + minutes + -(-seconds // 60)
     if total == 0:
         raise SizingError(f"time = {text!r} is no time at all; expected at least 1 (minute)")

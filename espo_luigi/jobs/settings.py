@@ -63,11 +63,7 @@ class Site:
         if own.isdigit():
             return int(own)
         partitions = str(getattr(options, "partition", None) or "").split(",")
-        graces = [
-            seconds
-            for pattern, seconds in self.grace.items()
-            if any(fnmatch.fnmatchcase(name, pattern) for name in partitions)
-        ]
+        graces = [seconds for pattern, seconds in self.grace.items() if fnmatch.filter(partitions, pattern)]
         seconds = min(min(graces, default=_WARNING_SECONDS), 60 * time_minutes // 20)
         return seconds if graces or seconds >= _WARNING_SECONDS else 0
 

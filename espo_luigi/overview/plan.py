@@ -102,6 +102,7 @@ class Plan:
         return gone if temporary else sum(planned.cost.size_bytes for planned in run if planned.cost is not None) - gone
 
 
+@unchanging_settings()
 def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = ()) -> Plan:
     """Plan a run of `All`, or until some of its rules, narrowed by a selection; or a run of `roots`.
 
@@ -112,11 +113,6 @@ def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = 
     ParameterError
         If a rule, a simulation or a region is not part of the run, or no task is left.
     """
-    with unchanging_settings():
-        return _plan_of(rules, selection, roots)
-
-
-def _plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task]) -> Plan:
     check_names()
     if rules and (selection.until or selection.only):
         raise ParameterError("TASK is a rule until which the run goes, and excludes --until and --only")

@@ -77,7 +77,9 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     """Return the state as lines for people; if `lines` is a number, cut to so many."""
     state = found["run"]
     if state is None:
-        return [f"{found['workdir']}: no run has begun here", *_lacking(), *_rendered_left(found["left"])]
+        go_there = "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
+        remedy = [] if get_config().sections() else [go_there]
+        return [f"{found['workdir']}: no run has begun here", *remedy, *_rendered_left(found["left"])]
     silent = duration(state["silent_seconds"])
     now = state["updated"] + state["silent_seconds"]  # by the clock of the driver's host, as are the times in its state
     since = f"since {duration(now - state['started'])}"
@@ -90,10 +92,9 @@ def render(found: Mapping[str, Any], lines: int = 0) -> list[str]:
     else:
         driver = f"no driver: process {state['pid']} on {state['host']} was heard last {silent} ago"
     left = _rendered_left(found["left"])
-    room = max(lines - 1 - len(left), 1) if lines else 0
     stale = [] if found["alive"] else list(stale_lines(state.get("stale", {})))
     energy = list(_energy(state))
-    room = max(room - len(energy), 1) if lines else 0
+    room = max(lines - 1 - len(left) - len(energy), 1) if lines else 0
     shown = [driver, *energy, *status_lines(state, now, room), *(["", *stale] if stale else []), *left]
     return shown[: lines or None]
 
@@ -103,11 +104,6 @@ def _energy(state: Mapping[str, Any]) -> Iterator[str]:
     measured = state.get("measured", {"joules": 0.0, "core_hours": 0.0})
     if hours := sum(rule["core_hours"] for rule in state["rules"].values()):
         yield f"energy: {in_words(power(), max(hours - measured['core_hours'], 0.0), measured['joules'])}"
-
-
-def _lacking() -> list[str]:
-    lacking = "Go to the folder that has your luigi.cfg, or let `espo init` write a folder to start from."
-    return [] if get_config().sections() else [lacking]
 
 
 def _rendered_left(left: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -136,7 +132,7 @@ class Trace:
         found = [self.files.log] if self.files.log.is_file() else []
         if self.record is not None:
             ids = [*(past["job_id"] for past in self.record.history), self.record.job_id]
-            paths = [_log_path(self.record, job_id) for job_id in ids if job_id]
+            paths = [Path(scheduler().log_path(self.record.log_pattern, job_id)) for job_id in ids if job_id]
             found += [path for path in dict.fromkeys(paths) if path.is_file()]
         return found
 
@@ -312,10 +308,6 @@ def _record(run: str, family: str, wildcards: Mapping[str, str]) -> Record | Non
         return store.load(task_name(run, family, wildcards, store.salt))
     except (OSError, JobError):
         return None
-
-
-def _log_path(record: Record, job_id: str) -> Path:
-    return Path(scheduler().log_path(record.log_pattern, job_id))
 
 
 def scheduler() -> Scheduler:

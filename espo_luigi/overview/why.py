@@ -220,11 +220,8 @@ class Search:
             self._ways[task.task_id] = _Way(rank, need)
 
     def _rank(self, task: SlurmTask) -> int:
-        return (
-            1
-            if self._is_blocked(task)
-            else {TaskState.FAILED: 0, TaskState.RUNNING: 2}.get(self.states.of(task).state, 3)
-        )
+        ranks = {TaskState.FAILED: 0, TaskState.RUNNING: 2}
+        return 1 if self._is_blocked(task) else ranks.get(self.states.of(task).state, 3)
 
     def _is_blocked(self, task: SlurmTask) -> bool:
         if task.task_id not in self._blocked:

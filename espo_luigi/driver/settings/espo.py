@@ -94,28 +94,28 @@ class Settings(KnownParameters, luigi.Config):
         """Return names and values; they are looked up again only after luigi.cfg or the command line has changed."""
         if args or kwargs:
             return list(super().get_param_values(params, args, kwargs))
-        return _values(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+        return _read(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))[0]
 
     @classmethod
-    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return all values, completed from sources other than luigi.cfg."""
+    def completed(cls, values: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
+        """Return all values, completed from other sources than luigi.cfg and the command line, which set the given."""
         return values
 
     @classmethod
     def given(cls) -> frozenset[str]:
         """Return the names of the parameters that luigi.cfg or the command line sets."""
-        return _given(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))
+        return _read(cls, CmdlineParser.get_instance(), section_of(cls.get_task_family()))[1]
 
 
 @functools.lru_cache(maxsize=64)
-def _values(kind: type[Settings], parser: Any, section: Section) -> list[tuple[str, Any]]:
-    return list(kind.completed(dict(super(Settings, kind).get_param_values(kind.get_params(), (), {}))).items())
+def _read(kind: type[Settings], parser: Any, section: Section) -> tuple[list[tuple[str, Any]], frozenset[str]]:
+    values = dict(super(Settings, kind).get_param_values(kind.get_params(), (), {}))
+    given = frozenset(name for name in values if Parameter().has_task_value(kind.get_task_family(), name))
+    return list(kind.completed(values, given).items()), given
 
 
-@functools.lru_cache(maxsize=64)
-def _given(kind: type[Settings], parser: Any, section: Section) -> frozenset[str]:
-    without_default, family = Parameter(), kind.get_task_family()
-    return frozenset(name for name, _ in kind.get_params() if without_default.has_task_value(family, name))
+# A boolean with a value on the command line, too.
+_flag = functools.partial(BoolParameter, parsing=BoolParameter.EXPLICIT_PARSING)
 
 
 class espo(Settings):
@@ -135,16 +135,8 @@ class espo(Settings):
         description="most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once "
         "waits; empty: no limit",
     )
-    allow_login_host = BoolParameter(
-        default=False,
-        parsing=BoolParameter.EXPLICIT_PARSING,
-        description="run the local engine on a login host all the same",
-    )
-    live = BoolParameter(
-        default=True,
-        parsing=BoolParameter.EXPLICIT_PARSING,
-        description="show the run as a table in the terminal, where there is one",
-    )
+    allow_login_host = _flag(default=False, description="run the local engine on a login host all the same")
+    live = _flag(default=True, description="show the run as a table in the terminal, where there is one")
     notify = Parameter(
         default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
     )
@@ -156,9 +148,7 @@ class espo(Settings):
     grams_per_kwh = FloatParameter(
         default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
     )
-    dashboard = BoolParameter(
-        default=False, parsing=BoolParameter.EXPLICIT_PARSING, description="start Dask's dashboard in each job"
-    )
+    dashboard = _flag(default=False, description="start Dask's dashboard in each job")
 
 
 def settings() -> espo:
@@ -281,12 +271,8 @@ def _our_classes() -> dict[str, type[luigi.Task]]:
 def _place(section: str, key: str = "") -> str:
     """Return file and line of a section or its key, in brackets; "" for what no file holds."""
     for path in reversed(LuigiConfigParser._config_paths):
-        try:
-            lines = Path(path).read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        within = False
-        for number, line in enumerate(lines, 1):
+        within, file = False, Path(path)
+        for number, line in enumerate(file.read_text(errors="replace").splitlines() if file.is_file() else (), 1):
             if header := re.match(r"\[(.+)\]", line):
                 within = header[1] == section
             if within and (re.match(rf"{re.escape(key)}\s*[=:]", line) if key else header):

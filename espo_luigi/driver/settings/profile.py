@@ -147,10 +147,7 @@ def packaged_profiles() -> list[str]:
 def read_profile(section: type[Settings], name: str, options: type[JobOptions]) -> Profile:
     """Return a profile by its name or path, for a section of luigi.cfg.
 
-    Raises
-    ------
-    ConfigurationError
-        If a file cannot be read, is for a different scheduler, has an unknown name, or a value of the wrong kind.
+    Raise `ConfigurationError` if a file cannot be read, is for a different scheduler, or has a wrong name or value.
     """
     where = f"[{section.__name__}] profile = {name}"
     content = values_of(name, where)

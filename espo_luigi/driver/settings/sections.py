@@ -48,9 +48,7 @@ class BatchSection(Settings):
         default="", description="Python of the jobs, such as python: the one that setup activates; empty: the driver's"
     )
     environment: Any = DictParameter(default={}, description="variables of the job's environment")
-    worker_jobs: Any = DictParameter(
-        default={}, description='of rules with cluster = jobqueue, such as {"walltime": "2:00:00"}'
-    )
+    worker_jobs: Any = DictParameter(default={}, description='of cluster = jobqueue, such as {"walltime": "2:00:00"}')
     node_cpus = IntParameter(default=0, description="most CPUs of a job, where nodes are small; 0: as the rule says")
     node_memory = Parameter(default="", description="most memory of a job, such as 180GB; empty: as the rule says")
     retries = IntParameter(
@@ -70,31 +68,22 @@ class BatchSection(Settings):
     on_sigterm = ChoiceParameter(
         choices=["detach", "cancel"],
         default="detach",
-        description="what becomes of the jobs when the driver is terminated",
+        description="what becomes of the jobs if the driver is terminated",
     )
     max_jobs = IntParameter(default=BatchSettings.max_jobs, description="jobs in flight at once")
     max_submit_per_second = FloatParameter(default=BatchSettings.max_submit_per_second)
     max_status_per_second = FloatParameter(default=BatchSettings.max_status_per_second)
     poll_seconds = FloatParameter(default=BatchSettings.poll_seconds, description="between two looks at squeue, qstat")
-    result_seconds = FloatParameter(
-        default=BatchSettings.result_seconds, description="between two looks at the result files"
-    )
-    heartbeat_seconds = FloatParameter(
-        default=BatchSettings.beat_seconds, description="between two signs of life of a job"
-    )
-    latency_wait = FloatParameter(
-        default=Patience.latency_wait, description="seconds in which files become visible everywhere"
-    )
-    absent_after = FloatParameter(
-        default=Patience.absent_after, description="seconds after which an unknown job is lost"
-    )
+    result_seconds = FloatParameter(default=BatchSettings.result_seconds, description="between two looks at results")
+    heartbeat_seconds = FloatParameter(default=BatchSettings.beat_seconds, description="between a job's signs of life")
+    latency_wait = FloatParameter(default=Patience.latency_wait, description="seconds until all nodes see a new file")
+    absent_after = FloatParameter(default=Patience.absent_after, description="seconds until an unknown job is lost")
     log_dir = Parameter(default="slurm_logs", description="folder of the jobs' logs")
 
     @classmethod
-    def completed(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def completed(cls, values: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
         """Return the section's values, with the profile's where luigi.cfg and the command line say nothing."""
         profile = cls.profile_called(values["profile"])
-        given = cls.given()
         for name in given & AMOUNTS.keys():
             if values[name]:
                 parsed(f"luigi.cfg, [{cls.__name__}]", name, values[name], AMOUNTS[name])

@@ -7,7 +7,7 @@ for each task. A pilot is a job whose process has imported everything, and forks
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from espo_luigi.errors import SubmissionError
@@ -93,12 +93,6 @@ class BundleValues:
     def width(self) -> int:
         """The number of these members that run at once in a job."""
         return min(self.bundling.width, len(self.members))
-
-    @property
-    def steps(self) -> Sequence[range]:
-        """The places of the members in each step."""
-        size, n = self.bundling.per_step, len(self.members)
-        return [range(first, min(first + size, n)) for first in range(0, n, size)]
 
     def member_name(self, place: int) -> str:
         """Return the name in the scheduler's rows of the job that runs a member."""

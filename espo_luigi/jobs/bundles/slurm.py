@@ -69,10 +69,11 @@ def _sized(bundle: BundleValues) -> ScriptValues:
     """Return the values of the job that carries the members, with room for those that run at once."""
     member, width, kind = bundle.members[0], bundle.width, bundle.bundling.kind
     options: Any = member.options
+    gres = getattr(options, "gres", None)
     whole = replace(member, name=bundle.name, log_pattern=bundle.log_pattern, time_minutes=bundle.time_minutes)
-    if kind == STEPS and options.gres and "overlap" not in bundle.bundling.step_options:
+    if kind == STEPS and gres and "overlap" not in bundle.bundling.step_options:
         at_once = -(-width // bundle.bundling.per_step)
-        many = ",".join(_times(part, at_once) for part in options.gres.split(","))
+        many = ",".join(_times(part, at_once) for part in gres.split(","))
         whole = replace(whole, options=replace(options, gres=many))
     cpus = member.cpus_per_task * (width if kind == PILOT else 1)
     return replace(whole, cpus_per_task=cpus, memory_bytes=_memory_bytes(member) * width)
@@ -115,12 +116,14 @@ def _render_array(bundle: BundleValues) -> str:
 
 
 def _render_steps(bundle: BundleValues) -> tuple[str, Mapping[str, str]]:
-    at_once = -(-bundle.width // bundle.bundling.per_step)
+    size, n = bundle.bundling.per_step, len(bundle.members)
+    at_once = -(-bundle.width // size)
     starts, files = [], {}
-    for place, members in enumerate(bundle.steps):
+    for place, first in enumerate(range(0, n, size)):
+        members = range(first, min(first + size, n))
         claims = [shlex.quote(checked("claim file", bundle.members[member].claim_file)) for member in members]
         starts.append(" ".join(["start", *claims, "--", *_srun(bundle, place, members)]))
-        if bundle.bundling.per_step > 1:
+        if size > 1:
             scripts = [_protected(bundle.scripts[member]) for member in members]
             files[_CONF.format(place)] = "".join(f"{task} bash {path}\n" for task, path in enumerate(scripts))
     parts = [shell_text(_NOTE_END), f"at_once={at_once}\n{shell_text(_STEPS)}", "\n".join(starts), "finish"]

@@ -1,8 +1,8 @@
 """Dask sessions: inside of a job, on all nodes of a job, or with workers in jobs of their own.
 
-Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers in separate
-jobs, `remote` with the scheduler in a job, too. `settings` are those of Dask. Here stands what others know of worker
-jobs: their request to the scheduler, as a value, the text of their script, and their names.
+Gives a client that is connected and as large as the allocation: `session` in a job, `jobqueue` with workers, and if
+asked for the scheduler, in separate jobs. `settings` are those of Dask. Here stands what others know of worker jobs:
+their request to the scheduler, as a value, the text of their script, and their names.
 """
 
 from __future__ import annotations
@@ -47,10 +47,6 @@ WORKER_FOLDER = "espo_dask_folder"
 SETTINGS_NAME = "dask.yaml"
 # Directives that ask for GPUs and are no options of this package.
 GPU_DIRECTIVES = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})
-# The end of a worker job's name, behind that of its owner.
-_WORKERS = re.compile(r"\.[0-9a-f]{8}\.workers$")
-# Options of qsub that every job gets anyway.
-_ALWAYS = ("cwd", "V", "j")
 
 
 @dataclass(frozen=True)
@@ -135,12 +131,17 @@ class WorkerJobs:
         return SCHEDULERS[self.scheduler].OPTIONS(**{**self.options, **lists})
 
     def check(self, label: str) -> None:
-        """Raise `SizingError` if the numbers contradict each other; `label` is named in the message."""
+        """Raise `SizingError` if the numbers contradict each other, with `label` in the message.
+
+        Raise `SubmissionError` for a value that cannot be passed on safely.
+        """
         try:
             _ = self.workers_to_wait_for
             self._check_numbers()
         except ValueError as error:
             raise SizingError(f"{label}: worker_jobs: {error}") from None
+        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
+        prologue(self, "check", "tls://check:1")
 
     def _check_numbers(self) -> None:
         for name in ("jobs", "cores", "processes"):
@@ -155,11 +156,6 @@ class WorkerJobs:
                 f"memory = {said_memory(self.memory_bytes)} leaves less than 256 MiB for each of {self.processes} Dask "
                 "worker(s): raise memory or lower processes"
             )
-
-    def check_text(self) -> None:
-        """Raise `SubmissionError` for a value that cannot be passed on safely."""
-        SCHEDULERS[self.scheduler].header(self.values("check", "check"))
-        prologue(self, "check", "tls://check:1")
 
     def refusals(self, site: Site) -> list[str]:
         """Return the violations of the site's rules."""
@@ -218,14 +214,11 @@ def new_name(owner: str) -> str:
 
 def owner_of(name: str) -> str:
     """Return the name of the job whose worker job is called `name`; of any other job, its own."""
-    return _WORKERS.sub("", name)
+    return re.sub(r"\.[0-9a-f]{8}\.workers$", "", name)
 
 
 def orphans(rows: Iterable[Row], is_ours: Callable[[str], bool]) -> list[str]:
-    """Return the ids of worker jobs whose own job neither waits nor runs any more.
-
-    `is_ours` returns whether a job of such a name was this run's.
-    """
+    """Return the ids of worker jobs whose own job, `is_ours` by its name, neither waits nor runs any more."""
     # A job that leaves has no processes any more; its epilog is the site's business.
     alive = [row for row in rows if not (row.phase.ended or row.phase is Phase.LEAVING)]
     names = {row.name for row in alive}
@@ -261,7 +254,7 @@ def read_directive(scheduler: str, line: str, options: Mapping[str, Any]) -> Dir
             return Directive({"parallel_environment": rest[0]}, cpus=int(rest[1]))
         if name == "l":
             return read_resources(scheduler, value, options)
-        if name in _ALWAYS:
+        if name in ("cwd", "V", "j"):  # every job gets these anyway
             return Directive()
         name = FLAGS.get(name, name)
     if name in options and name not in (*LISTS, *TABLES):
@@ -297,9 +290,8 @@ def _bytes(text: str) -> int:
 def prologue(workers: WorkerJobs, owner: str, scheduler_address: str) -> list[str]:
     """Return the bash of a worker's job before its command.
 
-    The job ends at once if its scheduler's port refuses connections, since its session is over then.
-
-    Raises SubmissionError if a value cannot be passed safely.
+    The job ends at once if its scheduler's port refuses connections, since its session is over then. Raises
+    SubmissionError if a value cannot be passed safely.
     """
     options = workers.job_options
     host, _, port = scheduler_address.partition("://")[2].rpartition(":")

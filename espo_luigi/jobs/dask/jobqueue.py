@@ -1,4 +1,7 @@
-"""A Dask session whose workers run in separate jobs, by dask-jobqueue; its scheduler lives in this process.
+"""A Dask session whose workers run in separate jobs, by dask-jobqueue.
+
+Its scheduler lives in this process or in a job: ``python -m espo_luigi.jobs.dask.jobqueue ORDER`` holds the scheduler,
+submits the workers, and ends when its client closes the session or is gone.
 
 This module adds to dask-jobqueue: the options and limits of all jobs, TLS between nodes, and replacement of lost
 workers. No worker outlives its session, which cancels all jobs of its name at its end.
@@ -7,16 +10,17 @@ workers. No worker outlives its session, which cancels all jobs of its name at i
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import operator
 import os
 import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,12 @@ from distributed import Client
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
 
+from espo_luigi.errors import JobError, SubmissionError
+from espo_luigi.files import write_atomically
 from espo_luigi.jobs.dask import WORKER_FOLDER, WorkerJobs, new_name, owner_of, prologue
-from espo_luigi.jobs.dask.session import Failing, prepared
+from espo_luigi.jobs.dask.session import Failing, prepared, read_security
+from espo_luigi.jobs.order import extra_folders, write_json
+from espo_luigi.jobs.resources import JobOptions, Resources
 from espo_luigi.jobs.retry import Minutely, growing_pauses
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.schedulers.base import Refusal
@@ -42,12 +50,15 @@ _HOLDS_SECONDS = 5.0, 300.0
 SETTLE_SECONDS = 60.0
 # A busy scheduler may miss one cancellation; worker jobs end by themselves, if late.
 _CANCEL_TRIES = 3
-# dask-jobqueue's classes of jobs, each with its module.
-_CLASSES = {"slurm": "slurm.SLURMJob", "sge": "sge.SGEJob"}
-# Stands for the scheduler's address in the script of a job that is only shown.
-_ADDRESS = "tls://SCHEDULER:PORT"
 # So many jobs that end before any worker begins point to a fault that further jobs would share.
 _MOST_FALSE_STARTS = 5
+# The client looks for the scheduler's address five times a second; it comes late only if its file system shows new
+# files late.
+_FIRST_CLIENT_SECONDS = 600.0
+# A client that loses its connection returns within seconds, or never.
+_NO_CLIENT_SECONDS = 60.0
+# How often a waiting client asks the scheduler of the cluster whether the job still waits or runs.
+_LOOK_SECONDS = 5.0
 
 
 @dataclass
@@ -131,10 +142,12 @@ def _import_dask_jobqueue() -> Any:
 def _job_class(session: Session) -> Any:
     """Return dask-jobqueue's job class, with the options and commands of this package."""
     workers, scheduler = session.workers, session.commands.scheduler
-    base: Any = operator.attrgetter(_CLASSES[workers.scheduler])(_import_dask_jobqueue())
+    base: Any = _import_dask_jobqueue().core.Job
     trouble = Minutely()
 
     class WorkerJob(base):
+        config_name = workers.scheduler
+
         def __init__(self, address: str, name: str | None = None, **keywords: Any) -> None:
             # Workers find keys and certificates in their settings: dask-jobqueue passes paths through a shell.
             keywords |= {"security": None, "job_script_prologue": prologue(workers, session.owner, address)}
@@ -185,7 +198,7 @@ def _job_keywords(workers: WorkerJobs) -> dict[str, Any]:
 def job_script(workers: WorkerJobs, owner: str) -> str:
     """Return the script of a worker's job, with a placeholder for the scheduler's address."""
     session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]))
-    job = _job_class(session)(_ADDRESS, "NAME", protocol="tls://", **_job_keywords(workers))
+    job = _job_class(session)("tls://SCHEDULER:PORT", "NAME", protocol="tls://", **_job_keywords(workers))
     return str(job.job_script())
 
 
@@ -218,16 +231,15 @@ def jobqueue_session(
 
 
 def _cluster(session: Session, security: Any, dashboard: bool) -> Any:
-    workers = session.workers
-    scheduler = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": workers.idle_timeout}
+    idle = session.workers.idle_timeout
     return _import_dask_jobqueue().JobQueueCluster(
         job_cls=_job_class(session),
         name=f"{session.owner}.{os.getpid()}",
         security=security,
         protocol="tls://",
         silence_logs=False,
-        scheduler_options={name: value for name, value in scheduler.items() if value != ""},
-        **_job_keywords(workers),
+        scheduler_options={"dashboard": dashboard, "dashboard_address": "127.0.0.1:0", "idle_timeout": idle},
+        **_job_keywords(session.workers),
     )
 
 
@@ -270,20 +282,24 @@ class _Keeper:
 
     def _look(self) -> bool:
         """Look at the jobs; return whether the scheduler was asked and nothing had changed."""
-        if self._cluster.scheduler.status.name in ("closing", "closed"):
-            logger.warning("nothing to do for %s: the session has ended", self._session.workers.idle_timeout)
-            self._session.over.set()
-            self._session.cancel()
+        session, workers, cluster = self._session, self._session.workers, self._cluster
+        if cluster.scheduler.status.name in ("closing", "closed"):
+            logger.warning("nothing to do for %s: the session has ended", workers.idle_timeout)
+            session.over.set()
+            session.cancel()
             # At the session's end, Dask would wait for the closed scheduler to answer.
-            self._cluster.shutdown_scheduler = False
+            cluster.shutdown_scheduler = False
             return False
-        connected, places = self._connected(), dict(self._cluster.workers)
+        connected = {str(worker.name) for worker in list(cluster.scheduler.workers.values())}
+        places = dict(cluster.workers)
+        if workers.processes > 1:  # a job called 7 has workers called 7-0, 7-1, …
+            connected = {name.rpartition("-")[0] for name in connected}
         self._begun |= connected
         if not places.keys() - connected:
             return False
         # Jobs that are submitted meanwhile would be missing from the answer.
-        with self._session.lock:
-            alive = self._session.alive()
+        with session.lock:
+            alive = session.alive()
             if alive is None:
                 return True
             gone = self._gone(places, alive)
@@ -303,20 +319,14 @@ class _Keeper:
         ended = {place: job for place, job in places.items() if job.job_id is not None and job.job_id not in alive}
         return [place for place, job in ended.items() if job.job_id or now >= job.settled]
 
-    def _connected(self) -> set[str]:
-        """Return the names of the jobs that have a worker."""
-        names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
-        return names if self._session.workers.processes == 1 else {name.rpartition("-")[0] for name in names}
-
     def _replace(self, gone: list[str], alive: Mapping[str, str]) -> None:
         session, workers = self._session, self._session.workers
         if session.refused and not alive:
-            session.failing.fail(f"{session.commands.scheduler.NAME} refuses the worker jobs: {session.refused}")
+            why = f"{session.commands.scheduler.NAME} refuses the worker jobs: {session.refused}"
+            session.failing.fail(JobError(why))
         elif self._false_starts >= _MOST_FALSE_STARTS + 2 * workers.most_jobs:
-            session.failing.fail(
-                f"{self._false_starts} worker jobs ended one after the other before they began to work: their logs "
-                f"({workers.log_pattern}) say why"
-            )
+            why = f"{self._false_starts} worker jobs ended one after the other before they began to work"
+            session.failing.fail(JobError(f"{why}: their logs ({workers.log_pattern}) say why"))
         else:
             self._trouble.warn("%d worker job(s) ended or could not be submitted: submitting others", len(gone))
             # The same number as before, since the user of the cluster may have scaled it.
@@ -332,3 +342,88 @@ class _Keeper:
             job = self._cluster.workers.pop(name, None)
             if job is not None:
                 job.status = Status.closed
+
+
+@contextmanager
+def remote_session(workers: WorkerJobs, owner: str, resources: Resources, options: JobOptions) -> Iterator[Client]:
+    """Submit the scheduler's job, wait until it runs, and connect to it; at the end cancel it and its workers.
+
+    Raises SubmissionError if the cluster refuses the job; JobError if the job ends before its scheduler has an address.
+    """
+    session = Session(workers, owner, Commands(SCHEDULERS[workers.scheduler]), with_owner=True)
+    folder = Path(workers.folder)
+    order = folder / f"{owner}.json"
+    write_json(order, {"owner": owner, "workers": asdict(workers), "folders": extra_folders()})
+    try:
+        job_id = _submit(session, order, resources, options)
+        address = _address(session, job_id, folder / owner / "scheduler.json")
+        with Client(address, security=read_security(folder / owner)) as client:
+            yield client
+    finally:
+        session.cancel()
+        for path in folder.glob(f"{owner}.*"):
+            path.unlink(missing_ok=True)
+
+
+def _submit(session: Session, order: Path, resources: Resources, options: JobOptions) -> str:
+    """Submit the scheduler's job; return its id, empty if that is not known yet."""
+    workers, scheduler = session.workers, session.commands.scheduler
+    values = replace(
+        workers.values(session.owner, session.owner),
+        argv=(options.python or sys.executable, "-P", "-m", "espo_luigi.jobs.dask.jobqueue", str(order)),
+        cpus_per_task=resources.cpus_per_task,
+        memory_bytes=resources.memory_bytes,
+        time_minutes=resources.time_minutes,
+        claim_file=str(order.with_suffix(".claim")),
+        options=options,
+        environment_file=str(order.with_suffix(".environment")),
+    )
+    script = order.with_suffix(".sh")
+    write_atomically(script, scheduler.render(values))
+    session.commands.write_environment(Path(values.environment_file))
+    Path(scheduler.log_path(values.log_pattern, "0")).parent.mkdir(parents=True, exist_ok=True)
+    answer = session.commands.submit(scheduler.submit_command(values, script))
+    if not answer.ok:
+        raise SubmissionError(f"{scheduler.NAME} did not take the job of Dask's scheduler: {answer.words}")
+    return session.commands.id_of(answer, values.name) or ""
+
+
+def _address(session: Session, job_id: str, file: Path) -> str:
+    """Wait for the scheduler's address as long as its job waits or runs; its id may be empty until it is listed."""
+    looked = time.monotonic()
+    settled = looked + SETTLE_SECONDS
+    while True:
+        with suppress(FileNotFoundError):
+            return str(json.loads(file.read_text(encoding="utf-8"))["address"])
+        if time.monotonic() - looked > _LOOK_SECONDS:
+            alive, looked = session.alive(), time.monotonic()
+            job_id = job_id or next((own for own, name in (alive or {}).items() if name == session.owner), "")
+            if alive is not None and job_id not in alive and (job_id or looked >= settled):
+                log = session.commands.scheduler.log_path(session.workers.log_pattern, job_id)
+                raise JobError(
+                    f"the job of Dask's scheduler ({job_id or 'id unknown'}) has ended: its log says why: {log}"
+                )
+        time.sleep(0.2)
+
+
+def serve(order: Path) -> None:
+    """Run the scheduler in this job until its client is gone."""
+    values = json.loads(order.read_text(encoding="utf-8"))
+    workers, owner = WorkerJobs(**values["workers"]), str(values["owner"])
+    # The scheduler unpickles its client's functions, and so imports their modules.
+    sys.path.extend(folder for folder in values["folders"] if folder not in sys.path)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with jobqueue_session(workers, owner) as client:
+        scheduler: Any = client.cluster.scheduler
+        write_json(Path(workers.folder) / owner / "scheduler.json", {"address": scheduler.address})
+        until = time.monotonic() + _FIRST_CLIENT_SECONDS
+        while time.monotonic() < until and scheduler.status.name == "running":
+            if set(scheduler.clients) - {client.id, "fire-and-forget"}:
+                until = time.monotonic() + _NO_CLIENT_SECONDS
+            time.sleep(1)
+        logger.info("no client any more, or nothing to do: the session has ended")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    serve(Path(sys.argv[1]))

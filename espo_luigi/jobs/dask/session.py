@@ -120,7 +120,7 @@ def dask_session(
     keywords = _cluster_keywords(resources, client or {}, dashboard=dashboard)
     layout = SETTINGS | ({} if keywords["processes"] else _SETTINGS_IN_PROCESS) | ({} if dashboard else WITHOUT_PAGES)
     with tempfile.TemporaryDirectory(prefix="espo-dask-", dir=scratch_folder(), ignore_cleanup_errors=True) as scratch:
-        keywords.setdefault("local_directory", str(Path(scratch)))
+        keywords.setdefault("local_directory", scratch)
         with (
             dask.config.set({**layout, **(settings or {})}),
             LocalCluster(**keywords) as cluster,
@@ -242,15 +242,14 @@ class Failing:
     Dask waits for ever for workers that never come; the interrupt ends that wait.
     """
 
-    def __init__(self, kind: type[JobError] = JobError) -> None:
-        self._kind = kind
+    def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._words = ""
+        self._error: JobError | None = None
 
-    def fail(self, words: str) -> None:
-        """Make `raised` raise an error; outside of the main thread, which alone gets signals, only log it."""
-        self._words = words
-        logger.error("%s", words)
+    def fail(self, error: JobError) -> None:
+        """Make `raised` raise the error; outside of the main thread, which alone gets signals, only log it."""
+        self._error = error
+        logger.error("%s", error)
         if self._thread == threading.main_thread().ident:
             signal.pthread_kill(self._thread, signal.SIGINT)
 
@@ -260,8 +259,8 @@ class Failing:
         try:
             yield
         except KeyboardInterrupt:
-            if self._words:
-                raise self._kind(self._words) from None
+            if self._error is not None:
+                raise self._error from None
             raise
 
 
@@ -320,7 +319,7 @@ def allocation_session(
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     limit_thread_pools(os.environ)
     limit_zarr(resources.threads_per_worker)
-    failing = Failing(WorkersLostError)
+    failing = Failing()
     with prepared(folder, failing, settings, dashboard=dashboard) as security:
         options = {"dashboard": dashboard, "dashboard_address": "127.0.0.1:0"}
         scheduler = {"cls": Scheduler, "options": {**options, "protocol": "tls://", "security": security}}
@@ -359,7 +358,8 @@ def _workers(command: list[str], settings: Path, failing: Failing) -> Iterator[N
     def watch() -> None:
         code = process.wait()
         if not over.is_set():
-            failing.fail(f"srun, which runs Dask's workers, ended with {code} before the work was done")
+            why = f"srun, which runs Dask's workers, ended with {code} before the work was done"
+            failing.fail(WorkersLostError(why))
 
     threading.Thread(target=watch, name="srun", daemon=True).start()
     try:

@@ -23,7 +23,6 @@ from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.retry import Minutely, persistently
 from espo_luigi.jobs.schedulers.base import Row
 from espo_luigi.jobs.schedulers.commands import Commands
-from espo_luigi.jobs.settings import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +78,7 @@ class OwnJobs:
 
 
 def cancel_jobs(
-    store: RecordStore,
-    commands: Commands,
-    newer: Iterable[Record] = (),
-    patience: Patience | None = None,
-    own: OwnJobs | None = None,
+    store: RecordStore, commands: Commands, newer: Iterable[Record] = (), own: OwnJobs | None = None
 ) -> int | None:
     """Cancel exactly the jobs of this run's records; return how many, or None if the scheduler did not answer.
 
@@ -103,7 +98,7 @@ def cancel_jobs(
             by_job.setdefault(record.job_name, []).append(record)
     cancelled = _cancel_by_name(store, commands, by_job, own or OwnJobs(store)) if by_job else 0
     if cancelled is not None:
-        _write_down(store, itertools.chain(*by_job.values()), (patience or Patience()).writing_down)
+        _write_down(store, itertools.chain(*by_job.values()), commands.settings.patience.writing_down)
     return cancelled
 
 
@@ -119,12 +114,8 @@ def _write_down(store: RecordStore, cancelled: Iterable[Record], seconds: float)
         except OSError as error:
             left.append(f"{record.name} ({error})")
     if left:
-        logger.error(
-            "%d cancelled job(s) cannot be written down, such as %s: the next run may say that somebody cancelled "
-            "them; then give its command once more",
-            len(left),
-            left[0],
-        )
+        said = f"{len(left)} cancelled job(s) cannot be written down, such as {left[0]}"
+        logger.error("%s: the next run may say that somebody cancelled them; then give its command once more", said)
 
 
 def _cancel_by_name(
@@ -162,8 +153,6 @@ def request_stop(state_dir: Path, how: str, timeout: float = 10.0) -> bool:
 
     Raises SubmissionError if a driver that may be alive does not take the request within `timeout` seconds.
     """
-    if how not in (CANCEL, DETACH):
-        raise SubmissionError(f"a driver can be asked to {CANCEL!r} or {DETACH!r}, not to {how!r}")
     lock, control = DriverLock(state_dir), state_dir / _CONTROL
     if lock.holder() is None:
         return False

@@ -26,10 +26,9 @@ from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
     Cause,
-    cause_of_end,
+    cause_of,
     cause_to_cancel,
     failure_of,
-    last_record,
     next_record,
     pause_before,
     step,
@@ -42,7 +41,7 @@ from espo_luigi.jobs.lock import DriverLock, HeldLocks
 from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.resources import ARRAY
 from espo_luigi.jobs.retry import DRIVERS_PATIENCE_SECONDS, Minutely, persistently, start
-from espo_luigi.jobs.schedulers.base import Phase, Refusal
+from espo_luigi.jobs.schedulers.base import Phase
 from espo_luigi.jobs.schedulers.commands import Commands
 from espo_luigi.jobs.schedulers.script import task_name
 
@@ -131,25 +130,25 @@ class JobManager:
         self._unwanted.add(order_id)
         self._wake.set()
 
-    def cancel_all(self, timeout: float | None = None) -> int:
+    def cancel_all(self) -> int:
         """Stop, cancel all jobs of this run, and return how many there were."""
-        self._stop(CANCEL, timeout)
+        self._stop(CANCEL)
         return self.cancelled
 
-    def detach(self, timeout: float | None = None) -> None:
+    def detach(self) -> None:
         """Stop, and leave the jobs to the next driver."""
-        self._stop(DETACH, timeout)
+        self._stop(DETACH)
 
-    def _stop(self, how: str, timeout: float | None) -> None:
-        timeout = self.settings.patience.ending if timeout is None else timeout
+    def _stop(self, how: str) -> None:
+        longest = self.settings.patience.ending
         self.stopping = self.stopping or how
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._left_behind = False
-            self._thread.join(timeout)
+            self._thread.join(longest)
             self._left_behind = self._thread.is_alive()
             if self._left_behind:
-                logger.error("this run has not ended within %.0f s: the next one takes over its jobs", timeout)
+                logger.error("this run has not ended within %.0f s: the next one takes over its jobs", longest)
 
     # The thread.
 
@@ -166,13 +165,10 @@ class JobManager:
             self._is_still_ours()  # or all is left to whose it is now
             if self.stopping == CANCEL:
                 records = [job.record for job in self._jobs.values()]
-                patience, own = self.settings.patience, self._watcher.own
-                cancelled = cancel_jobs(self.store, self.commands, records, patience, own)
+                cancelled = cancel_jobs(self.store, self.commands, records, self._watcher.own)
                 if cancelled is None:
-                    logger.error(
-                        "%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs",
-                        self._scheduler.NAME,
-                    )
+                    said = "%s did not take the cancellation: the next driver, or `espo cancel`, finds the jobs"
+                    logger.error(said, self._scheduler.NAME)
                 else:
                     logger.warning("cancelled %d job(s) of this run", cancelled)
                 self.cancelled = cancelled or 0
@@ -332,10 +328,14 @@ class JobManager:
         return []
 
     def _submit(self, group: list[Job]) -> None:
-        submission = self._submission(group)
-        if submission is None or not all(
-            self._guarded(partial(self._prepare, submission, place), job) for place, job in enumerate(group)
-        ):
+        try:
+            submission = self.submitter.made_of(group)
+        except Exception as error:
+            logger.exception("%s: the driver could not write this job's script", group[0].record.name)
+            self._give_up(group[0], error)
+            return
+        prepare = partial(self._prepare, submission)
+        if not all(self._guarded(partial(prepare, place), job) for place, job in enumerate(group)):
             return
         # Writing for many may have taken a while.
         if not self._is_still_ours():
@@ -350,14 +350,6 @@ class JobManager:
             for job in group:
                 self._guarded(partial(self._refused, words=refused), job)
 
-    def _submission(self, group: list[Job]) -> Submission | None:
-        try:
-            return self.submitter.made_of(group)
-        except Exception as error:
-            logger.exception("%s: the driver could not write this job's script", group[0].record.name)
-            self._give_up(group[0], error)
-            return None
-
     def _prepare(self, submission: Submission, place: int, job: Job) -> None:
         try:
             self.submitter.prepare(submission, place)
@@ -368,8 +360,6 @@ class JobManager:
             self.submitter.pause()
             raise
 
-    # Stopping.
-
     def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
             # While this fails, the job stays among the ready ones, and its order is not lost.
@@ -379,17 +369,14 @@ class JobManager:
             if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
                 self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)
 
-    # Steps.
-
     def _take_step(self, now: float, job: Job) -> None:
-        """Decide the job's next action, and take it."""
         self.submitter.save(job)
         job.state, action = step(job, now, self.settings)
         if action is Action.CANCEL:
             # The last look may be older than the pause that the job, or this driver, has just had.
             job.listen(now)
             job.state, action = step(job, now, self.settings)
-        job.report(self._watcher.drained)
+        job.tell(job.progress(self._watcher.drained))
         if action is Action.SUCCEED:
             self._succeed(job, now)
         elif action is Action.END:
@@ -424,8 +411,6 @@ class JobManager:
         for job in jobs:
             job.intent = replace(job.intent, to_cancel=False, cancelled=now)
 
-    # Success.
-
     def _succeed(self, job: Job, now: float) -> None:
         if not _is_complete(job, otherwise=True):
             if job.watched_for(job.files.result_since, now, self.settings.patience.latency_wait):
@@ -445,8 +430,6 @@ class JobManager:
         self._finish(job, success_of(job))
         if not shares_job:
             self._tolerantly(partial(self.store.forget_files, name))
-
-    # No success.
 
     def _refused(self, job: Job, words: str) -> None:
         """Take in that the scheduler refused the job for good; `words` is its message."""
@@ -472,22 +455,22 @@ class JobManager:
 
     def _give_up_name(self, job: Job, now: float) -> None:
         """Close the claim of a submission that has left no trace, and submit the task under a new name."""
-        if not self.store.close_unclaimed(job.record.name):
-            if owner := self.store.claim_owner(job.record.name):
+        name = job.record.name
+        if not self.store.close_unclaimed(name):
+            if owner := self.store.claim_owner(name):
                 self.submitter.confirm(job, owner)
-            elif self.store.is_claimed_by_nobody(job.record.name):
+            elif self.store.is_claimed_by_nobody(name):
                 # A driver or a job could not write the claim.
                 since = now if job.files.unclaimed is None else job.files.unclaimed
                 job.files = replace(job.files, unclaimed=since)
                 if job.watched_for(since, now, self.settings.patience.latency_wait):
-                    path = self.store.claim_path(job.record.name)
-                    logger.warning("%s is empty, and no job of that name is known: closing it", path)
-                    self.store.close(job.record.name)
+                    logger.warning("%s is empty, and no job has that name: closing it", self.store.claim_path(name))
+                    self.store.close(name)
             return
-        refused, alone = job.intent.refused, not any(other.record.job_id for other in self._jobs.values())
-        unclear = refused if refused is not None and refused.meaning is Refusal.UNCLEAR and alone else None
-        if unclear and job.watched_for(unclear.since, now, self.settings.patience.unclear_refusal):
-            self._finish(job, failure_of(job, Cause.REFUSED, unclear.words))
+        intent, alone = job.intent, not any(other.record.job_id for other in self._jobs.values())
+        lasts = job.watched_for(intent.refused_since, now, self.settings.patience.unclear_refusal)
+        if intent.unclear and alone and lasts:
+            self._finish(job, failure_of(job, Cause.REFUSED, intent.unclear))
         else:
             self._again(job, job.record.next_submission(Cause.UNCONFIRMED))
 
@@ -526,7 +509,8 @@ class JobManager:
     def _cause(self, job: Job) -> Cause:
         """Why the job did not succeed; one without a trace was cancelled by somebody while it waited, or is lost."""
         if job.ended_since is not None or job.files.result is not None or job.record.ending:
-            return cause_of_end(job)
+            phase = job.row.phase if job.row is not None and job.row.phase.ended else None
+            return cause_of(phase, job.files.result, job.record.ending, job.log_says_out_of_memory())
         waited = job.row is None or job.row.phase is Phase.PENDING
         # Slurm forgets elements of an array that are cancelled while they wait.
         forgets = job.scheduler.FORGETS_CANCELLED or (bool(job.record.bundle) and not job.record.shares_job)
@@ -550,35 +534,34 @@ class JobManager:
         self.store.save(record)
         former, now = job.record, self._clock.now()
         not_before = now + pause_before(record, self.settings.patience.after_trouble)
-        job.again(record, Intent(now, not_before, alone or job.intent.alone, job.intent.refused))
+        intent = job.intent
+        job.again(record, Intent(now, not_before, alone or intent.alone, intent.refused_since, intent.unclear))
         del self._jobs[record.task]
         if self._nodes.in_trouble:
             # A task that fails anywhere must not keep the rest waiting: the next task is tried.
             self._ready.append(job)
         else:
             self._ready.appendleft(job)
-        self._tolerantly(partial(self._leave_bundle, former))
+        self._tolerantly(partial(self._bundles.forget_if_over, former))
 
     def _finish(self, job: Job, outcome: Outcome, keep_record: bool = False) -> None:
-        """Bring a job to its outcome."""
         if not keep_record:
-            record = last_record(job.record, None if isinstance(outcome, Success) else Cause(outcome.cause))
+            record = replace(job.record, state=JobState.SUCCEEDED, cause="")
+            if not isinstance(outcome, Success):
+                record = replace(record, state=JobState.FAILED, cause=outcome.cause)
+                if CAUSES[Cause(outcome.cause)].forgets:
+                    record = replace(record, learnt_memory_bytes=0, learnt_time_minutes=0)
             self.store.save(record)
             job.record = record
         self._jobs.pop(job.record.task, None)
         self._resolve(job.record.task, outcome)
-        self._tolerantly(partial(self._leave_bundle, job.record))
+        self._tolerantly(partial(self._bundles.forget_if_over, job.record))
 
     def _resolve(self, task: str, outcome: Outcome) -> None:
-        """Give a task's order its outcome."""
         with self._guard:
             handle = self._handles.pop(task, None)
         if handle is not None:
             handle.resolve(outcome)
-
-    def _leave_bundle(self, record: Record) -> None:
-        if record.bundle:
-            self._bundles.forget_if_over(record)
 
 
 def _is_complete(job: Job, otherwise: bool) -> bool:

@@ -9,6 +9,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,9 @@ from espo_luigi.errors import JobError
 from espo_luigi.files import listed_names, read_object
 from espo_luigi.jobs.dask import orphans
 from espo_luigi.jobs.lifecycle.control import OwnJobs
-from espo_luigi.jobs.lifecycle.policy import leaves_for_long
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job
-from espo_luigi.jobs.lifecycle.submit import NodeWatch, Submitter
+from espo_luigi.jobs.lifecycle.submit import Submitter
 from espo_luigi.jobs.order import JobState, between_beats
 from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers.base import Phase, Row
@@ -53,15 +53,12 @@ class Bundles:
         members = [job for job in self._jobs.values() if job.record.shares_job]
         names = listed_names(self._store.claim_path("")) if members else set()
         for job in members:
-            end = end_path(self._store.claim_path(job.record.name))
-            job.saw_member(job.record.name in names, self._end(job, end) if end.name in names else None, now)
-
-    def _end(self, job: Job, path: Path) -> int | None:
-        try:
-            job_id, code = path.read_text(encoding="utf-8").split()
-        except (FileNotFoundError, ValueError):
-            return None
-        return int(code) if job_id == job.record.job_id else None
+            end, exit_code = end_path(self._store.claim_path(job.record.name)), None
+            if end.name in names:
+                with suppress(FileNotFoundError, ValueError):
+                    job_id, code = end.read_text(encoding="utf-8").split()
+                    exit_code = int(code) if job_id == job.record.job_id else None
+            job.saw_member(job.record.name in names, exit_code, now)
 
     def is_needed(self, record: Record) -> bool:
         """Return whether a different task that is not done needs the job or the array of this record's bundle."""
@@ -77,8 +74,8 @@ class Bundles:
             return True  # a record that cannot be read may need it
 
     def forget_if_over(self, record: Record) -> None:
-        """Delete the files of a submission's bundle unless a task still needs it."""
-        if self.is_needed(record):
+        """Delete the files of a submission's bundle, if it has one, unless a task still needs it."""
+        if not record.bundle or self.is_needed(record):
             return
         name = array_of(record.bundle)
         listing = self._listing_path(name)
@@ -104,42 +101,6 @@ def _needs(record: Record, name: str) -> bool:
     return array_of(record.bundle) == name and record.is_out and not record.ending
 
 
-class Unstartable:
-    """Finds the host that could not start a job, and adds it to the `nodes` of a run.
-
-    Such a host is always free, and puts job after job into Grid Engine's state ``Eqw``. Then qstat does not name the
-    host and the reason, but qacct does.
-    """
-
-    def __init__(self, commands: Commands, nodes: NodeWatch) -> None:
-        self._commands = commands
-        self._nodes = nodes
-        self._ends: dict[str, Row] = {}
-        self._questions: Counter[str] = Counter()
-
-    def avoid_hosts(self, jobs: Iterable[Job], now: float) -> None:
-        """Find the hosts of all jobs in error, and charge them; a task whose host is avoided has to go elsewhere."""
-        in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
-        asked = {name for name in in_error if name in self._ends or self._questions[name] >= _MOST_QUESTIONS}
-        self._ask([job for name, job in in_error.items() if name not in asked], now)
-        for name, job in in_error.items():
-            if job.row is not None and (end := self._ends.get(name)):
-                avoided = end.node in self._nodes.excluded
-                row = replace(job.row, node=end.node, reason=end.reason, no_log=end.no_log, launch_failed=avoided)
-                job.seen = replace(job.seen, row=row)
-
-    def _ask(self, jobs: list[Job], now: float) -> None:
-        if not jobs:
-            return
-        names = {job.record.name: job.record.task for job in jobs}
-        self._questions.update(names.keys())
-        rows = self._commands.remembered([str(job.record.job_id) for job in jobs], [], names)
-        for row in rows or ():
-            if row.name in names and row.node:
-                self._ends[row.name] = row
-                self._nodes.crashed(names[row.name], row.node, now)
-
-
 class Watcher:
     """Looks at files and the scheduler for the jobs of a manager; only the manager's thread uses it."""
 
@@ -158,7 +119,9 @@ class Watcher:
         # The nodes that the scheduler itself took out of use while jobs pend, in words.
         self.drained = ""
         self._pending_since: float | None = None
-        self._unstartable = Unstartable(commands, submitter.nodes)
+        # By name, the end of a job that its host could not start, and how often it was asked for.
+        self._failed_starts: dict[str, Row] = {}
+        self._questions: Counter[str] = Counter()
         self.own = OwnJobs(store)
         self._last_cycle = commands.clock.now()
         self._next_poll = self._last_poll = self._next_results = self._last_results = 0.0
@@ -252,12 +215,15 @@ class Watcher:
         # The accounting need not be asked for jobs that succeeded.
         self._read_results(missing, now)
         missing = [job for job in missing if not job.files.succeeded]
-        leaving = [job for job in jobs if leaves_for_long(job, now, self._settings.patience)]
+        # Their processes are gone without a result, while the site's epilog goes on.
+        wait = self._settings.patience.latency_wait
+        unknown = [job for job in jobs if job.files.result is None and job.ended_since is None]
+        leaving = [job for job in unknown if job.watched_for(job.seen.since_when(Phase.LEAVING), now, wait)]
         if (missing or leaving) and not self._ask_memory(missing, leaving, now):
             self._scheduler_is_silent(now, [job for job in missing if job.record.job_id])
         else:
             self._silent_since = None
-        self._unstartable.avoid_hosts(jobs, now)
+        self.find_failed_starts(jobs, now)
         self._say_held(jobs)
         self._say_drained(jobs, now)
         for job in jobs:
@@ -270,6 +236,27 @@ class Watcher:
                 # On a broken node, it could not give signs of life for so long.
                 self._submitter.nodes.does_well(job.node, job.seen.off_node)
         return orphans(rows, self._store.knows)
+
+    def find_failed_starts(self, jobs: Iterable[Job], now: float) -> None:
+        """Find the hosts that could not start jobs; a task whose host is avoided has to go elsewhere.
+
+        Such a host is always free, and puts job after job into Grid Engine's state ``Eqw``. Then qstat does not name
+        the host and the reason, but qacct does.
+        """
+        nodes, ends, questions = self._submitter.nodes, self._failed_starts, self._questions
+        in_error = {job.record.name: job for job in jobs if job.row is not None and job.row.in_error}
+        asked = {name for name in in_error if name not in ends and questions[name] < _MOST_QUESTIONS}
+        questions.update(asked)
+        ids = [str(in_error[name].record.job_id) for name in asked]
+        for row in (self._commands.remembered(ids, [], asked) if asked else None) or ():
+            if row.name in asked and row.node:
+                ends[row.name] = row
+                nodes.crashed(in_error[row.name].record.task, row.node, now)
+        for name, job in in_error.items():
+            if job.row is not None and (end := ends.get(name)):
+                avoided = end.node in nodes.excluded
+                row = replace(job.row, node=end.node, reason=end.reason, no_log=end.no_log, launch_failed=avoided)
+                job.seen = replace(job.seen, row=row)
 
     def _say_held(self, jobs: Iterable[Job]) -> None:
         """Name the jobs that would wait for ever without a word, once."""

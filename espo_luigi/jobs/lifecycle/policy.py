@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -283,12 +283,6 @@ def cause_to_cancel(job: Job) -> Cause:
     return Cause.NODE if job.row.launch_failed else Cause.HOPELESS
 
 
-def leaves_for_long(job: Job, now: float, patience: Patience) -> bool:
-    """Whether the job's processes are gone without a result, while the site's epilog goes on."""
-    unknown = job.files.result is None and job.ended_since is None
-    return unknown and job.watched_for(job.seen.since_when(Phase.LEAVING), now, patience.latency_wait)
-
-
 # Why a job failed, by its own word. "stopped" is missing: its signal may be a requeue's.
 _BY_RESULT: Mapping[str, Cause] = {
     ResultWord.ERROR: Cause.EXCEPTION,
@@ -299,24 +293,13 @@ _BY_RESULT: Mapping[str, Cause] = {
 }
 # Why a job got a signal to end, by its own word, which counts if the scheduler gives no reason itself.
 _BY_SIGNAL: Mapping[str, Cause] = {ResultWord.PREEMPTED: Cause.PREEMPTED, ResultWord.TIME_LIMIT: Cause.TIMEOUT}
-_BY_PHASE = {
-    Phase.MEMORY: Cause.MEMORY,
-    Phase.TIMEOUT: Cause.TIMEOUT,
-    Phase.NODE: Cause.NODE,
-    Phase.PREEMPTED: Cause.PREEMPTED,
-    Phase.DEADLINE: Cause.DEADLINE,
-}
+# The scheduler's definite words, which are those of the causes.
+_DEFINITE = (Phase.MEMORY, Phase.TIMEOUT, Phase.NODE, Phase.PREEMPTED, Phase.DEADLINE)
 
 
 def has_failed(job: Job) -> bool:
     """Whether the job itself has written that it failed, and why."""
     return job.files.outcome in _BY_RESULT
-
-
-def cause_of_end(job: Job) -> Cause:
-    """Why the job, which has ended, did not succeed; reads its log."""
-    phase = job.row.phase if job.row is not None and job.row.phase.ended else None
-    return cause_of(phase, job.files.result, job.record.ending, job.log_says_out_of_memory())
 
 
 def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str, log_says_memory: bool) -> Cause:
@@ -330,8 +313,8 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     # A job that waited without hope may have begun all the same, before its cancellation arrived.
     if ending == Cause.STALLED or (ending in (Cause.HOPELESS, Cause.NODE) and outcome not in _BY_RESULT):
         return Cause(ending)
-    if phase in _BY_PHASE:
-        return _BY_PHASE[phase]
+    if phase in _DEFINITE:
+        return Cause(phase.value)
     forgotten = phase is None and outcome in (None, ResultWord.STOPPED, *_BY_SIGNAL)
     if ending == Cause.DRIVER_CANCELLED and (phase is Phase.CANCELLED or forgotten):
         return Cause.DRIVER_CANCELLED
@@ -380,15 +363,7 @@ def pause_before(record: Record, first: float) -> float:
     return growing_pause(ends.count(Cause.FILES), first, 30 * first, factor=5.0)
 
 
-def last_record(record: Record, cause: Cause | None) -> Record:
-    """The last record of a task in this run, after success (None) or for a cause."""
-    record = replace(record, state=JobState.FAILED if cause else JobState.SUCCEEDED, cause=cause or "")
-    forgets = cause is not None and CAUSES[cause].forgets
-    return replace(record, learnt_memory_bytes=0, learnt_time_minutes=0) if forgets else record
-
-
 def success_of(job: Job) -> Success:
-    """The outcome of a job whose work is done."""
     record, result = job.record, dict(job.files.result or {})
     log = job.log or Path(record.log_pattern)
     return Success(str(result.get("job_id") or record.job_id), record.attempt, log, result, job.adopted)
@@ -401,14 +376,6 @@ def failure_of(job: Job, cause: Cause, words: str = "") -> Failure:
         words = str((job.files.result or {}).get("exception") or "")
     elif not words and row is not None:
         words = job.intent.complaint or row.said
-    return Failure(
-        job.order.label,
-        f"{cause.words(job.scheduler)}{f': {words}' if words else ''}",
-        cause,
-        cause.explanation(job.scheduler),
-        record.attempt,
-        record.job_id or "",
-        row.node if row is not None else "",
-        job.log,
-        job.tail(),
-    )
+    said, explained = cause.words(job.scheduler) + (f": {words}" if words else ""), cause.explanation(job.scheduler)
+    label, job_id = job.order.label, record.job_id or ""
+    return Failure(label, said, cause, explained, record.attempt, job_id, job.node, job.log, job.tail())

@@ -171,36 +171,33 @@ class RecordStore:
                 yield record
 
     def script_path(self, name: str) -> Path:
-        """Where the script of a job of that name is."""
         return self.folder / "scripts" / f"{name}.sh"
 
     def claim_path(self, name: str) -> Path:
-        """Where a job of that name claims its work."""
         return self.folder / "claims" / name
 
     def claim_owner(self, name: str) -> str | None:
         """The id of the job that started under that name; None if no job did."""
-        try:
-            owner = self.claim_path(name).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return None
-        return owner if JOB_ID.fullmatch(owner) else None
+        owner = self._claim(name)
+        return owner if owner and JOB_ID.fullmatch(owner) else None
 
     def close_unclaimed(self, name: str) -> bool:
         """Make sure that no job of that name ever starts its work; False if a job has started."""
-        path = self.claim_path(name)
         try:
-            create_whole(path, _CLOSED)
+            create_whole(self.claim_path(name), _CLOSED)
         except FileExistsError:
-            return path.read_text(encoding="utf-8").strip() == _CLOSED
+            return self._claim(name) == _CLOSED
         return True
 
     def is_claimed_by_nobody(self, name: str) -> bool:
         """Whether there is an empty claim."""
+        return self._claim(name) == ""
+
+    def _claim(self, name: str) -> str | None:
         try:
-            return not self.claim_path(name).read_text(encoding="utf-8").strip()
+            return self.claim_path(name).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            return False
+            return None
 
     def close(self, name: str) -> None:
         """Make sure that a job of that name, which has ended, does nothing if somebody requeues it."""

@@ -18,7 +18,7 @@ from espo_luigi.errors import Failure
 from espo_luigi.files import as_object, read_object
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.order import JobOrder, JobState, Progress, ResultWord, at_work, end_of_log, listed
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Scheduler
+from espo_luigi.jobs.schedulers.base import Phase, Row, Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -74,22 +74,14 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A submission without an answer that gives an id."""
-
-    meaning: Refusal
-    words: str  # the scheduler's
-    since: float
-
-
-@dataclass(frozen=True)
 class Intent:
     """The driver's plans for a submission, and its actions."""
 
     ready: float = 0.0  # since when it may be submitted
     not_before: float = 0.0  # when its pause ends
     alone: bool = False  # whether it goes in no bundle
-    refused: Refused | None = None  # how the last try failed
+    refused_since: float | None = None  # since when submissions get no id
+    unclear: str = ""  # the scheduler's words to the last, if they may or may not pass
     accepted: bool = False  # whether the scheduler took the job, and did not tell its id
     to_cancel: bool = False  # whether it goes to the scheduler's next cancellation
     cancelled: float | None = None  # when the driver cancelled it
@@ -117,14 +109,12 @@ class Job:
         self.state = self.record.state
 
     def again(self, record: Record, intent: Intent) -> None:
-        """Begin another submission."""
         self.record, self.seen, self.files, self.intent = record, Seen(), Files(), intent
         self.state = record.state
 
     # Observations.
 
     def saw(self, row: Row, now: float) -> None:
-        """Take in the scheduler's row of the job."""
         if row.phase is Phase.LEAVING and self.ended_since is not None:
             # Its end is accounted; the driver does not wait for the site's epilog.
             self.seen = replace(self.seen, answered=True)
@@ -180,7 +170,6 @@ class Job:
 
     @property
     def row(self) -> Row | None:
-        """The scheduler's last row of the job."""
         return self.seen.row
 
     @property
@@ -227,8 +216,6 @@ class Job:
         """As `watched_for`, during which the result could be looked for, too."""
         return since is not None and self.watched_for(max(since, self.files.unreadable), now, seconds)
 
-    # Its log, and where it stands in words.
-
     @property
     def log(self) -> Path | None:
         """The current job's log, or None while it has no id."""
@@ -251,12 +238,8 @@ class Job:
         traceback = str((self.files.result or {}).get("traceback") or "")
         return "\n".join(traceback.splitlines()[-15:]) or (end_of_log(self.log) if self.log else "")
 
-    def report(self, drained: str = "") -> None:
-        """Tell where the job stands; `drained` says which nodes the scheduler took out of use."""
-        self.tell(self.progress(drained))
-
     def progress(self, drained: str = "") -> Progress:
-        """Where the job stands, for people."""
+        """Where the job stands, for people; `drained` says which nodes the scheduler took out of use."""
         row, record = self.row, self.record
         again = f"attempt {record.attempt}" if record.attempt > 1 else ""
         job_id = row.job_id if row is not None else record.job_id
@@ -310,7 +293,6 @@ class Handle:
         return self.outcome
 
     def resolve(self, outcome: Outcome) -> None:
-        """Set the outcome."""
         self.outcome = outcome
         self._done.set()
 

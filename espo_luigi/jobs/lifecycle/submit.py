@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -18,7 +19,7 @@ from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.lifecycle.policy import Cause, has_failed
 from espo_luigi.jobs.lifecycle.records import Record, RecordStore
-from espo_luigi.jobs.lifecycle.state import Job, Refused
+from espo_luigi.jobs.lifecycle.state import Job
 from espo_luigi.jobs.order import JobOrder, JobState
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.retry import growing_pause
@@ -74,7 +75,6 @@ class NodeWatch:
         self._holds = 0
 
     def avoided_by(self, task: str) -> tuple[str, ...]:
-        """The nodes that the run avoids for this task."""
         return () if task in self._anywhere else self.excluded
 
     def allow_all(self, task: str) -> None:
@@ -82,11 +82,9 @@ class NodeWatch:
         self._anywhere.add(task)
 
     def held(self, now: float) -> bool:
-        """Whether to wait before the next submission."""
         return self.in_trouble and now < self._hold_until
 
     def ended(self, job: Job, cause: Cause, now: float) -> None:
-        """Take in that a job did not succeed."""
         # A file system that failed under the job may be the node's own: no evidence that the node works.
         if has_failed(job) and cause is not Cause.FILES:
             self.does_well(job.node, job.seen.off_node)
@@ -115,8 +113,11 @@ class NodeWatch:
         """Take in that a job of the task ended at once, without a result."""
         self._seen |= {node} - {""}
         self._crashed[node][task] = now
-        if node and node not in self.excluded and len(self._crashed[node]) >= _TASKS_ON_A_NODE:
-            self._exclude(node)
+        tasks, room = self._crashed[node], min(_MOST_NODES, max(1, len(self._seen) // 2))
+        if node and node not in self.excluded and len(tasks) >= _TASKS_ON_A_NODE and len(self.excluded) < room:
+            self.excluded = (*self.excluded, node)
+            said = f"jobs of {len(tasks)} tasks ended there at once, without a result ({', '.join(sorted(tasks))})"
+            logger.warning("node %s: %s: this run avoids it now; tell the cluster's administrators", node, said)
         if node in self.avoided_by(task):
             return
         if not self._in_a_row:
@@ -134,28 +135,13 @@ class NodeWatch:
             logger.warning("jobs still end at once, after an hour: submission goes on")
             self.in_trouble = False
 
-    def _exclude(self, node: str) -> None:
-        if len(self.excluded) >= min(_MOST_NODES, max(1, len(self._seen) // 2)):
-            return
-        self.excluded = (*self.excluded, node)
-        logger.warning(
-            "node %s: jobs of %d tasks ended there at once, without a result (%s): no further job of this run goes to "
-            "it; tell the cluster's administrators",
-            node,
-            len(self._crashed[node]),
-            ", ".join(sorted(self._crashed[node])),
-        )
-
     def _hold(self, now: float) -> None:
         self._holds += 1
         self._hold_until = now + self._patience.broken_nodes
-        logger.warning(
-            "jobs of %d tasks in a row ended at once, without a result (on %s), as if something were broken for all of "
-            "them: look into their logs; after %.0f s, one job is tried",
-            len(self._in_a_row),
-            ", ".join(sorted({node or "unknown nodes" for node in self._in_a_row.values()})),
-            self._patience.broken_nodes,
-        )
+        where = ", ".join(sorted({node or "unknown nodes" for node in self._in_a_row.values()}))
+        said = f"jobs of {len(self._in_a_row)} tasks in a row ended at once, without a result (on {where})"
+        why = "as if something were broken for all of them: look into their logs"
+        logger.warning("%s, %s; after %.0f s, one job is tried", said, why, self._patience.broken_nodes)
 
 
 class Submitter:
@@ -192,18 +178,11 @@ class Submitter:
 
     def first_record(self, task: str, order: JobOrder, old: Record | None) -> Record:
         """The first record of a new run of the task, after the `old` run's record, if any."""
-        record = Record(
-            task=task,
-            rule=order.family,
-            wildcards=dict(order.wildcards),
-            memory_bytes=0,
-            time_minutes=0,
-            log_pattern=self._log_pattern(order),
-            learnt_memory_bytes=old.learnt_memory_bytes if old else 0,
-            learnt_time_minutes=old.learnt_time_minutes if old else 0,
+        record = Record(task, order.family, dict(order.wildcards), 0, 0, self._log_pattern(order))
+        if old is not None:
+            learnt = {name: getattr(old, name) for name in ("learnt_memory_bytes", "learnt_time_minutes")}
             # Numbers go on: no name is ever given twice.
-            submission=old.submission + 1 if old else 1,
-        )
+            record = replace(record, submission=old.submission + 1, **learnt)
         return self._asking(order, record)
 
     def _asking(self, order: JobOrder, record: Record) -> Record:
@@ -223,19 +202,9 @@ class Submitter:
         """The jobs that may go with the `first` of those that are ready, `most` of them at most."""
         if most < 2 or not _is_free(first, now):
             return [first]
-        group: list[Job] = []
-
-        def kind(job: Job) -> tuple[Bundling, ScriptValues]:
-            return bundling_of(job.order, self.settings), self._size(job)
-
-        wanted = kind(first)
-        for job in ready:
-            alike = job.order.family == first.order.family and _is_free(job, now)
-            if job is first or (alike and kind(job) == wanted):
-                group.append(job)
-            if len(group) == most:
-                break
-        return group
+        kind, rule = self._kind(first), first.order.family
+        alike = (job for job in ready if job.order.family == rule and _is_free(job, now) and self._kind(job) == kind)
+        return list(itertools.islice(alike, most))
 
     def made_of(self, jobs: Sequence[Job]) -> Submission:
         """The submission of these jobs together. Raises SubmissionError for values that cannot be passed safely."""
@@ -255,7 +224,14 @@ class Submitter:
         planned = [self._asking(job.order, job.record) for job in jobs]
         bundle = self._bundle_values(name, orders, planned)
         text, path = bundled(self._scheduler, bundle), self._store.script_path(name)
-        common = {path: text.script, Path(bundle.listing): json.dumps(_listing(bundle, orders))}
+        # The members, as a pilot reads them.
+        members = [
+            {"name": job.name, "script": script, "order": str(order.files.order)}
+            | {"log": job.log_pattern, "claim": job.claim_file}
+            for job, script, order in zip(bundle.members, bundle.scripts, orders, strict=True)
+        ]
+        listing = json.dumps({"at_once": bundle.width, "members": members})
+        common = {path: text.script, Path(bundle.listing): listing}
         common |= {Path(f"{bundle.listing}.{ending}"): more for ending, more in text.files.items()}
         own = [{Path(script): member} for script, member in zip(bundle.scripts, text.members, strict=True)]
         names = [bundle.member_name(place) for place in range(len(jobs))]
@@ -293,16 +269,16 @@ class Submitter:
 
     def _log_patterns(self, orders: Sequence[JobOrder]) -> list[str]:
         """Where each logs: the tasks of a step where its first does, but for their number."""
-        bundling, patterns = bundling_of(orders[0], self.settings), []
-        for place, order in enumerate(orders):
-            task = place % bundling.per_step
-            named = orders[place - task] if bundling.kind == STEPS else order
-            patterns.append(self._log_pattern(named, bundling.kind, task))
-        return patterns
+        bundling = bundling_of(orders[0], self.settings)
+        kind, per_step = bundling.kind, bundling.per_step
+        named = [orders[place - place % per_step] if kind == STEPS else order for place, order in enumerate(orders)]
+        return [self._log_pattern(order, kind, place % per_step) for place, order in enumerate(named)]
 
-    def _size(self, job: Job) -> ScriptValues:
+    def _kind(self, job: Job) -> tuple[Bundling, ScriptValues]:
+        """What is equal for jobs that may go together."""
         values = self._script_values(job.order, self._asking(job.order, job.record))
-        return replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
+        values = replace(values, name="", attempt=1, argv=(), log_pattern="", claim_file="")
+        return bundling_of(job.order, self.settings), values
 
     def _command(self, order: JobOrder) -> tuple[str, ...]:
         """The command that an order's file, or ``--pilot`` and a bundle's listing, follows."""
@@ -310,7 +286,6 @@ class Submitter:
         return order.options.python or driver_python, *work
 
     def _script_values(self, order: JobOrder, record: Record) -> ScriptValues:
-        """The values in the script of the record's submission."""
         exclude = dict.fromkeys((*order.options.exclude, *self._avoided(record)))
         return ScriptValues(
             name=record.name,
@@ -342,7 +317,6 @@ class Submitter:
         return now < self._hold_until or self.nodes.held(now)
 
     def pause(self) -> None:
-        """Submit nothing for a moment."""
         self._hold_until = self._commands.clock.now() + self.settings.patience.first_refusal
 
     def prepare(self, submission: Submission, place: int) -> None:
@@ -404,8 +378,8 @@ class Submitter:
         job.state, job.unsaved = job.record.state, True
         with contextlib.suppress(OSError):
             self.save(job)
-        job.intent = replace(job.intent, refused=None)
-        job.report()
+        job.intent = replace(job.intent, refused_since=None, unclear="")
+        job.tell(job.progress())
 
     def save(self, job: Job) -> None:
         """Write the job's record, unless that on disk is the same."""
@@ -417,17 +391,14 @@ class Submitter:
         self._refusals += 1
         patience, now = self.settings.patience, self._commands.clock.now()
         self._hold_until = now + growing_pause(self._refusals, patience.first_refusal, patience.longest_refusal)
+        unclear = words if self._scheduler.refusal(words) is Refusal.UNCLEAR else ""
         for job in jobs:
-            since = now if job.intent.refused is None else job.intent.refused.since
-            job.intent = replace(job.intent, refused=Refused(self._scheduler.refusal(words), words, since))
+            since = now if job.intent.refused_since is None else job.intent.refused_since
+            job.intent = replace(job.intent, refused_since=since, unclear=unclear)
         if words != self._refusal:
             self._refusal = words
-            logger.warning(
-                "%s: %s; submission is tried again, at least every %.0f s",
-                jobs[0].record.job_name,
-                words,
-                patience.longest_refusal,
-            )
+            name, longest = jobs[0].record.job_name, patience.longest_refusal
+            logger.warning("%s: %s; submission is tried again, at least every %.0f s", name, words, longest)
 
 
 def bundling_of(order: JobOrder, settings: BatchSettings) -> Bundling:
@@ -442,21 +413,6 @@ def bundling_of(order: JobOrder, settings: BatchSettings) -> Bundling:
 
 def _is_free(job: Job, now: float) -> bool:
     return not job.intent.alone and job.trouble_since is None and job.intent.not_before <= now
-
-
-def _listing(bundle: BundleValues, orders: Iterable[JobOrder]) -> dict[str, Any]:
-    """The members of a bundle, as its pilot reads them."""
-    members = [
-        {
-            "name": one.name,
-            "script": script,
-            "order": str(order.files.order),
-            "log": one.log_pattern,
-            "claim": one.claim_file,
-        }
-        for one, script, order in zip(bundle.members, bundle.scripts, orders, strict=True)
-    ]
-    return {"at_once": bundle.width, "members": members}
 
 
 def _larger(asked: int, learnt: int, cap: int | None) -> int:

@@ -77,21 +77,6 @@ class Monitor:
 
     def look(self) -> bool:
         """Look now; return whether there was progress since the last: in Dask's tasks, CPU time or file traffic."""
-        memory = self._look_at_processes()
-        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, _own_peak())
-        self._look_at_tasks()
-        used = self.used
-        cpu, moved = used.cpu_seconds, used.read_bytes + used.passed_bytes
-        left, before_cpu, before_moved, before = self._last
-        idle = max(time.monotonic() - before, 1.0)
-        works = cpu - before_cpu > _IDLE_CPU * idle or moved - before_moved > _IDLE_BYTES * idle
-        if works or left != self.tasks_left or (self.workers_elsewhere and self._others_work()):
-            self._last = (self.tasks_left, cpu, moved, time.monotonic())
-            return True
-        return False
-
-    def _look_at_processes(self) -> int:
-        """Take in what each process has used so far; return the memory of all, in bytes."""
         own, memory = psutil.Process(), 0
         for process in (own, *own.children(recursive=True)):
             with suppress(psutil.Error):
@@ -99,15 +84,22 @@ class Monitor:
                 moved = process.io_counters()
                 cpu = sum(process.cpu_times()[:2])
                 self._used[process] = Use(cpu, moved.read_chars, moved.write_chars, moved.write_bytes)
-        return memory
-
-    def _look_at_tasks(self) -> None:
-        """Count the tasks of the current computation; tasks that come after Dask was idle begin a new computation."""
+        # The maximum of getrusage would start at the parent's.
+        own_peak = 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+        self.peak_memory_bytes = max(self.peak_memory_bytes, memory, own_peak)
         left, known = self.tasks_left, sum(sum(states.values()) for states in self._task_states())
-        if left:
-            self._most = max(self._most, known - self._known_before, left)
-        else:
-            self._most, self._known_before = 1, known
+        # Tasks that come after Dask was idle begin a new computation.
+        self._most = max(self._most, known - self._known_before, left) if left else 1
+        self._known_before = self._known_before if left else known
+        used = self.used
+        used_bytes = used.read_bytes + used.passed_bytes
+        former_left, before_cpu, before_bytes, before = self._last
+        idle = max(time.monotonic() - before, 1.0)
+        works = used.cpu_seconds - before_cpu > _IDLE_CPU * idle or used_bytes - before_bytes > _IDLE_BYTES * idle
+        if works or left != former_left or (self.workers_elsewhere and self._others_work()):
+            self._last = (left, used.cpu_seconds, used_bytes, time.monotonic())
+            return True
+        return False
 
     def _others_work(self) -> bool:
         """Return whether workers on other nodes compute, or are still awaited."""
@@ -181,9 +173,3 @@ def beating(monitor: Monitor, write: Callable[[dict[str, Any]], None], every_sec
         done.set()
         thread.join(_LONGEST_WRITE_SECONDS)
         has_moved()
-
-
-def _own_peak() -> int:
-    # The maximum of getrusage would start at the parent's.
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])

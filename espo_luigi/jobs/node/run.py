@@ -38,6 +38,7 @@ from espo_luigi.files import (
     open_own,
     private_mode,
     process_start,
+    read_object,
     ready_standard_streams,
     this_version,
 )
@@ -59,10 +60,8 @@ _LONGEST_END_SECONDS = 120.0
 _PARENT_LOOK_SECONDS = 1.0
 # How long such a job has to write down its end, after the driver is gone.
 _ORPHANS_END_SECONDS = 10.0
-
 # Until a signal that was lost is sent again.
 _AGAIN_SECONDS = 0.05
-
 # The signals that tell a job to end.
 _STOPPING = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -153,12 +152,7 @@ def _done_before(path: Path, job_id: str | None) -> bool:
     """Return whether this job of a scheduler succeeded before it was requeued; removes any other result."""
     if job_id is None:
         return False
-    try:
-        result = json.loads(persistently(lambda: path.read_text(encoding="utf-8"), JOBS_PATIENCE_SECONDS))
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        result = {}
+    result = persistently(lambda: read_object(path), JOBS_PATIENCE_SECONDS) or {}
     if result.get("job_id") == job_id and result.get("outcome") == ResultWord.SUCCESS:
         logger.info("Job %s was requeued after it had succeeded: nothing to do", job_id)
         return True

@@ -68,7 +68,6 @@ class Row:
     phase: Phase
     node: str = ""
     reason: str = ""
-    exit_code: str = ""
     launch_failed: bool = False
     hopeless: bool = False
     held: bool = False
@@ -133,15 +132,6 @@ class Query(Generic[Found]):
     none: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Accounting:
-    """Commands that list jobs that ended a while ago. `without` is logged if this cluster lacks `program`."""
-
-    program: str
-    queries: tuple[Query[Row], ...]
-    without: str = ""
-
-
 class Scheduler(Protocol):
     """A scheduler's commands as text, their answers, and the environment of its jobs."""
 
@@ -155,12 +145,19 @@ class Scheduler(Protocol):
     SCRATCH: str
     # Whether a job that is cancelled before it starts leaves no trace.
     FORGETS_CANCELLED: bool
+    # Asks for all jobs of the user, those that ended a short while ago included.
+    LISTING: Query[Row]
+    # Cancels the user's jobs whose ids follow.
+    CANCEL: tuple[str, ...]
     # The forms of a job's id in the answer to `submit_command`; a form counts if those before it do not occur.
     ID_FORMS: tuple[str, ...]
     # Messages of a cancellation that fails because the job had ended meanwhile.
     HAS_ENDED: tuple[str, ...]
     # The message of a cluster that keeps no accounting; empty if only a missing program says so.
     NO_ACCOUNTING: str
+    # Logged with the reason on a cluster without accounting, and asked there instead, if there is anything to ask.
+    WITHOUT_ACCOUNTING: str
+    INSTEAD_OF_ACCOUNTING: Query[Row] | None
     # Asks for sentences about nodes that the scheduler itself took out of use; None if it does not do that.
     DRAINED: Query[str] | None
 
@@ -191,10 +188,7 @@ class Scheduler(Protocol):
         """Say whether the same job may be accepted later."""
 
     # Following.
-    def listing(self, user: str, /) -> Query[Row]:
-        """Ask for all jobs of the user, those that ended a short while ago included."""
-
-    def one_job(self, user: str, job_id: str, /) -> Query[Row]:
+    def one_job(self, job_id: str, /) -> Query[Row]:
         """Ask for a job, with its expected start if the scheduler estimates that."""
 
     def in_words(self, reason: str, /) -> str:
@@ -202,22 +196,18 @@ class Scheduler(Protocol):
 
     # Jobs that have ended.
     def accounting(
-        self, user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
-    ) -> Sequence[Accounting]:
-        """Ask for jobs that `listing` no longer has, by id and by name, the best source first.
+        self, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = (), /
+    ) -> Sequence[Query[Row]]:
+        """Ask for jobs that `LISTING` no longer has, by id and by name.
 
         `known_names` are the names of the jobs with ids, for schedulers that ask for many jobs by name.
         """
 
-    def usage(self, user: str, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
+    def usage(self, job_ids: Sequence[str], names: Sequence[str], /) -> Sequence[Query[Usage]]:
         """Ask for the resources that ended jobs were given and used, by id or by the names of these jobs."""
 
     def says_out_of_memory(self, log_tail: str, /) -> object:
         """Return whether the job's log ends with the scheduler's message about a job killed for memory."""
-
-    # Stopping.
-    def cancellations(self, user: str, job_ids: Iterable[str], /) -> Sequence[tuple[str, ...]]:
-        """Return the commands that cancel the user's jobs, as few as the length of a command line allows."""
 
     # The environment of commands and jobs.
     def environment(self, environ: Mapping[str, str], /) -> dict[str, str]:
@@ -237,6 +227,12 @@ class Scheduler(Protocol):
 def warn_of_unknown_state(scheduler: str, state: str) -> None:
     """Log once that a scheduler answered a state that this package does not know."""
     logger.warning("%s answered the unknown job state %r: the job is taken as still there", scheduler, state)
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of an amount with which `text` begins, such as ``4000M``; 0 if there is none."""
+    found = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", text, re.ASCII | re.IGNORECASE)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " ")) if found else 0
 
 
 def chunked(parts: Iterable[str], longest: int = 30_000) -> list[list[str]]:

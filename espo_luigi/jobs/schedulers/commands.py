@@ -15,7 +15,7 @@ from pathlib import Path
 from espo_luigi.files import write_atomically
 from espo_luigi.jobs.retry import Clock, process_limit
 from espo_luigi.jobs.schedulers import SCHEDULERS
-from espo_luigi.jobs.schedulers.base import Accounting, Found, Query, Row, Scheduler, Usage
+from espo_luigi.jobs.schedulers.base import Found, Query, Row, Scheduler, Usage, chunked
 from espo_luigi.jobs.settings import BatchSettings
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Commands:
         self.counts: Counter[str] = Counter()
         # Why the last question got no answer.
         self.silence = ""
-        # Programs of `Accounting` that this cluster lacks, as their first answer showed.
+        # Programs of the accounting that this cluster lacks, as their first answer showed.
         self.lacking: set[str] = set()
         self.submit_rate = RateLimit(self.settings.max_submit_per_second, self.clock)
         self._status_rate = RateLimit(self.settings.max_status_per_second, self.clock)
@@ -107,18 +107,18 @@ class Commands:
 
         None after a success means that the job was accepted, and is not listed within some seconds.
         """
-        told = self._told_id(answer.stdout) if answer.ok else None
-        for pause in _ID_LOOKS_SECONDS if answer.ok and told is None and name else ():
+        if not answer.ok:
+            return None
+        told = (re.findall(form, answer.stdout, re.MULTILINE) for form in self.scheduler.ID_FORMS)
+        ids = set(next(filter(None, told), ()))
+        if len(ids) == 1:
+            return str(ids.pop())
+        for pause in _ID_LOOKS_SECONDS if name else ():
             self.clock.sleep(pause)
             alive = [row.job_id for row in self.jobs() or () if row.name == name and not row.phase.ended]
             if alive:
                 return alive[-1]
-        return told
-
-    def _told_id(self, text: str) -> str | None:
-        told = (re.findall(form, text, re.MULTILINE) for form in self.scheduler.ID_FORMS)
-        ids = set(next(filter(None, told), ()))
-        return ids.pop() if len(ids) == 1 else None
+        return None
 
     def write_environment(self, path: Path) -> None:
         """Write the file from which the jobs' scripts read their environment, for the user alone, if they need it."""
@@ -127,12 +127,12 @@ class Commands:
 
     def jobs(self) -> list[Row] | None:
         """Return all jobs of this user that the scheduler lists, those that ended a short while ago included."""
-        rows, _ = self._ask([self.scheduler.listing(_user())])
+        rows, _ = self._ask([self.scheduler.LISTING])
         return rows
 
     def one(self, job_id: str) -> Row | None:
         """Return a job; None if the scheduler does not list it, or gives no answer."""
-        rows, _ = self._ask([self.scheduler.one_job(_user(), job_id)])
+        rows, _ = self._ask([self.scheduler.one_job(job_id)])
         return next((row for row in rows or () if row.job_id == job_id), None)
 
     def drained(self) -> list[str]:
@@ -146,26 +146,29 @@ class Commands:
 
         `names` are of jobs whose ids are unknown; `known_names` are of the jobs in `job_ids`.
         """
-        for source in self.scheduler.accounting(_user(), list(job_ids), list(names), list(known_names)):
-            if source.program not in self.lacking:
-                rows, failed = self._ask(source.queries)
-                if failed is None or not self._is_lacking(source, failed):
-                    return rows
+        said, instead = self.scheduler.NO_ACCOUNTING, self.scheduler.INSTEAD_OF_ACCOUNTING
+        queries = self.scheduler.accounting(list(job_ids), list(names), list(known_names))
+        if not self.lacking:
+            rows, failed = self._ask(queries)
+            if failed is None or (failed.installed and not (said and said in failed.stderr)):
+                return rows
+            logger.info(self.scheduler.WITHOUT_ACCOUNTING, failed.words)
+            self.lacking.add(queries[0].argv[0])
         # The scheduler has answered, and keeps no accounting: a job that is not listed is gone.
-        return []
+        return self._ask([instead])[0] if instead else []
 
     def usage(self, job_ids: Iterable[str], names: Iterable[str]) -> list[Usage] | None:
         """Return the resources that the jobs with these ids and names were given and used; None without an answer."""
-        runs, _ = self._ask(self.scheduler.usage(_user(), list(job_ids), list(names)))
+        runs, _ = self._ask(self.scheduler.usage(list(job_ids), list(names)))
         return runs
 
     def cancel(self, job_ids: Iterable[str]) -> bool:
         """Cancel jobs of this user by id; return whether none is left that a command has missed."""
         all_done = True
-        for argv in self.scheduler.cancellations(_user(), job_ids):
-            answer = self.run(argv)
+        for group in chunked(job_ids):
+            answer = self.run((*self.scheduler.CANCEL, *group))
             if not answer.ok and not any(said in answer.stderr for said in self.scheduler.HAS_ENDED):
-                logger.warning("%s failed: %s", argv[0], answer.words)
+                logger.warning("%s failed: %s", self.scheduler.CANCEL[0], answer.words)
                 all_done = False
         return all_done
 
@@ -186,14 +189,6 @@ class Commands:
                 logger.debug("no answer from %s: %s", query.argv[0], error)
                 return None, answer
         return rows, None
-
-    def _is_lacking(self, source: Accounting, answer: Answer) -> bool:
-        no_accounting = self.scheduler.NO_ACCOUNTING
-        if not source.without or (answer.installed and not (no_accounting and no_accounting in answer.stderr)):
-            return False
-        logger.info(source.without, answer.words)
-        self.lacking.add(source.program)
-        return True
 
     def run(self, argv: tuple[str, ...], environ: Mapping[str, str] | None = None) -> Answer:
         """Run a command and return its answer."""
@@ -218,8 +213,3 @@ class Commands:
             why = process_limit(error) if isinstance(error, BlockingIOError) else error
             return Answer(None, stderr=f"{argv[0]} could not be started: {why}", installed=installed)
         return Answer(done.returncode, done.stdout, done.stderr)
-
-
-def _user() -> str:
-    # A number, as the commands take it too: $LOGNAME may name a different user.
-    return str(os.getuid())

@@ -7,7 +7,6 @@ A note in the state folder names the job that is the driver. A job that the note
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shlex
 from dataclasses import asdict, dataclass, replace
@@ -124,5 +123,5 @@ def withdraw(state_dir: Path, commands: Commands) -> Note | None:
     is_at_work = not note.alone and DriverLock(state_dir).holder() is not None
     which = ("--state=PENDING",) if is_at_work else ()
     if note.job_id:
-        commands.run(("scancel", *which, f"--user={os.getuid()}", note.job_id))
+        commands.run((*slurm.CANCEL, *which, note.job_id))
     return note

@@ -13,21 +13,20 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import MIB, PackOptions, mib
 from espo_luigi.jobs.schedulers.base import (
-    Accounting,
     Found,
     Phase,
     Query,
     Refusal,
     Row,
     Usage,
-    chunked,
+    bytes_of,
     warn_of_unknown_state,
 )
 from espo_luigi.jobs.schedulers.script import (
@@ -50,8 +49,11 @@ SCRATCH = "$TMP"
 FORGETS_CANCELLED = True
 # A site's `qsub` may drop ``-terse``.
 ID_FORMS: tuple[str, ...] = (r"\bYour job (\d+) ", r"^\s*(\d+)\s*$")
+CANCEL: tuple[str, ...] = ("qdel",)
 HAS_ENDED: tuple[str, ...] = ("does not exist",)
 NO_ACCOUNTING = ""
+WITHOUT_ACCOUNTING = "no accounting (%s): how a job has ended that left no result is not known"
+INSTEAD_OF_ACCOUNTING: Query[Row] | None = None
 # Grid Engine takes a queue, not a host, out of use, and says so in the job's reason.
 DRAINED: Query[str] | None = None
 
@@ -119,8 +121,8 @@ def arguments(values: ScriptValues) -> tuple[str, ...]:
         *("-o", _path("log path", values.log_pattern, r"\$(?!JOB_ID\.out$)|[,:]")),
         *("-j", "y", "-S", "/bin/bash", "-cwd", "-r", "y", "-notify"),
         *(("-pe", _word("parallel_environment", options.parallel_environment), str(cpus)) if cpus > 1 else ()),
-        *_named("queue", "-q", options.queue),
-        *_named("project", "-P", options.project),
+        *(("-q", _word("queue", options.queue)) if options.queue else ()),
+        *(("-P", _word("project", options.project)) if options.project else ()),
         *("-l", ",".join(_resources(values, options, cpus))),
     ]
     _path("work folder", values.workdir, r"\$")
@@ -143,10 +145,6 @@ def _word(what: str, value: str) -> str:
     if value.startswith("-") or not value:
         raise SubmissionError(f"{what}: {value!r} is not a name that qsub takes")
     return checked(what, value)
-
-
-def _named(what: str, flag: str, value: str | None) -> tuple[str, ...]:
-    return (flag, _word(what, value)) if value else ()
 
 
 def _resources(values: ScriptValues, options: SgeOptions, cpus: int) -> list[str]:
@@ -214,32 +212,17 @@ def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
     return ("qsub", "-terse", "-C", "", "-b", "n", "-sync", "n", *arguments(values), str(script))
 
 
-def listing(user: str) -> Query[Row]:
-    """Ask for all jobs of this user that wait or run; Grid Engine lists no ended jobs for long."""
-    # qstat takes no number for a user. With `$user` it finds out itself who asks. -s a: a user's defaults may hide
-    # states.
-    return Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
-
-
-def one_job(user: str, job_id: str) -> Query[Row]:
+def one_job(job_id: str) -> Query[Row]:
     """Ask for all jobs of this user, the job among them; Grid Engine estimates no start."""
-    return listing(user)
+    return LISTING
 
 
-def accounting(
-    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Accounting, ...]:
+def accounting(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()) -> list[Query[Row]]:
     """Ask for jobs that have ended in the accounting file, which may be written late."""
-    return (
-        Accounting(
-            "qacct",
-            tuple(_qacct(job_ids, names, known_names, parse_qacct)),
-            without="no accounting (%s): how a job has ended that left no result is not known",
-        ),
-    )
+    return _qacct(job_ids, names, known_names, parse_qacct)
 
 
-def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
+def usage(job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     return _qacct(job_ids, (), names, parse_usage)
 
 
@@ -253,10 +236,6 @@ def _qacct(
         beginning = os.path.commonprefix([*names, *known_names])  # noqa: RUF071  # character by character
         jobs = [sge_name(beginning) + "*"]
     return [Query(("qacct", "-j", job), parse, NO_JOB) for job in jobs]
-
-
-def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    return [("qdel", *group) for group in chunked(job_ids)]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -321,6 +300,11 @@ def parse_qstat(text: str) -> list[Row]:
         raise ValueError(f"the end is missing: {text[-80:]!r}")
     # By patterns, as the strange name of a single job would make the whole answer invalid XML.
     return [_listed(dict(_FIELD.findall(job))) for job in _JOB.findall(text)]
+
+
+# Grid Engine lists no ended jobs for long. qstat takes no number for a user. With `$user` it finds out itself who asks.
+# -s a: a user's defaults may hide states.
+LISTING: Query[Row] = Query(("qstat", "-xml", "-s", "a", "-u", "$user"), parse_qstat)
 
 
 def _listed(fields: Mapping[str, str]) -> Row:
@@ -391,7 +375,7 @@ def _usage(fields: Mapping[str, str], row: Row) -> Usage:
         started=_moment(fields.get("start_time", "")),
         ended=_moment(fields.get("end_time", "")),
         cpus=slots,
-        memory_bytes=int(_bytes(asked.get("h_vmem", "")) * slots),
+        memory_bytes=bytes_of(asked.get("h_vmem", "")) * slots,
         time_minutes=seconds_of(asked.get("h_rt", "")) // 60,
         cpu_seconds=float(cpu.group()) if cpu else 0.0,
     )
@@ -415,7 +399,6 @@ def _ended(fields: Mapping[str, str]) -> Row:
         _phase_of_end(failed, exit_status, fields),
         fields.get("hostname", ""),
         reason=f"{cause}, exit status {exit_status}" if cause else f"exit status {exit_status}",
-        exit_code=str(exit_status),
         no_log=failed in _NO_LOG,
     )
 
@@ -431,8 +414,8 @@ def _phase_of_end(failed: int, exit_status: int, fields: Mapping[str, str]) -> P
         return Phase.TIMEOUT
     if failed != _LIMIT and exit_status == _TOLD_TO_STOP:
         return Phase.CANCELLED
-    most = _bytes(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
-    if most and _bytes(fields.get("maxvmem", "")) >= most:
+    most = bytes_of(asked.get("h_vmem", "")) * max(1, _leading(fields.get("slots", "")))
+    if most and bytes_of(fields.get("maxvmem", "")) >= most:
         return Phase.MEMORY
     if failed != _LIMIT:
         return Phase.FAILED
@@ -444,17 +427,11 @@ def _leading(text: str) -> int:
     return int(found.group()) if found else 0
 
 
-def _bytes(text: str) -> float:
-    found = re.match(r"(\d+(?:\.\d+)?)([KMGT]?)", text, re.IGNORECASE)
-    return float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
-
-
 def seconds_of(text: str) -> int:
     """Return the seconds of Grid Engine's notation, seconds or HH:MM:SS (``99:99:99`` too); 0 for any other text."""
     if not re.fullmatch(r"\d+(:\d+:\d+)?", text, re.ASCII):
         return 0
-    parts = [int(part) for part in text.split(":")]
-    return parts[0] if len(parts) == 1 else parts[0] * 3600 + parts[1] * 60 + parts[2]
+    return sum(int(part) * 60**place for place, part in enumerate(reversed(text.split(":"))))
 
 
 # Patterns of qsub's stderr. The first that matches decides.

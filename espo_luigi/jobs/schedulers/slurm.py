@@ -6,6 +6,7 @@ The directives stand in the script, so that it can be read and submitted by hand
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from espo_luigi.jobs.resources import (
     own_names,
 )
 from espo_luigi.jobs.schedulers import slurm_parse as answers
-from espo_luigi.jobs.schedulers.base import Accounting, Query, Row, Usage, chunked
+from espo_luigi.jobs.schedulers.base import Query, Row, Usage, chunked
 from espo_luigi.jobs.schedulers.script import ScriptValues, array_of, checked, log_stem, positive, render_script, safe
 from espo_luigi.jobs.schedulers.slurm_parse import in_words, refusal, says_out_of_memory  # noqa: F401
 
@@ -35,10 +36,20 @@ VARIABLES = "SLURM_"
 USER_VARIABLES = "SBATCH_"
 SCRATCH = "$SLURM_TMPDIR"
 FORGETS_CANCELLED = False
+# A number: $LOGNAME may name a different user.
+_OWN = f"--user={os.getuid()}"
+# --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
+_LISTED = ("--all", "--noheader", "--states=all", "--array", f"--format={answers.SQUEUE_FORMAT}")
+LISTING: Query[Row] = Query(("squeue", *_LISTED, _OWN), answers.parse_squeue)
+CANCEL: tuple[str, ...] = ("scancel", _OWN)
 # ``sbatch --parsable`` says ``id`` or ``id;cluster``. A site's own `sbatch` may drop ``--parsable``.
 ID_FORMS: tuple[str, ...] = (r"\bSubmitted batch job (\d+)\b", r"^\s*(\d+)(?:;\S+)?\s*$")
 HAS_ENDED: tuple[str, ...] = (answers.NO_SUCH_JOB, "already completing or completed")
 NO_ACCOUNTING = "accounting storage is disabled"
+WITHOUT_ACCOUNTING = "no accounting (%s): squeue and scontrol are asked instead of sacct"
+INSTEAD_OF_ACCOUNTING: Query[Row] | None = Query(
+    ("scontrol", "--oneliner", "--all", "show", "jobs"), answers.parse_scontrol
+)
 DRAINED: Query[str] | None = Query(
     ("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N|%E"), answers.parse_drained
 )
@@ -169,7 +180,14 @@ def header(values: ScriptValues) -> list[str]:
 
 def header_lines(arguments: Iterable[str]) -> list[str]:
     """Return sbatch's arguments as lines of a script."""
-    return [f"#SBATCH {_for_header(directive)}" for directive in arguments]
+    lines = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not re.fullmatch(r"[\w./:=,+@%-]*", value, re.ASCII):
+            # sbatch reads its own quoting in these lines: in double quotes, a backslash protects a quote or itself.
+            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        lines.append(f"#SBATCH {name}{equals}{value}")
+    return lines
 
 
 def submit_command(values: ScriptValues, script: Path) -> tuple[str, ...]:
@@ -186,60 +204,28 @@ def _extra(name: str, value: str) -> str:
     return f"--{name}={checked(name, value)}" if value else f"--{name}"
 
 
-def _for_header(directive: str) -> str:
-    # sbatch reads its own quoting in #SBATCH lines: inside double quotes, a backslash protects a quote or itself.
-    if re.fullmatch(r"[\w./:=,+@%-]*", directive, re.ASCII):
-        return directive
-    name, _, value = directive.partition("=")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}="{escaped}"'
+def one_job(job_id: str) -> Query[Row]:
+    form = f"--format={answers.SQUEUE_FORMAT}|%S"
+    return Query(("squeue", "--noheader", f"--jobs={job_id}", form), answers.parse_one_of_squeue)
 
 
-def listing(user: str) -> Query[Row]:
-    # --states=all: ended jobs stay for MinJobAge, so that this command alone finds nearly all of them.
-    form = ("--all", "--noheader", "--states=all", "--array", f"--format={answers.SQUEUE_FORMAT}")
-    return Query(("squeue", *form, f"--user={user}"), answers.parse_squeue)
-
-
-def one_job(user: str, job_id: str) -> Query[Row]:
-    return Query(
-        ("squeue", "--noheader", f"--jobs={job_id}", f"--format={answers.SQUEUE_FORMAT}|%S"),
-        answers.parse_one_of_squeue,
-    )
-
-
-def accounting(
-    user: str, job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()
-) -> tuple[Accounting, ...]:
-    """Ask for jobs that squeue no longer lists: sacct, or scontrol on a cluster without accounting."""
+def accounting(job_ids: Sequence[str], names: Sequence[str], known_names: Sequence[str] = ()) -> list[Query[Row]]:
     form = ("--parsable2", "--noheader", "--allocations", "--duplicates", f"--format={answers.SACCT_FORMAT}")
-    by_id = [(f"--user={user}", f"--jobs={','.join(group)}") for group in chunked(job_ids)]
+    by_id = [(_OWN, f"--jobs={','.join(group)}") for group in chunked(job_ids)]
     # By name, sacct looks no further back than midnight by default.
     by_name = [
-        ("--starttime=now-30days", f"--user={user}", f"--name={','.join(group)}")
+        ("--starttime=now-30days", _OWN, f"--name={','.join(group)}")
         for group in chunked(dict.fromkeys(map(array_of, names)))
     ]
-    return (
-        Accounting(
-            "sacct",
-            tuple(Query(("sacct", *form, *selection), answers.parse_sacct) for selection in (*by_id, *by_name)),
-            without="no accounting (%s): squeue and scontrol are asked instead of sacct",
-        ),
-        Accounting("scontrol", (Query(("scontrol", "--oneliner", "--all", "show", "jobs"), answers.parse_scontrol),)),
-    )
+    return [Query(("sacct", *form, *selection), answers.parse_sacct) for selection in (*by_id, *by_name)]
 
 
-def usage(user: str, job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
+def usage(job_ids: Sequence[str], names: Sequence[str]) -> list[Query[Usage]]:
     """Ask sacct for the resources of jobs and their steps, as only steps have the memory that was used."""
     form = ("--parsable2", "--noheader", "--duplicates", "--noconvert", f"--format={answers.USAGE_FORMAT}")
     return [
-        Query(("sacct", *form, f"--user={user}", f"--jobs={','.join(group)}"), answers.parse_usage)
-        for group in chunked(job_ids)
+        Query(("sacct", *form, _OWN, f"--jobs={','.join(group)}"), answers.parse_usage) for group in chunked(job_ids)
     ]
-
-
-def cancellations(user: str, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
-    return [("scancel", f"--user={user}", *group) for group in chunked(job_ids)]
 
 
 # A user's environment may tell Slurm's commands which cluster to use, who pays, and where jobs may go. Other variables

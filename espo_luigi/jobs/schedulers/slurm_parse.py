@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage, warn_of_unknown_state
+from espo_luigi.jobs.schedulers.base import Phase, Refusal, Row, Usage, bytes_of, warn_of_unknown_state
 from espo_luigi.jobs.schedulers.script import JOB_ID, element_name
 
 NO_SUCH_JOB = "Invalid job id"
@@ -85,7 +85,7 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     held = waits_for_people and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")
     reason = "" if reason == "None" else reason
-    return Row(job_id, name, state, phase, node, reason, exit_code, launch_failed, hopeless, held, no_log=no_log)
+    return Row(job_id, name, state, phase, node, reason, launch_failed, hopeless, held, no_log=no_log)
 
 
 def _is_used_up(reason: str) -> bool:
@@ -121,11 +121,8 @@ def parse_squeue(text: str) -> list[Row]:
 
 def parse_one_of_squeue(text: str) -> list[Row]:
     """Read the answer of ``squeue --noheader --format=SQUEUE_FORMAT|%S``, with the time at which each job starts."""
-    rows = []
-    for line in text.splitlines():
-        rest, _, start = line.rpartition("|")
-        rows += [replace(one, start="" if start == "N/A" else start) for one in parse_squeue(rest)]
-    return rows
+    parts = [line.rpartition("|") for line in text.splitlines()]
+    return [replace(job, start=start.replace("N/A", "")) for rest, _, start in parts for job in parse_squeue(rest)]
 
 
 def _jobs(ids: str, name: str) -> list[tuple[str, str]]:
@@ -186,8 +183,6 @@ def parse_scontrol(text: str) -> list[Row]:
     return rows
 
 
-_STATE = re.compile(r"\bJobState=(\w+)")
-_END = re.compile(r"\bEndTime=(\S+)")
 # A line for each group of nodes that give the job equal shares.
 _NODES = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", re.MULTILINE)
 
@@ -207,17 +202,15 @@ class Allocation:
 
 def parse_allocation(text: str, names_of: Callable[[str], Sequence[str]]) -> Allocation:
     """Read the answer; `names_of` writes out the names of ``n[1-2]``. Raises ValueError if the answer is not whole."""
-    state, end = _STATE.search(text), _END.search(text)
+    state, end = re.search(r"\bJobState=(\w+)", text), re.search(r"\bEndTime=(\S+)", text)
     if state is None:
         raise ValueError(f"scontrol said no JobState: {text[:200]!r}")
-    nodes = {name: (_cpus(ids), int(memory)) for group, ids, memory in _NODES.findall(text) for name in names_of(group)}
+    nodes = {
+        name: (len(list(_places(cpus))), int(memory))
+        for group, cpus, memory in _NODES.findall(text)
+        for name in names_of(group)
+    }
     return Allocation(state[1], end[1] if end else "", nodes)
-
-
-def _cpus(ids: str) -> int:
-    """Count the CPUs of ``0-3,8``."""
-    ranges = [part.split("-") for part in ids.split(",")]
-    return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
 
 
 def _known(node: str) -> str:
@@ -225,7 +218,6 @@ def _known(node: str) -> str:
 
 
 _DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
 
 
 def parse_usage(text: str) -> list[Usage]:
@@ -241,7 +233,7 @@ def parse_usage(text: str) -> list[Usage]:
         if JOB_ID.fullmatch(parts[0]):
             runs.append(_run(parts))
         elif runs and parts[0].startswith(f"{runs[-1].job_id}."):
-            most = max(runs[-1].peak_memory_bytes, _bytes(parts[9]))
+            most = max(runs[-1].peak_memory_bytes, bytes_of(parts[9]))
             # A step's energy is a part of its job's; some versions of Slurm have that of steps only.
             joules = max(runs[-1].energy_joules, _joules(parts[10]))
             runs[-1] = replace(runs[-1], peak_memory_bytes=most, energy_joules=joules)
@@ -261,7 +253,7 @@ def _run(parts: Sequence[str]) -> Usage:
         started=_moment(started),
         ended=_moment(ended),
         cpus=n_cpus,
-        memory_bytes=_bytes(memory) * (n_cpus if memory.endswith("c") else 1),
+        memory_bytes=bytes_of(memory) * (n_cpus if memory.endswith("c") else 1),
         time_minutes=int(minutes) if minutes.isdigit() else 0,
         cpu_seconds=_seconds(cpu_time),
         energy_joules=_joules(energy),
@@ -289,11 +281,6 @@ def _seconds(text: str) -> float:
         return 0.0
     days, hours, minutes = (int(part or 0) for part in found.groups()[:3])
     return 86400 * days + 3600 * hours + 60 * minutes + float(found[4])
-
-
-def _bytes(text: str) -> int:
-    found = _MEMORY.fullmatch(text)
-    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
 
 
 # What a job asks for. Words about none of it, such as "Not allowed at this time", may hold only for a while.
@@ -364,7 +351,6 @@ _DRAINED_BY_SLURM = (
     ("batch job complete failure", "it could not report a job's end"),
     ("unexpectedly rebooted", "it started anew by itself"),
 )
-_LIMIT = re.compile(r"^(QOS|Assoc)(Grp|Max)(\w*?)(Limit)?$")
 
 
 def parse_drained(text: str) -> list[str]:
@@ -385,12 +371,10 @@ def parse_drained(text: str) -> list[str]:
 def in_words(reason: str) -> str:
     """Explain a reason of PENDING to its user; an unknown reason is named as it is."""
     name = reason.split(",")[0].strip("() ")
-    limit = _LIMIT.match(name)
-    if limit and _is_used_up(name):
-        whose = "your QOS's" if limit[1] == "QOS" else "your account's"
-        return f"{whose} time on this cluster is used up ({name}): it waits until the site gives more"
-    if name not in _EXPLANATIONS and limit:
-        whose = "your QOS" if limit[1] == "QOS" else "your account"
+    whose = "your QOS" if name.startswith("QOS") else "your account"
+    if _is_used_up(name):
+        return f"{whose}'s time on this cluster is used up ({name}): it waits until the site gives more"
+    if name not in _EXPLANATIONS and re.match(r"(QOS|Assoc)(Grp|Max)\w*$", name):
         return (
             f"{whose} may not have more at once ({name}): it goes on when other jobs end, or never if it asks too much"
         )

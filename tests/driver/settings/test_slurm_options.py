@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import luigi
 import pytest
@@ -189,10 +190,10 @@ def test_what_a_profile_leaves_open_is_not_given(tmp_path: Path) -> None:
     assert profile_of(tmp_path, "account:\nqos: ~\npartition: null\n") == {}
 
 
-def test_options_of_a_rule_that_nothing_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Job, "options_default", {"slrum": {"qos": "low"}})
-    with pytest.raises(SubmissionError, match="Job: options_default has 'slrum'; expected slurm or sge"):
-        Job().check()
+def test_options_of_a_rule_that_nothing_reads_are_refused() -> None:
+    misspelt: Any = type("Misspelt", (Job,), {"options_default": {"slrum": {"qos": "low"}}})
+    with pytest.raises(SubmissionError, match="Misspelt: options_default has 'slrum'; expected slurm or sge"):
+        misspelt().check()
 
 
 def test_numbers_in_luigi_cfg_and_in_a_rule_are_text_too(monkeypatch: pytest.MonkeyPatch) -> None:

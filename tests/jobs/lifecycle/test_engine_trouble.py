@@ -7,11 +7,12 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_cluster import FakeCluster
+from fake_cluster import PATIENCE, FakeCluster
 from job_work import Work
 from throwaway_daemons import eventually
 
@@ -79,6 +80,6 @@ def test_a_driver_starts_and_ends_where_its_lock_cannot_be_written_for_a_moment(
 def test_a_manager_that_does_not_end_in_time_is_not_left_without_a_word(
     fake: FakeCluster, work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manager = fake.manager()
-    manager.detach(timeout=0.0)
+    manager = fake.manager(patience=replace(PATIENCE, ending=0.0))
+    manager.detach()
     assert "has not ended within 0 s" in caplog.text

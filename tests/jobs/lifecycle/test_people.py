@@ -107,7 +107,7 @@ def test_a_foreign_job_that_got_the_id_of_an_old_record_is_neither_followed_nor_
     fake.eventually(has_id(first.submit(work.order("a"))))
     first.detach()
     fake.rename("thesis")
-    assert cancel_jobs(first.store, first.commands, patience=PATIENCE) == 0
+    assert cancel_jobs(first.store, first.commands) == 0
     assert fake.calls("scancel") == []
 
 
@@ -143,6 +143,8 @@ def test_a_wrong_id_in_the_answer_of_sbatch_is_corrected_by_the_name(fake: FakeC
 
 class HalfDeaf:
     """Commands of a scheduler whose first listing holds one job of two, and whose first cancellation fails."""
+
+    settings = BatchSettings()
 
     def __init__(self, store: RecordStore) -> None:
         self.store = store
@@ -231,11 +233,12 @@ def test_a_driver_that_was_stopped_and_is_then_interrupted_cancels_nothing_of_it
 def test_a_manager_that_goes_on_after_nobody_waited_for_it_leaves_jobs_and_locks_to_its_successor(
     fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager, hangs, goes_on = fake.manager(), threading.Event(), threading.Event()
+    manager = fake.manager(patience=replace(PATIENCE, ending=0.05))
+    hangs, goes_on = threading.Event(), threading.Event()
     fake.eventually(has_id(manager.submit(work.order("a"))))
     monkeypatch.setattr(manager._watcher, "look", lambda _: (hangs.set(), goes_on.wait(30))[2:])
     fake.eventually(hangs.is_set)
-    assert manager.cancel_all(timeout=0.05) == 0
+    assert manager.cancel_all() == 0
     # As `close_engines` does, and the next run of this process.
     manager._locks.release()
     manager._locks.hold(successor := DriverLock(manager.store.folder))

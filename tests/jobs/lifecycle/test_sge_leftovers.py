@@ -8,10 +8,11 @@ from pathlib import Path
 
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.observe import Unstartable
-from espo_luigi.jobs.lifecycle.records import Record
+from espo_luigi.jobs.lifecycle.observe import Bundles, Watcher
+from espo_luigi.jobs.lifecycle.records import Record, RecordStore
 from espo_luigi.jobs.lifecycle.state import Job, Seen
-from espo_luigi.jobs.lifecycle.submit import NodeWatch
+from espo_luigi.jobs.lifecycle.submit import NodeWatch, Submitter
+from espo_luigi.jobs.retry import Minutely
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers.base import Phase, Row
 from espo_luigi.jobs.schedulers.commands import Answer, Commands
@@ -26,10 +27,10 @@ def job_of(work: Work, name: str = "a", job_id: str = "7", row: Row | None = Non
 
 def test_of_many_jobs_only_those_of_the_same_run_are_asked_for() -> None:
     names = [f"run.Train.{n:03}.1" for n in range(500)]
-    (source,) = sge.accounting("0", [str(n) for n in range(500)], ["run.Adjust.0.1"], names)
-    assert [query.argv for query in source.queries] == [("qacct", "-j", "espo.run.*")]
-    (source,) = sge.accounting("0", ["1", "2", "3", "4"], [], names[:4])
-    assert [query.argv for query in source.queries] == [("qacct", "-j", "espo.run.Train.00*")]
+    queries = sge.accounting([str(n) for n in range(500)], ["run.Adjust.0.1"], names)
+    assert [query.argv for query in queries] == [("qacct", "-j", "espo.run.*")]
+    queries = sge.accounting(["1", "2", "3", "4"], [], names[:4])
+    assert [query.argv for query in queries] == [("qacct", "-j", "espo.run.Train.00*")]
 
 
 def test_a_job_that_cannot_say_which_of_its_starts_works_leaves_no_file_behind(tmp_path: Path) -> None:
@@ -64,8 +65,14 @@ class Accounting(Commands):
         return Answer(0, "".join(blocks)) if blocks else Answer(1, stderr="error: job id not found")
 
 
+def watcher(work: Work, commands: Commands) -> tuple[Watcher, NodeWatch]:
+    store = RecordStore(work.state_dir)
+    submitter = Submitter(commands, store)
+    return Watcher(commands, store, submitter, Bundles(store, {}), Minutely()), submitter.nodes
+
+
 def in_error(work: Work, job_id: str) -> Job:
-    return job_of(work, job_id, job_id, sge.listing("0").parse(ERROR.format(job_id=job_id))[0])
+    return job_of(work, job_id, job_id, sge.LISTING.parse(ERROR.format(job_id=job_id))[0])
 
 
 ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_number>
@@ -73,9 +80,10 @@ ERROR = """<job_info><job_list state="pending"><JB_job_number>{job_id}</JB_job_n
 
 
 def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_tasks_go_elsewhere(work: Work) -> None:
-    commands, nodes = Accounting({"1": "bad", "2": "bad", "3": "bad", "4": "good"}), NodeWatch()
+    commands = Accounting({"1": "bad", "2": "bad", "3": "bad", "4": "good"})
+    watch, nodes = watcher(work, commands)
     jobs = [in_error(work, job_id) for job_id in ("1", "2", "3", "4")]
-    Unstartable(commands, nodes).avoid_hosts(jobs, now=0.0)
+    watch.find_failed_starts(jobs, now=0.0)
     assert nodes.excluded == ("bad",)
     rows = [job.row for job in jobs if job.row]
     assert [(row.node, row.launch_failed) for row in rows] == [("bad", True)] * 3 + [("good", False)]
@@ -84,15 +92,15 @@ def test_a_host_that_puts_three_jobs_into_an_error_state_is_avoided_and_their_ta
 
 
 def test_the_accounting_is_asked_for_each_such_job_until_it_has_it_and_five_times_at_most(work: Work) -> None:
-    commands, nodes = Accounting({}), NodeWatch()
-    watch = Unstartable(commands, nodes)
+    commands = Accounting({})
+    watch, _ = watcher(work, commands)
     for _ in range(8):
-        watch.avoid_hosts([in_error(work, "1")], now=0.0)
+        watch.find_failed_starts([in_error(work, "1")], now=0.0)
     assert len(commands.questions) == 5
     commands.hosts["2"] = "bad"
     for _ in range(5):
         job = in_error(work, "2")
-        watch.avoid_hosts([job], now=0.0)
+        watch.find_failed_starts([job], now=0.0)
         assert job.row is not None and job.row.node == "bad"
     assert len(commands.questions) == 6
     assert Phase.PENDING is job.row.phase

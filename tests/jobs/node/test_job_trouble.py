@@ -171,14 +171,13 @@ def test_a_result_that_cannot_be_read_for_a_moment_is_not_thrown_away(
     order.files.result.write_text(json.dumps({"outcome": "success", "job_id": "7"}))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(retry, "_FIRST_PAUSE_SECONDS", 0.01)
-    read, tries = Path.read_text, Fails(2, errno.ESTALE)
+    read, tries = node.read_object, Fails(2, errno.ESTALE)
 
-    def read_text(path: Path, *arguments: Any, **keywords: Any) -> str:
-        if path == order.files.result:
-            tries()
-        return read(path, *arguments, **keywords)
+    def read_object(path: Path) -> dict[str, Any] | None:
+        tries()
+        return read(path)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(node, "read_object", read_object)
     assert node.run_order(order.files.order, pytest.fail) == 0
     assert result_of(order)["outcome"] == "success"
 

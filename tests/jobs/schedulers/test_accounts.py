@@ -159,5 +159,5 @@ def test_where_there_is_no_accounting_there_are_no_accounts(fake: FakeCluster, w
 
 def test_the_commands_ask_for_many_jobs_at_once() -> None:
     many = [str(number) for number in range(1, 20_000)]
-    assert len(slurm.usage("0", many, [])) < 10
-    assert len(sge.usage("0", many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1
+    assert len(slurm.usage(many, [])) < 10
+    assert len(sge.usage(many, [f"run.Train.{number:05}.1" for number in range(20_000)])) == 1

@@ -228,6 +228,6 @@ def test_a_withdrawn_driver_is_cancelled_unless_it_works_and_can_be_told_what_be
         note = Note("mine", "7", alone=alone)
         note.write(note_path(tmp_path))
         assert withdraw(tmp_path, commands) == note
-        assert commands.asked == [("scancel", *words, f"--user={os.getuid()}", "7")]
+        assert commands.asked == [("scancel", f"--user={os.getuid()}", *words, "7")]
         assert not note_path(tmp_path).exists()
         assert withdraw(tmp_path, Slurm()) is None

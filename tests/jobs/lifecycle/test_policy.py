@@ -12,7 +12,6 @@ from espo_luigi.jobs.lifecycle.policy import (
     CAUSES,
     Action,
     Cause,
-    cause_of_end,
     cause_to_cancel,
     next_record,
     step,
@@ -176,7 +175,6 @@ def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: W
     assert step(job, EPOCH + 200, settings) == (JobState.RUNNING, WAIT)
     never = replace(SETTINGS, stall_timeout_seconds=None)
     assert step(job, EPOCH + PATIENCE.absent_after, never) == (JobState.RUNNING, END)
-    assert cause_of_end(job) is Cause.EXCEPTION
 
 
 def test_why_a_job_is_cancelled(work: Work) -> None:

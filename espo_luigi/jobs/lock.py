@@ -158,8 +158,10 @@ class HeldLocks:
     def release(self, *locks: DriverLock) -> None:
         """Release the locks, by default all; one that cannot be removed is stale once this process has ended."""
         with self._changing:
-            for path in [lock.path for lock in locks] or list(self._held):
-                if (lock := self._held.pop(path, None)) is not None:
+            for lock in locks or list(self._held.values()):
+                # By now, a later lock may hold the same path.
+                if self._held.get(lock.path) is lock:
+                    del self._held[lock.path]
                     with contextlib.suppress(OSError):
                         lock.release()
             if not self._held:

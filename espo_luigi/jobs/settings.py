@@ -12,7 +12,7 @@ from espo_luigi.jobs.resources import JobOptions, Resources, said_memory, said_t
 # The folder of the records of any scheduler's jobs, in a run's work folder.
 STATE_FOLDER = "scheduler"
 # How amounts are written; what is not here is a number.
-_SAID: Mapping[str, Callable[[int], str]] = {"memory": said_memory, "time": said_time}
+_AS_TEXT: Mapping[str, Callable[[int], str]] = {"memory": said_memory, "time": said_time}
 # The options whose names differ from their limits'.
 _OPTIONS: Mapping[str, str] = {"jobs": "max_jobs"}
 
@@ -37,7 +37,7 @@ class Site:
 
     def exceeded(self, called: Mapping[str, str] = _OPTIONS, /, **asked: int) -> list[str]:
         """Return a sentence about each amount above its limit; `called` maps amounts to options of different names."""
-        said = {name: _SAID.get(name, str) for name in asked}
+        said = {name: _AS_TEXT.get(name, str) for name in asked}
         return [
             f"{called.get(name, name)} = {said[name](value)} is more than the {said[name](self.limits[name])} that "
             f"{self.where} allows"

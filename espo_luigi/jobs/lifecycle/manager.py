@@ -65,6 +65,8 @@ class JobManager:
         self._nodes = self.submitter.nodes
         self.stopping: str | None = None
         self.cancelled = 0
+        # Whether nobody waits for the thread any more, whose locks may be another driver's as soon as it goes on.
+        self._left_behind = False
         self._lock = DriverLock(settings.state_dir)
         self._trouble = Minutely(self._clock)
         self._locks = locks or HeldLocks(logger.error, self._clock)
@@ -142,8 +144,10 @@ class JobManager:
         self.stopping = self.stopping or how
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._left_behind = False
             self._thread.join(longest)
-            if self._thread.is_alive():
+            self._left_behind = self._thread.is_alive()
+            if self._left_behind:
                 logger.error("this run has not ended within %.0f s: the next one takes over its jobs", longest)
 
     # The thread.
@@ -253,7 +257,7 @@ class JobManager:
     def _is_still_ours(self) -> bool:
         """Whether this driver may act; asked before it does. Where the locks cannot be looked at, it has to wait."""
         try:
-            ours = self._locks.still_held()
+            ours = not self._left_behind and self._locks.still_held()
         except OSError as error:
             self._trouble.warn("trouble with the files in %s, going on: %s", self.store.folder, error)
             return False
@@ -358,8 +362,9 @@ class JobManager:
 
     def _end_unwanted(self) -> None:
         for job in [job for job in self._ready if job.order.id in self._unwanted]:
-            self._ready.remove(job)
-            self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED))
+            # While this fails, the job stays among the ready ones, and its order is not lost.
+            if self._guarded(lambda job: self._finish(job, failure_of(job, Cause.DRIVER_CANCELLED)), job):
+                self._ready.remove(job)
         for job in list(self._jobs.values()):
             if job.order.id in self._unwanted and job.record.job_id and job.intent.cancelled is None:
                 self._guarded(partial(self._cancel, cause=Cause.DRIVER_CANCELLED), job)

@@ -185,21 +185,23 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     =================== ======================================================================== ============
     State               What is known                                                            Action
     =================== ======================================================================== ============
-    READY               not submitted, or a member that waits for its turn in its job            WAIT
     ENDED               its result says success                                                  SUCCEED
     ENDED               it has a result, or nothing of it ran                                    END
     ENDED               neither [latency_wait]                                                   END
     CANCELLING          a member that shares its job [absent_after]                              END
     any                 its result says failure [latency_wait], and it leaves its node, is in    END
                         no answer, or the scheduler is silent, whose word on memory is awaited
+    any                 its result says failure, and it runs without a sign of life              END
+                        [absent_after]
     any                 the scheduler is silent                                                  WAIT
     MISSING, CANCELLING it is in no answer, its id unknown [settle, or absent_after if the       GIVE_UP_NAME
                         scheduler took it]
     MISSING, CANCELLING it is in no answer, without a sign of life [absent_after]                END
     CANCELLING          it leaves its node [absent_after]                                        END
-    CANCELLING          it is there still [cancel_again]                                         CANCEL
+    CANCELLING          it is there still, and wanted as little as before [cancel_again]         CANCEL
     QUEUED              it waits without hope [hopeless]                                         CANCEL
     RUNNING             it runs without a sign of life [stall_timeout_seconds]                   CANCEL
+    READY               not submitted, or a member that waits for its turn in its job            WAIT
     =================== ======================================================================== ============
     """
     state, patience, seen, cancelled = _state(job), settings.patience, job.seen, job.intent.cancelled
@@ -222,13 +224,13 @@ def step(job: Job, now: float, settings: BatchSettings) -> tuple[JobState, Actio
     elif state is JobState.CANCELLING and seen.since_when(Phase.LEAVING) is not None:
         # Its node may be dead. Its claim is closed before anything follows.
         over = job.watched_for(seen.since, now, patience.absent_after)
-    elif cancelled is not None:
-        cancel = job.watched_for(cancelled, now, patience.cancel_again)
     else:
         hopeless = job.row is not None and job.row.hopeless and job.watched_for(seen.since, now, patience.hopeless)
-        runs, timeout = seen.since_when(Phase.RUNNING) is not None, settings.stall_timeout_seconds or math.inf
-        hangs = runs and not job.waits_its_turn and job.watched_for(job.heard_since, now, timeout)
-        cancel = hopeless or hangs
+        works = seen.since_when(Phase.RUNNING) is not None and not job.waits_its_turn and not has_failed(job)
+        hangs = works and job.watched_for(job.heard_since, now, settings.stall_timeout_seconds or math.inf)
+        unwanted = cancelled is not None and job.record.ending == Cause.DRIVER_CANCELLED
+        due = cancelled is None or job.watched_for(cancelled, now, patience.cancel_again)
+        cancel = due and (hopeless or hangs or unwanted)
     return state, Action.END if over else Action.CANCEL if cancel else Action.WAIT
 
 
@@ -249,12 +251,17 @@ def _state(job: Job) -> JobState:
 
 def _has_failed_for_good(job: Job, now: float, patience: Patience) -> bool:
     """Whether the job has written why it failed, and no more need be known."""
-    if not has_failed(job) or not job.watched_for(job.files.result_since, now, patience.latency_wait):
+    result_since = job.files.result_since
+    if not has_failed(job) or not job.watched_for(result_since, now, patience.latency_wait):
         return False
     if not job.seen.answered:
         return job.files.outcome != ResultWord.MEMORY
     # Its processes are gone, though a site's epilog may go on for an hour.
-    return job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None
+    if job.seen.since_when(Phase.LEAVING) is not None or job.seen.missing is not None:
+        return True
+    # It still runs for the scheduler: its process hangs as it ends, or Grid Engine runs the site's epilog.
+    ends_for_long = all(job.watched_for(since, now, patience.absent_after) for since in (result_since, job.heard_since))
+    return ends_for_long and job.seen.since_when(Phase.RUNNING) is not None
 
 
 def _while_missing(job: Job, now: float, patience: Patience) -> Action:
@@ -268,8 +275,8 @@ def _while_missing(job: Job, now: float, patience: Patience) -> Action:
 
 def cause_to_cancel(job: Job) -> Cause:
     """Why the driver cancels, maybe again, a job that waits without hope, or hangs."""
-    if job.record.ending:
-        return Cause(job.record.ending)
+    if job.record.ending == Cause.DRIVER_CANCELLED:
+        return Cause.DRIVER_CANCELLED
     if job.row is None or not job.row.hopeless:
         return Cause.STALLED
     # A node that cannot launch jobs (its prolog fails, say) gives them back held.
@@ -303,7 +310,8 @@ def cause_of(phase: Phase | None, result: Mapping[str, Any] | None, ending: str,
     cancelled it.
     """
     outcome = result.get("outcome") if result else None
-    if ending in (Cause.STALLED, Cause.HOPELESS, Cause.NODE):
+    # A job that waited without hope may have begun all the same, before its cancellation arrived.
+    if ending == Cause.STALLED or (ending in (Cause.HOPELESS, Cause.NODE) and outcome not in _BY_RESULT):
         return Cause(ending)
     if phase in _DEFINITE:
         return Cause(phase.value)

@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,11 @@ class Record:
         return replace(self, **{**fresh, **changes}, history=(*self.history, past))
 
 
+# By field, the type of the value in the file.
+_IN_JSON = {"str": str, "int": int, "str | None": str | None, "JobState": str, "Mapping[str, str]": dict}
+_KINDS = {field.name: _IN_JSON.get(str(field.type), list) for field in fields(Record)}
+
+
 class RecordStore:
     """Reads and writes the records, claims and scripts of a state folder."""
 
@@ -92,10 +97,11 @@ class RecordStore:
         self.folder = folder
 
     def check_layout(self) -> None:
-        """Raise SubmissionError if a version with another layout wrote this folder."""
+        """Raise SubmissionError if a version with another layout wrote this folder, or may have."""
         said = read_object(self.folder / _LAYOUT_FILE) or {}
-        if (layout := said.get("layout", LAYOUT)) != LAYOUT:
-            theirs = f"espo_luigi {said.get('version', '(unknown)')}"
+        has_records = any((self.folder / "records").glob("*.json"))
+        if (layout := said.get("layout", "unknown" if has_records else LAYOUT)) != LAYOUT:
+            theirs = f"espo_luigi {said.get('version', 'of an unknown version')}"
             raise SubmissionError(
                 f"{self.folder} was written by {theirs} (layout {layout}), and espo_luigi {this_version()} (layout "
                 f"{LAYOUT}) cannot read it: finish or cancel the run with {theirs}, or choose another workdir"
@@ -129,6 +135,8 @@ class RecordStore:
         path = self._record_path(task)
         try:
             values = parse_json(path.read_text(encoding="utf-8"))
+            if wrong := [name for name, value in dict(values).items() if not isinstance(value, _KINDS[name])]:
+                raise ValueError(f"{', '.join(wrong)} of a wrong type")
             values |= {name: tuple(values[name]) for name in ("exclude", "history")}
             return Record(**values | {"state": JobState(values["state"])})
         except FileNotFoundError:

@@ -79,8 +79,8 @@ def row(job_id: str, name: str, state: str, node: str = "", reason: str = "", ex
     """Make the row of a job from Slurm's state and reason."""
     phase, flags = phase_of(state), set(_FLAGS.split(state.upper()))
     launch_failed = phase is Phase.PENDING and bool(flags & _LAUNCH_FLAGS or reason.lower().startswith("launch failed"))
-    in_vain = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
-    hopeless = launch_failed or (phase is Phase.PENDING and in_vain)
+    is_incurable = reason in HOPELESS_REASONS or _OF_A_JOB.fullmatch(reason) is not None
+    hopeless = launch_failed or (phase is Phase.PENDING and is_incurable)
     waits_for_people = "held" in reason.lower() or bool(flags & _HELD) or _is_used_up(reason)
     held = waits_for_people and phase is Phase.PENDING and not hopeless
     no_log = phase is Phase.FAILED and (reason == "JobLaunchFailure" or exit_code == "0:53")

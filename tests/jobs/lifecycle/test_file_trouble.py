@@ -138,6 +138,22 @@ def test_a_retry_that_cannot_be_written_down_is_charged_once(fake: FakeCluster, 
     assert record is not None and (record.submission, record.attempt, len(record.history)) == (2, 2, 1)
 
 
+def test_an_order_cancelled_before_its_submission_has_its_outcome_once_that_can_be_written_down(
+    fake: FakeCluster, work: Work, faults: Faults
+) -> None:
+    manager = fake.manager(max_jobs=1)
+    first, *waiting = (manager.submit(work.order(name)) for name in "abc")
+    fake.eventually(has_id(first))
+    faults.begin(errno.ESTALE, "save")
+    for handle in waiting:
+        manager.cancel(handle.order.id)
+    fake.clock.go_on(1)
+    faults.end()
+    outcomes = [fake.outcome(handle, 10) for handle in waiting]
+    assert [isinstance(one, Failure) and one.cause for one in outcomes] == [Cause.DRIVER_CANCELLED] * 2
+    assert len(fake.calls("sbatch")) == 1
+
+
 def test_a_claim_that_cannot_be_read_does_not_end_the_driver(fake: FakeCluster, work: Work, faults: Faults) -> None:
     fake.misbehave("sbatch", "take-then-fail")
     fake.forget_jobs()

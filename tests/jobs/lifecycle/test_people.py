@@ -230,6 +230,25 @@ def test_a_driver_that_was_stopped_and_is_then_interrupted_cancels_nothing_of_it
     assert not fake.calls("scancel")
 
 
+def test_a_manager_that_goes_on_after_nobody_waited_for_it_leaves_jobs_and_locks_to_its_successor(
+    fake: FakeCluster, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = fake.manager(patience=replace(PATIENCE, ending=0.05))
+    hangs, goes_on = threading.Event(), threading.Event()
+    fake.eventually(has_id(manager.submit(work.order("a"))))
+    monkeypatch.setattr(manager._watcher, "look", lambda _: (hangs.set(), goes_on.wait(30))[2:])
+    fake.eventually(hangs.is_set)
+    assert manager.cancel_all() == 0
+    # As `close_engines` does, and the next run of this process.
+    manager._locks.release()
+    manager._locks.hold(successor := DriverLock(manager.store.folder))
+    goes_on.set()
+    manager._thread.join(30)
+    assert not manager._thread.is_alive() and not fake.calls("scancel")
+    assert successor.path.exists()
+    manager._locks.release()
+
+
 def test_a_driver_whose_other_folders_were_taken_submits_nothing(fake: FakeCluster, work: Work, tmp_path: Path) -> None:
     manager = fake.manager()
     manager._locks.hold(DriverLock(tmp_path))

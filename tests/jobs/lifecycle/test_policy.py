@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from job_work import Work
 
-from espo_luigi.jobs.lifecycle.policy import CAUSES, Action, Cause, cause_to_cancel, next_record, step, words_of
+from espo_luigi.jobs.lifecycle.policy import (
+    CAUSES,
+    Action,
+    Cause,
+    cause_to_cancel,
+    next_record,
+    step,
+    words_of,
+)
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.lifecycle.state import Files, Intent, Job, Seen
 from espo_luigi.jobs.order import JobState
@@ -24,6 +32,7 @@ RECORD = Record("run.rule.0", "rule", {}, 2**30, 60, "log-%j", state=JobState.QU
 WITHOUT_ID = replace(RECORD, state=JobState.SUBMITTING, job_id=None)
 MEMBER = replace(RECORD, bundle="run.rule.bundle-1")
 CANCELLED = replace(RECORD, ending=Cause.STALLED)
+GIVEN_UP = replace(RECORD, ending=Cause.HOPELESS)
 EPOCH = 10_000.0  # when what a row knows began
 
 
@@ -79,7 +88,10 @@ ROWS = {
     "failure, it leaves its node": Known(
         JobState.RUNNING, END, PATIENCE.latency_wait, seen=LEAVING, files=said("error")
     ),
-    "failure, still there": Known(JobState.RUNNING, CANCEL, STALL, files=said("error")),
+    "failure, still there": Known(JobState.RUNNING, END, PATIENCE.absent_after, files=said("error")),
+    "failure, a sign of life": Known(
+        JobState.RUNNING, END, PATIENCE.absent_after + 50, files=replace(said("error"), heard=EPOCH + 50)
+    ),
     "in no answer": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=MISSING),
     "in no answer, ran": Known(JobState.MISSING, END, PATIENCE.absent_after, seen=replace(RUNNING, missing=EPOCH)),
     "in no answer, a failure": Known(JobState.MISSING, END, PATIENCE.latency_wait, seen=MISSING, files=said("error")),
@@ -107,8 +119,22 @@ ROWS = {
         JobState.CANCELLING,
         CANCEL,
         PATIENCE.cancel_again,
-        CANCELLED,
+        replace(RECORD, ending=Cause.DRIVER_CANCELLED),
         intent=Intent(cancelled=EPOCH),
+    ),
+    "cancelled, and without hope still": Known(
+        JobState.CANCELLING,
+        CANCEL,
+        PATIENCE.hopeless + PATIENCE.cancel_again,
+        GIVEN_UP,
+        HOPELESS,
+        intent=Intent(cancelled=EPOCH + PATIENCE.hopeless),
+    ),
+    "cancelled in vain, and it has begun": Known(
+        JobState.CANCELLING, WAIT, STALL - 1, GIVEN_UP, intent=Intent(cancelled=EPOCH)
+    ),
+    "cancelled in vain, and it is heard again": Known(
+        JobState.CANCELLING, WAIT, STALL, CANCELLED, files=Files(heard=EPOCH + 50), intent=Intent(cancelled=EPOCH)
     ),
     "its result says success": Known(JobState.ENDED, SUCCEED, files=said("success")),
     "success, and it has ended": Known(JobState.ENDED, SUCCEED, seen=seen(Phase.COMPLETED), files=said("success")),
@@ -144,9 +170,18 @@ def test_where_nobody_looked_for_a_while_all_waiting_begins_anew(work: Work, nam
     assert step(job, due, SETTINGS) == (ROWS[name].state, WAIT)
 
 
+def test_a_job_that_has_failed_and_does_not_end_is_not_taken_for_stalled(work: Work) -> None:
+    job, settings = job_of(work, ROWS["failure, still there"]), replace(SETTINGS, stall_timeout_seconds=120.0)
+    assert step(job, EPOCH + 200, settings) == (JobState.RUNNING, WAIT)
+    never = replace(SETTINGS, stall_timeout_seconds=None)
+    assert step(job, EPOCH + PATIENCE.absent_after, never) == (JobState.RUNNING, END)
+
+
 def test_why_a_job_is_cancelled(work: Work) -> None:
     jobs = [job_of(work, Known(JobState.QUEUED, seen=seen)) for seen in (HOPELESS, UNSTARTABLE, RUNNING)]
     assert [cause_to_cancel(job) for job in jobs] == [Cause.HOPELESS, Cause.NODE, Cause.STALLED]
+    known_later = job_of(work, Known(JobState.CANCELLING, record=GIVEN_UP, seen=UNSTARTABLE))
+    assert cause_to_cancel(known_later) is Cause.NODE
 
 
 def test_a_submission_forgets_the_one_before(work: Work) -> None:

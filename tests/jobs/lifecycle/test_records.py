@@ -53,6 +53,17 @@ def test_a_damaged_record_is_an_error_and_not_an_absent_one(store: RecordStore, 
         store.load(RECORD.task)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("bundle", None), ("submission", "x"), ("exclude", "n1"), ("wildcards", [])]
+)
+def test_a_record_with_a_value_of_a_wrong_type_is_damaged(store: RecordStore, name: str, value: object) -> None:
+    store.save(RECORD)
+    path = store.folder / "records" / f"{RECORD.task}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(JobError, match=f"{name} of a wrong type"):
+        store.load(RECORD.task)
+
+
 def test_a_reader_never_sees_half_a_record(store: RecordStore) -> None:
     code = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"
@@ -99,6 +110,18 @@ def test_a_folder_of_another_layout_is_refused_with_the_version_that_can_read_it
     (store.folder / "layout.json").write_text(json.dumps(said | {"layout": LAYOUT}))
     store.create_folders()
     assert f'"version": "{this_version()}"' in (store.folder / "layout.json").read_text()
+
+
+@pytest.mark.parametrize("text", [None, "", "{}"])
+def test_records_whose_layout_is_unknown_are_refused_and_an_empty_folder_is_not(
+    store: RecordStore, text: str | None
+) -> None:
+    path = store.folder / "layout.json"
+    path.unlink() if text is None else path.write_text(text)
+    store.check_layout()
+    store.save(RECORD)
+    with pytest.raises(SubmissionError, match=r"an unknown version \(layout unknown\).* choose another workdir"):
+        store.create_folders()
 
 
 def test_a_name_without_a_started_job_can_be_closed(store: RecordStore) -> None:
@@ -222,6 +245,8 @@ def test_a_failed_node_is_excluded_and_charged_to_nobody_but_not_for_ever() -> N
         (Phase.CANCELLED, None, "stalled", Cause.STALLED),
         (Phase.CANCELLED, None, "hopeless", Cause.HOPELESS),
         (Phase.CANCELLED, None, "node", Cause.NODE),
+        (Phase.CANCELLED, "error", "stalled", Cause.STALLED),
+        (Phase.FAILED, "memory", "hopeless", Cause.MEMORY),
         (Phase.COMPLETED, None, "", Cause.CRASHED),
         (Phase.FAILED, "input", "", Cause.INPUT),
         (Phase.FAILED, "files", "", Cause.FILES),

@@ -143,15 +143,16 @@ def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: No
     os.set_blocking(awake, False)
     signal.set_wakeup_fd(awake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    buffer = b""
+    buffer, running = b"", set[int]()
     with suppress(BrokenPipeError, ConnectionResetError):  # the driver is dead, and needs no answer
         while True:
             ready, _, _ = select.select([channel.fileno(), wake_up], [], [])
             if wake_up in ready:
                 os.read(wake_up, 4096)
-                with suppress(ChildProcessError):
-                    while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                        _send(channel, {"ended": pid})
+                # Other children are a module's own, started as it was imported: their ends belong to the module.
+                for pid in [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]:
+                    running.remove(pid)
+                    _send(channel, {"ended": pid})
             if channel.fileno() in ready:
                 data = channel.recv(65536)
                 if not data:
@@ -160,6 +161,7 @@ def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: No
                 for job in map(json.loads, lines):
                     try:
                         pid = forked(Path(job["log"]), os.O_TRUNC, partial(_work, channel, run, Path(job["order"])))
+                        running.add(pid)
                         _send(channel, {"started": pid})
                     except ProcessLimitError as error:
                         _send(channel, {"refused": str(error)})

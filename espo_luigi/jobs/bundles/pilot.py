@@ -49,7 +49,7 @@ class Pilot:
         self._run = run
         self._running: dict[int, Member] = {}
         self._stopping = False
-        self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
+        self._refused_since: float | None = None
         self._trouble = Minutely()
 
     def work(self) -> None:
@@ -73,12 +73,13 @@ class Pilot:
             except ProcessLimitError as error:
                 # The end of another member, or of another program, makes room.
                 if self._running:
-                    self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
+                    self._refused_since: float | None = None
                 elif time.monotonic() > self._give_up_at:
                     raise
                 self._trouble.warn("%s; trying again", error)
                 self._waiting.appendleft(member)
                 return
+            self._refused_since = None
             self._running[pid] = member
 
     def _reap(self) -> None:

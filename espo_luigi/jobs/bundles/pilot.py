@@ -72,9 +72,10 @@ class Pilot:
                 pid = forked(member.log, os.O_APPEND, partial(_member, member, self._run))
             except ProcessLimitError as error:
                 # The end of another member, or of another program, makes room.
-                if self._running:
-                    self._refused_since: float | None = None
-                elif time.monotonic() > self._give_up_at:
+                now = time.monotonic()
+                if self._running or self._refused_since is None:
+                    self._refused_since = now
+                elif now > self._refused_since + JOBS_PATIENCE_SECONDS:
                     raise
                 self._trouble.warn("%s; trying again", error)
                 self._waiting.appendleft(member)

@@ -33,6 +33,8 @@ from espo_luigi.machine import end_with
 
 # How often it is looked whether a job lives that lost its server.
 _LOOK_SECONDS = 0.2
+# How long a job may take to end after SIGTERM, as by Slurm's default: in native code it cannot answer.
+_LONGEST_STOP_SECONDS = 30.0
 
 
 class Child:
@@ -42,15 +44,22 @@ class Child:
         self.pid = 0
         self.began: str | None = None
         self.refused = ""
-        self.is_stopped = False
+        self.stopped_at: float | None = None
         self.ended = threading.Event()
 
     def stop(self) -> None:
         """Send SIGTERM to the job, or as soon as it has started."""
-        self.is_stopped = True
+        self.stopped_at = self.stopped_at or time.monotonic()
         if self.pid and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
+
+    def end_if_late(self) -> None:
+        """Kill the job with its processes if it has not ended long after `stop`."""
+        late = self.stopped_at is not None and time.monotonic() > self.stopped_at + _LONGEST_STOP_SECONDS
+        if late and self.pid and not self.ended.is_set():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def refuse(self, why: str) -> None:
         """Record that the job does not start."""
@@ -129,7 +138,7 @@ class ForkServer:
             return
         child.pid, child.began = answer["started"], process_start(answer["started"])
         self._running[child.pid] = child
-        if child.is_stopped:
+        if child.stopped_at is not None:
             child.stop()
 
 

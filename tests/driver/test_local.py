@@ -288,6 +288,21 @@ def test_who_asks_a_local_driver_to_stop_is_told_at_once_how(
     assert list(state_dir().iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [["cancel"], ["detach"], ["submit", "luigi", "--module", "toy_tasks", "Count"]])
+def test_the_driver_of_another_versions_folder_is_refused_before_it_is_touched(
+    tmp_path: Path, own_workdir: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "submit":
+        words = [*words, "--n", "1", "--folder", str(tmp_path)]
+    state_dir().mkdir(parents=True)
+    (state_dir() / "layout.json").write_text('{"layout": 1, "version": "0.1.0"}')
+    note = state_dir() / "driver-job.json"
+    note.write_text('{"token": "a", "job_id": "7", "alone": false, "command": [], "short": 0}')
+    assert cli.main(words) == 1
+    assert "cannot read it: finish or cancel the run with espo_luigi 0.1.0" in capsys.readouterr().err
+    assert note.exists()
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -23,6 +23,7 @@ from espo_luigi.driver.settings.espo import settings, state_dir
 from espo_luigi.driver.settings.sections import slurm as SlurmSection
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import SubmissionError
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.resources import JobOptions, Resources, own_names, parse_memory, parse_time
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -133,6 +134,7 @@ def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
         if isinstance(task, SlurmTask):
             task.check()
         workdir, folder, alone = Path(settings().workdir), state_dir(), settings().engine not in SCHEDULERS
+    RecordStore(folder).check_layout()
     values = ScriptValues(
         name=f"{safe(workdir.name, 40)}.driver",
         attempt=1,

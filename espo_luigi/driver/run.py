@@ -19,6 +19,7 @@ from espo_luigi.driver.status import by_their_cause
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, Failure, SubmissionError
 from espo_luigi.jobs import engine as batch
+from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.schedulers import SCHEDULERS, slurm
 from espo_luigi.jobs.schedulers.commands import Commands
@@ -319,6 +320,8 @@ def stop_from_outside(how: str) -> str:
     """Cancel or detach the run of ``[espo] workdir`` from a second terminal; return a sentence about it."""
     name = scheduler_name()
     chosen = SECTIONS[name]().batch_settings()
+    # Before anything of another version is cancelled, or its note deleted.
+    RecordStore(state_dir()).check_layout()
     lock, note = DriverLock(state_dir()), Note.read(note_path(state_dir()))
     holder = lock.holder()
     # A driver without jobs of a scheduler looks for no requests to stop.

@@ -188,7 +188,6 @@ def stop_from_outside(how: str, scheduler: Scheduler, settings: BatchSettings) -
     if how == DETACH:
         return f"no driver works in {settings.state_dir}: its jobs, if any, go on by themselves"
     store, commands = RecordStore(settings.state_dir), Commands(scheduler, settings)
-    store.check_layout()
     cancelled = cancel_jobs(store, commands)
     if cancelled is None:
         raise SubmissionError(f"{scheduler.NAME} did not answer: nothing was cancelled; try again later")

@@ -33,6 +33,8 @@ from espo_luigi.machine import end_with
 
 # How often it is looked whether a job lives that lost its server.
 _LOOK_SECONDS = 0.2
+# How long a job may take to end after SIGTERM, as by Slurm's default: in native code it cannot answer.
+_LONGEST_STOP_SECONDS = 30.0
 
 
 class Child:
@@ -42,15 +44,22 @@ class Child:
         self.pid = 0
         self.began: str | None = None
         self.refused = ""
-        self.is_stopped = False
+        self.stopped_at: float | None = None
         self.ended = threading.Event()
 
     def stop(self) -> None:
         """Send SIGTERM to the job, or as soon as it has started."""
-        self.is_stopped = True
+        self.stopped_at = self.stopped_at or time.monotonic()
         if self.pid and not self.ended.is_set():
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
+
+    def end_if_late(self) -> None:
+        """Kill the job with its processes if it has not ended long after `stop`."""
+        late = self.stopped_at is not None and time.monotonic() > self.stopped_at + _LONGEST_STOP_SECONDS
+        if late and self.pid and not self.ended.is_set():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def refuse(self, why: str) -> None:
         """Record that the job does not start."""
@@ -129,7 +138,7 @@ class ForkServer:
             return
         child.pid, child.began = answer["started"], process_start(answer["started"])
         self._running[child.pid] = child
-        if child.is_stopped:
+        if child.stopped_at is not None:
             child.stop()
 
 
@@ -143,15 +152,16 @@ def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: No
     os.set_blocking(awake, False)
     signal.set_wakeup_fd(awake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    buffer = b""
+    buffer, running = b"", set[int]()
     with suppress(BrokenPipeError, ConnectionResetError):  # the driver is dead, and needs no answer
         while True:
             ready, _, _ = select.select([channel.fileno(), wake_up], [], [])
             if wake_up in ready:
                 os.read(wake_up, 4096)
-                with suppress(ChildProcessError):
-                    while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                        _send(channel, {"ended": pid})
+                # Other children are a module's own, started as it was imported: their ends belong to the module.
+                for pid in [pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]]:
+                    running.remove(pid)
+                    _send(channel, {"ended": pid})
             if channel.fileno() in ready:
                 data = channel.recv(65536)
                 if not data:
@@ -160,6 +170,7 @@ def serve(run: Callable[[Path], int], imports: Callable[[], object] = lambda: No
                 for job in map(json.loads, lines):
                     try:
                         pid = forked(Path(job["log"]), os.O_TRUNC, partial(_work, channel, run, Path(job["order"])))
+                        running.add(pid)
                         _send(channel, {"started": pid})
                     except ProcessLimitError as error:
                         _send(channel, {"refused": str(error)})

@@ -149,6 +149,7 @@ class LocalEngine:
         self._slots = Slots(launcher.nodes)
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}
+        self._turns: dict[str, threading.Lock] = {}
         self._said: set[str] = set()
         self._stopping = False
         self._cancelled: set[str] = set()
@@ -172,7 +173,13 @@ class LocalEngine:
 
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds; raise JobError with the `Failure`."""
-        order = self.fitted(order)  # a request for more than the room would wait for ever
+        # A cancelled job may take a while to end, and must not meet its successor.
+        with self._lock:
+            turn = self._turns.setdefault(order.id, threading.Lock())
+        with turn:
+            return self._run(self.fitted(order))  # a request for more than the room would wait for ever
+
+    def _run(self, order: JobOrder) -> float:
         self._cancelled.discard(order.id)
         order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
         with self._slots.taken(order.resources) as node:
@@ -258,6 +265,7 @@ class LocalEngine:
                 child.stop()
         began = time.monotonic()
         while not child.ended.wait(between_beats(time.monotonic() - began, order.beat_seconds)):
+            child.end_if_late()
             if heartbeat := read_json(order.files.heartbeat):
                 order.on_progress(at_work(f"running on {heartbeat.get('node')}", heartbeat))
         del self._children[order.id]

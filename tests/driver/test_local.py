@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,11 @@ from espo_luigi.driver.settings.espo import state_dir
 from espo_luigi.driver.settings.sections import JOB_COMMAND
 from espo_luigi.driver.threads import ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
+from espo_luigi.errors import JobError
 from espo_luigi.files import read_object
 from espo_luigi.jobs import retry
-from espo_luigi.jobs.local import Forks, LocalEngine, Room, Slots
+from espo_luigi.jobs.forkserver import Child
+from espo_luigi.jobs.local import Forks, Launcher, LocalEngine, Room, Slots
 from espo_luigi.jobs.lock import DriverLock, SecondDriverError
 from espo_luigi.jobs.order import JobOrder
 from espo_luigi.jobs.resources import Resources
@@ -284,6 +288,21 @@ def test_who_asks_a_local_driver_to_stop_is_told_at_once_how(
     assert list(state_dir().iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [["cancel"], ["detach"], ["submit", "luigi", "--module", "toy_tasks", "Count"]])
+def test_the_driver_of_another_versions_folder_is_refused_before_it_is_touched(
+    tmp_path: Path, own_workdir: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "submit":
+        words = [*words, "--n", "1", "--folder", str(tmp_path)]
+    state_dir().mkdir(parents=True)
+    (state_dir() / "layout.json").write_text('{"layout": 1, "version": "0.1.0"}')
+    note = state_dir() / "driver-job.json"
+    note.write_text('{"token": "a", "job_id": "7", "alone": false, "command": [], "short": 0}')
+    assert cli.main(words) == 1
+    assert "cannot read it: finish or cancel the run with espo_luigi 0.1.0" in capsys.readouterr().err
+    assert note.exists()
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -310,6 +329,47 @@ def test_an_interrupted_driver_terminates_its_jobs(tmp_path: Path) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert "stopped with the run" in str(failures[0])
+
+
+class Deaf(Launcher):
+    """Starts jobs that do not answer to SIGTERM, and notes how many lived before each start."""
+
+    place, parent = "this machine", "stdin"
+    nodes = {"": Room(8, 2**40)}
+    largest = nodes[""]
+
+    def __init__(self) -> None:
+        self.living: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, order: JobOrder, node: str) -> Child:
+        self.living.append(sum(process.poll() is None for process in self._processes))
+        child = Child()
+        process = subprocess.Popen(["env", "--ignore-signal=TERM", "sleep", "20"], start_new_session=True)
+        self._processes.append(process)
+        child.pid = process.pid
+        threading.Thread(target=lambda: (process.wait(), child.ended.set()), daemon=True).start()
+        return child
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+
+
+def test_a_cancelled_job_that_does_not_end_is_killed_before_its_task_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.forkserver._LONGEST_STOP_SECONDS", 0.5)
+    launcher = Deaf()
+    local, order = LocalEngine(launcher), toy_tasks.Count(n=1, folder=str(tmp_path)).order()
+    with ThreadPoolExecutor() as pool:
+        tries = []
+        for n in (1, 2):
+            tries.append(pool.submit(local.run, order))
+            eventually(lambda n=n: len(launcher.living) == n)
+            time.sleep(0.1)  # the job's program, which does not answer, has begun
+            local.cancel(order.id)
+    assert launcher.living == [0, 0]
+    assert all(isinstance(one.exception(), JobError) for one in tries)
 
 
 def test_a_job_that_finds_the_configuration_edited_refuses_with_both(

@@ -36,6 +36,13 @@ def imports():
 
 forkserver.serve(lambda order: 0, imports)
 """
+HELPED = """
+import subprocess, time
+from espo_luigi.jobs import forkserver
+
+helpers = []
+forkserver.serve(lambda order: time.sleep(0.5), lambda: helpers.append(subprocess.Popen(["sleep", "0.1"])))
+"""
 SLEEPY = """
 import time
 from espo_luigi.jobs import forkserver
@@ -69,6 +76,13 @@ def test_what_modules_print_and_read_as_they_are_imported_disturbs_no_job(
     said = ["bytes of a C library", "a line of a child", "half a line, as Python buffers it"]
     assert all(printed.err.count(words) == 1 for words in said) and printed.out == ""
     assert (tmp_path / "0.log").read_text() == ""
+
+
+def test_the_end_of_a_program_that_a_module_started_as_it_was_imported_disturbs_no_job(tmp_path: Path) -> None:
+    server = ForkServer((sys.executable, "-c", HELPED))
+    children = started(server, tmp_path, 2)
+    assert all(child.ended.wait(20) for child in children)
+    server.close()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the order", "after the order"])

@@ -49,7 +49,7 @@ class Pilot:
         self._run = run
         self._running: dict[int, Member] = {}
         self._stopping = False
-        self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
+        self._refused_since: float | None = None
         self._trouble = Minutely()
 
     def work(self) -> None:
@@ -72,13 +72,15 @@ class Pilot:
                 pid = forked(member.log, os.O_APPEND, partial(_member, member, self._run))
             except ProcessLimitError as error:
                 # The end of another member, or of another program, makes room.
-                if self._running:
-                    self._give_up_at = time.monotonic() + JOBS_PATIENCE_SECONDS
-                elif time.monotonic() > self._give_up_at:
+                now = time.monotonic()
+                if self._running or self._refused_since is None:
+                    self._refused_since = now
+                elif now > self._refused_since + JOBS_PATIENCE_SECONDS:
                     raise
                 self._trouble.warn("%s; trying again", error)
                 self._waiting.appendleft(member)
                 return
+            self._refused_since = None
             self._running[pid] = member
 
     def _reap(self) -> None:

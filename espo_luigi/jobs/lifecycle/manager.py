@@ -107,11 +107,14 @@ class JobManager:
     def submit(self, order: JobOrder) -> Handle:
         """Take an order and return at once; its `on_progress` is called in the manager's thread, and must be quick.
 
+        Only an order whose job is being cancelled waits for that job's end, and gets a new job.
         If an earlier driver submitted a job for the same run, rule and wildcards, this driver takes it over.
         Raises SubmissionError for values that cannot be passed to the scheduler safely.
         """
         task = task_name(self.settings.run, order.family, order.wildcards, self.store.salt)
         self.submitter.check(task, order)
+        if order.id in self._unwanted and (cancelled := self._handles.get(task)):
+            cancelled.wait()
         with self._guard:
             handle = self._handles.get(task)
             if handle is None:

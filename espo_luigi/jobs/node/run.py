@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import logging
 import os
@@ -278,9 +279,15 @@ def signs_of_life(order: JobOrder, monitor: Monitor) -> AbstractContextManager[N
     return beating(monitor, partial(_write_beat, order), order.beat_seconds)
 
 
+@functools.cache
+def _own_pid() -> int:
+    # The first call is the job's. A fork of it has the lock of the thread of C locked, and would wait for ever.
+    return os.getpid()
+
+
 def _expect_progress(order: JobOrder) -> None:
     """Have the stacks of all threads written to the log, unless this is called again in time."""
-    if order.stack_after_seconds:
+    if order.stack_after_seconds and os.getpid() == _own_pid():
         # A thread of C does it, without Python's lock. The descriptor stays the log's if a task replaces `sys.stderr`.
         faulthandler.dump_traceback_later(order.stack_after_seconds, file=2)
 

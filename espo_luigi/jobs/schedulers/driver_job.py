@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from espo_luigi.errors import SubmissionError
@@ -40,9 +40,9 @@ class Note:
 
     @classmethod
     def read(cls, path: Path) -> Note | None:
-        """Return the note in the file, if there is any."""
-        fields = persistently(lambda: read_json(path), DRIVERS_PATIENCE_SECONDS)
-        return cls(**fields) if fields else None
+        """Return the note in the file, if there is any; what another version noted besides is left out."""
+        said = persistently(lambda: read_json(path), DRIVERS_PATIENCE_SECONDS)
+        return cls(**{one.name: said[one.name] for one in fields(cls) if one.name in said}) if said else None
 
     def write(self, path: Path) -> None:
         """Write the note."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 from throwaway_daemons import eventually
 
-from espo_luigi.errors import SubmissionError
-from espo_luigi.jobs.bundles import BundleValues, Bundling, total_minutes
+from espo_luigi.errors import ProcessLimitError, SubmissionError
+from espo_luigi.jobs.bundles import BundleValues, Bundling, pilot, total_minutes
 from espo_luigi.jobs.bundles.slurm import bundled
 from espo_luigi.jobs.resources import ARRAY, GIB, PILOT, STEPS
+from espo_luigi.jobs.retry import JOBS_PATIENCE_SECONDS
 from espo_luigi.jobs.schedulers import gridengine as sge
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.script import ScriptValues
@@ -308,3 +310,28 @@ def test_a_pilot_that_may_start_no_process_for_a_moment_loses_no_member(tmp_path
     done = subprocess.run(program, env=environ, cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
     assert done.returncode == 0 and "Cannot allocate memory" in done.stderr and "trying again" in done.stderr
     assert [(tmp_path / f"{name}.end").read_text().strip() for name in "abc"] == ["7 0"] * 3
+
+
+@pytest.mark.parametrize(("refused", "started"), [(2, 2), (3, 1)], ids=["for a moment", "for too long"])
+def test_the_patience_of_a_pilot_begins_at_the_first_refusal_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, started: int
+) -> None:
+    now, begun = [0.0], list[int]()
+    answers = [False, *[True] * refused, False]
+
+    def forked(*_: object) -> int:
+        now[0] += JOBS_PATIENCE_SECONDS * 0.8
+        if answers.pop(0):
+            raise ProcessLimitError("full")
+        begun.append(1)
+        return -1
+
+    monkeypatch.setattr(pilot, "forked", forked)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    two = [pilot.Member("", tmp_path, tmp_path / "log", tmp_path / "claim")] * 2
+    pair = pilot.Pilot(two, 1, lambda _: 0)
+    with suppress(ProcessLimitError):
+        for _ in range(len(answers)):
+            pair._start_some()
+            pair._running.clear()
+    assert len(begun) == started

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -310,6 +311,20 @@ def test_the_job_of_one_order_is_cancelled_alone_and_not_submitted_again(fake: F
     # Given again, it is a new order.
     again = manager.submit(work.order("a"))
     fake.eventually(has_id(again))
+
+
+def test_an_order_that_is_given_again_while_its_job_is_being_cancelled_gets_a_new_job(
+    fake: FakeCluster, work: Work
+) -> None:
+    manager = fake.manager()
+    first = fake.submitted(work.order("a"), manager)
+    manager.cancel(first.order.id)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(manager.submit, work.order("a"))
+        fake.eventually(again.done)
+    assert first.outcome is not None and again.result() is not first
+    fake.eventually(has_id(again.result()))
+    assert len(fake.calls("sbatch")) == 2
 
 
 def test_a_job_that_is_to_be_cancelled_as_the_driver_ends_is_not_left_to_the_next(

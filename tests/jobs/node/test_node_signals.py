@@ -203,6 +203,31 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
     assert "in hang" in done.stderr, "as the time begins anew with each heartbeat"
 
 
+FORKS = """
+import os, signal, sys
+from pathlib import Path
+from espo_luigi import machine
+from espo_luigi.jobs.node import run as node
+
+def work(order, monitor):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        node._expect_progress(order)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    monitor.done.set()
+
+sys.exit(node.run_order(Path(sys.argv[1]), work))
+"""
+
+
+def test_a_fork_of_a_job_that_waits_for_progress_does_not_hang(tmp_path: Path, order: JobOrder) -> None:
+    replace(order, stack_after_seconds=60.0).write()
+    (tmp_path / "job.py").write_text(FORKS)
+    subprocess.run([sys.executable, str(tmp_path / "job.py"), str(order.files.order)], check=True, timeout=30)
+
+
 LEAVES = """
 import atexit, sys, threading, time
 from functools import partial

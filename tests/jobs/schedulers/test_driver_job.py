@@ -231,3 +231,8 @@ def test_a_withdrawn_driver_is_cancelled_unless_it_works_and_can_be_told_what_be
         assert commands.asked == [("scancel", f"--user={os.getuid()}", *words, "7")]
         assert not note_path(tmp_path).exists()
         assert withdraw(tmp_path, Slurm()) is None
+
+
+def test_a_note_of_another_version_names_its_job_all_the_same(tmp_path: Path) -> None:
+    note_path(tmp_path).write_text('{"token": "mine", "job_id": "7", "alone": true, "command": ["luigi"], "short": 0}')
+    assert Note.read(note_path(tmp_path)) == Note("mine", "7", alone=True)

@@ -19,7 +19,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import HeldFolder
+from espo_luigi.files import HeldFolder, is_file_trouble
 from espo_luigi.store.partials import Block
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def files_of(ds: xr.Dataset, partial: HeldFolder) -> dict[Block, list[str]]:
 
 
 def is_valid(ds: xr.Dataset, partial: HeldFolder, block: Block) -> bool:
-    """Return whether the files of a block, which must be there, can be decoded."""
+    """Return whether the files of a block, which must be there, can be decoded. Raises errors of the disk that pass."""
     name, place = block
     writer = BlockWriter.of(ds, partial, name)
     try:
@@ -173,6 +173,8 @@ def is_valid(ds: xr.Dataset, partial: HeldFolder, block: Block) -> bool:
     except MemoryError:
         raise
     except Exception as error:  # each codec has errors of its own for a file that was cut or changed
+        if is_file_trouble(error):  # the block may be as good as ever
+            raise
         logger.warning("a block of %s in %s is damaged, and is computed again: %s", name, partial.path, error)
         return False
     return True

@@ -371,6 +371,23 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     assert contents(path) == undisturbed
 
 
+def test_blocks_that_the_file_system_does_not_give_for_a_while_stay(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*arguments: Any) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    complete = len(written(killed(path, counted, 5)))
+    before = counted.blocks
+    monkeypatch.setattr("espo_luigi.store.blocks._read", stale)
+    os.waitpid(fork(lambda: write(counted, path)), 0)
+    monkeypatch.undo()
+    write(counted, path)
+    assert counted.blocks - before == BLOCKS - complete
+    assert contents(path) == undisturbed
+
+
 @pytest.mark.parametrize(
     ("error", "left"),
     [

@@ -34,7 +34,7 @@ from espo_luigi.files import (
 from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, is_only_copy, partial_path, process_name
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
-from espo_luigi.store.marker import ROOT_METADATA_NAME
+from espo_luigi.store.marker import ROOT_METADATA_NAME, marked
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _is_abandoned(partial: Path) -> bool:
 
     Partials of other accounts do not count.
     """
-    if _is_closed(partial) or is_only_copy(partial):
+    if _is_closed(partial) or is_only_copy(partial, marked):
         return False
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:

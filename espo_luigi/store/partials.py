@@ -186,7 +186,7 @@ def take_over(
         The complete blocks of the earlier attempt; its other files are deleted.
     """
     start = _start(partial.content, fingerprint)
-    # By the number, a former store that was swapped into the partial differs from the content with the blocks.
+    # The inode tells the partial's own content from a former store that was swapped into it.
     said = {"fingerprint": start, "content": partial.content.stat().st_ino}
     write_atomically(partial.inside / START_NAME, json.dumps(said))
     if claim is not None:
@@ -209,9 +209,10 @@ def _take(former: Path, partial: HeldFolder, path: Path, variables: Iterable[str
     """Move the chunks of some variables from a former partial into `partial`, out of reach of a writer that lives."""
     taken = partial_path(path)
     os.rename(former, taken)
-    with open_folder(taken) as descriptor:
+    # Its store may have been published. After any other error, a later writer goes on from what was taken.
+    with contextlib.suppress(FileNotFoundError), open_folder(taken) as descriptor:
         inside = Path(f"/proc/self/fd/{descriptor}")
-        # Another account can change what is not private, and could go on with that after the blocks are verified.
+        # Another account may have write access, and could change the blocks after they are verified.
         is_ours = _rights(inside) == _rights(partial.inside)
         if is_ours and (inside / CONTENT).stat().st_ino == _read_start(inside).get("content"):
             for name in variables:

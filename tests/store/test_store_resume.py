@@ -371,6 +371,14 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     assert contents(path) == undisturbed
 
 
+def test_a_partial_whose_content_is_gone_is_deleted(tmp_path: Path) -> None:
+    """A writer was killed once its store had its name, and the store was removed."""
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    shutil.rmtree(killed(path, counted, 1) / "content")
+    write(counted, path)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
+
+
 def test_blocks_that_the_file_system_does_not_give_for_a_while_stay(
     tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,7 +188,7 @@ def take_over(
     start = _start(partial.content, fingerprint)
     # The inode tells the partial's own content from a former store that was swapped into it.
     said = {"fingerprint": start, "content": partial.content.stat().st_ino}
-    write_atomically(partial.inside / START_NAME, json.dumps(said))
+    write_atomically(partial.inside / START_NAME, json.dumps(said), mode=0o600)
     if claim is not None:
         claim()
     blocks: set[Block] = set()

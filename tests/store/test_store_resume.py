@@ -379,6 +379,12 @@ def test_a_partial_whose_content_is_gone_is_deleted(tmp_path: Path) -> None:
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
 
 
+def test_the_files_of_a_partial_are_for_its_account_alone_also_in_a_groups_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    partial = killed(tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002), 1)
+    assert (partial / START_NAME).stat().st_mode & 0o777 == 0o600
+
+
 def test_blocks_that_the_file_system_does_not_give_for_a_while_stay(
     tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 # No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
 SILENT_PARTIAL_AGE_HOURS = 48
 START_NAME = "start.json"
+# A network file system answers several at once; each of these threads holds a decoded block in memory.
+_DECODING_THREADS = 4
 # The name of an array's folder of chunks; of the chunk itself if the array has no dimensions.
 _CHUNKS = "c"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
@@ -229,7 +232,9 @@ def _rights(folder: Path) -> tuple[int, int]:
 def _verified(content: Path, files: Mapping[Block, Collection[str]], is_valid: Callable[[Block], bool]) -> set[Block]:
     """The complete blocks; all other chunks of their variables are deleted."""
     there = _files_below(content)
-    blocks = {block for block, names in files.items() if names and there.issuperset(names) and is_valid(block)}
+    whole = [block for block, names in files.items() if names and there.issuperset(names)]
+    with ThreadPoolExecutor(_DECODING_THREADS) as pool:
+        blocks = {block for block, valid in zip(whole, pool.map(is_valid, whole), strict=True) if valid}
     kept = {name for block in blocks for name in files[block]}
     for variable in {name for name, _ in files}:
         if not blocks:

@@ -24,8 +24,8 @@ from store_examples import MARKER, fork
 from espo_luigi.errors import ClaimLostError, StoreError
 from espo_luigi.files import HeldFolder
 from espo_luigi.store import Publication, open_store, write_store
+from espo_luigi.store.blocks import BlockWriter, files_of, is_valid, write_blocks, writers_of
 from espo_luigi.store.blocks import _read as read
-from espo_luigi.store.blocks import files_of, is_valid, write_blocks
 from espo_luigi.store.partials import START_NAME
 from espo_luigi.store.write import laid_out_for, write_zarr
 
@@ -180,7 +180,8 @@ def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path
     ((block, (name,)),) = blocks.items()
     with dask.config.set(scheduler="synchronous"):
         write_blocks(laid_out, partial, list(blocks), set())
-    assert is_valid(laid_out, partial, block)
+    writers = writers_of(laid_out, partial)
+    assert is_valid(writers, block)
     file = partial.content / name
     whole = file.read_bytes()
     changed = [whole[:size] for size in range(len(whole))]
@@ -190,7 +191,7 @@ def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path
         changed.append(bytes(content))
     for content in changed:
         file.write_bytes(content)
-        if is_valid(laid_out, partial, block):  # two bits of a header have no meaning
+        if is_valid(writers, block):  # two bits of a header have no meaning
             assert len(content) == len(whole)
             np.testing.assert_array_equal(read(partial, "pr", (slice(0, 4),)), ds.pr)
 
@@ -369,6 +370,21 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     write(counted, path)
     assert counted.blocks <= BLOCKS + 1
     assert contents(path) == undisturbed
+
+
+def test_where_blocks_are_is_found_once_for_each_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else, the time to verify blocks grows with the square of their number."""
+    path, counted, of, calls = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002), BlockWriter.of, []
+
+    def noted(ds: xr.Dataset, partial: HeldFolder, name: str) -> BlockWriter:
+        calls.append(name)
+        return of(ds, partial, name)
+
+    killed(path, counted, BLOCKS - 1)
+    monkeypatch.setattr(BlockWriter, "of", noted)
+    write(counted, path)
+    # For their files, to verify, to write and to read them.
+    assert max(Counter(calls).values()) <= 4
 
 
 def test_a_partial_whose_content_is_gone_is_deleted(tmp_path: Path) -> None:

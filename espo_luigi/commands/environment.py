@@ -95,7 +95,7 @@ def _make_wheels(private: Path) -> list[Path]:
 
 
 def _pip(command: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run pip; return its output, which it has if it is short."""
+    """Run pip; return its output, "" for `wheel`, which prints to standard error."""
     if importlib.util.find_spec("pip") is None:
         raise InstallationError(f"{sys.prefix} has no pip: `{sys.executable} -m ensurepip` installs it")
     words = [sys.executable, "-P", "-m", "pip", command, "--disable-pip-version-check", *arguments]

@@ -278,7 +278,7 @@ def _read_start(partial: Path) -> dict[str, Any]:
 
 
 def _files_below(content: Path) -> set[str]:
-    # Each heartbeat of a job lists its stores: paths would take several times as long.
+    # Text instead of `Path`, as each heartbeat lists the stores.
     start = len(os.fspath(content)) + 1
     return {os.path.join(parent, name)[start:] for parent, _, names in os.walk(content) for name in names}
 

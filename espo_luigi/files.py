@@ -40,7 +40,7 @@ _TOO_DEEP = f"the recursion of lists or mappings is more than {_DEEPEST} deep, e
 _TRIES = 5
 
 
-# Errors of the disk, the quota or the network file system, which do not depend on the operation.
+# Errors that may pass: the same operation may succeed later.
 PASSING = frozenset(
     {
         errno.EIO,
@@ -172,7 +172,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def as_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object that a text is, or None: a look may come in the middle of its writing."""
+    """Parse a JSON object; None for any other text, such as that of a file that is being written."""
     try:
         value = parse_json(text)
     except ValueError:
@@ -292,7 +292,7 @@ def is_file_trouble(error: BaseException) -> bool:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and those that it was raised from or beside."""
+    """Yield an error, its causes, its contexts and the members of groups."""
     seen: list[BaseException] = []
     to_do: list[BaseException | None] = [error]
     while to_do:

@@ -42,7 +42,7 @@ _ATTEMPTS = 100
 _LOOKS = 10
 # From `files.aside_of` and `partial_path`; nobody else makes such names.
 _HIDDEN = re.compile(r"\..+\.(?:\d+\.[0-9a-f]{16}|[^/]+-\d+-[0-9a-f]{8,}\.partial)", re.DOTALL)
-# What has made room for a successor of the same name; more than a writer's partial, it may be the only copy.
+# The former store, moved aside for its successor. Unlike a partial, it may be the only copy.
 _FORMER = re.compile(r"\.(.+)\.former\.[^/]+-\d+-[0-9a-f]{8,}\.partial", re.DOTALL)
 # A network file system that lost a file, or fails over, often answers again within seconds.
 _GIVE_BACK_PAUSES = (0.0, 0.1, 0.5, 1.0, 3.0)
@@ -65,10 +65,13 @@ def partial_path(path: Path) -> Path:
     return path.parent / f".{path.name}.{process_name()}{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
 
 
-def is_only_copy(hidden: Path) -> bool:
-    """Return whether a hidden file or folder has lost its name to nothing: its successor's renaming failed."""
+def is_only_copy(hidden: Path, judge_of: Callable[[Path], Judge]) -> bool:
+    """Return whether a hidden name holds a former store without a successor: nothing of ours has its final name."""
     name = _FORMER.fullmatch(hidden.name)
-    return name is not None and not os.path.lexists(hidden.with_name(name[1]))
+    if name is None:
+        return False
+    path = hidden.with_name(name[1])
+    return bool(why_not(path, judge_of(path)))
 
 
 def is_hidden_name(name: str) -> bool:
@@ -165,7 +168,7 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
 
 
 def _has_inode(path: Path, inode: int) -> bool:
-    """Whether a renaming to `path` was done although it was answered by an error."""
+    """Whether the renaming to `path` happened despite the error."""
     try:
         return os.lstat(path).st_ino == inode
     except OSError:
@@ -176,8 +179,10 @@ def _give_back(former: list[Path], path: Path) -> Path | None:
     """Give what was moved aside last its name back, unless something is there; return where it is if that fails."""
     for pause in _GIVE_BACK_PAUSES:
         there = [aside for aside in former if os.path.lexists(aside)]
-        if not there or os.path.lexists(path):
+        if not there:
             return None
+        if os.path.lexists(path):
+            break
         time.sleep(pause)
         with contextlib.suppress(OSError):
             give_name(there[-1], path)

@@ -404,9 +404,10 @@ def test_without_an_exchange_of_names_nothing_is_lost(
         path.unlink(missing_ok=True)
         if before:
             path.write_text(before)
-        with pytest.raises(StoreError, match="it is not ours"):
+        with pytest.raises(StoreError, match="it is not ours") as told:
             write_ours(path, b"ours", judge)
         assert path.read_text() == "years of work"
+    assert Path(str(told.value).rpartition(" ")[2]).read_text() == "ours"
 
 
 def refuse(number: int, *_: object, **__: object) -> None:

@@ -76,8 +76,9 @@ def collect_wheels(folder: Path) -> str:
 
 def _make_wheels(private: Path) -> list[Path]:
     wheels, pins = private / "wheels", private / "pins.txt"
+    # `pip freeze` has a file's address in place of a version where a package came from a file, as conda's do.
+    pins.write_text(_pip("list", "--format=freeze", "--exclude-editable", "--exclude", PROJECT))
     others = _pip("freeze", "--exclude", PROJECT).splitlines()
-    pins.write_text("\n".join(line for line in others if not line.startswith(("-e ", "#"))))
     sources = [word for line in others if line.startswith("-e ") for word in line.split(maxsplit=1)]
     checkout = Path(__file__).parents[2]
     if (checkout / "setup.cfg").exists():
@@ -94,7 +95,7 @@ def _make_wheels(private: Path) -> list[Path]:
 
 
 def _pip(command: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run pip; return its output, which it has if it is short."""
+    """Run pip; return its output, "" for `wheel`, which prints to standard error."""
     if importlib.util.find_spec("pip") is None:
         raise InstallationError(f"{sys.prefix} has no pip: `{sys.executable} -m ensurepip` installs it")
     words = [sys.executable, "-P", "-m", "pip", command, "--disable-pip-version-check", *arguments]

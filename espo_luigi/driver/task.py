@@ -287,7 +287,7 @@ class SlurmTask(KnownParameters, luigi.Task):
         )
         kind = self.cluster if self.uses_dask and "cluster" in ours else ""
         worker_jobs = self.worker_jobs if "worker_jobs" in ours else {}
-        # pydantic, which reads what people write, would cost each job a tenth of a second.
+        # Jobs whose tasks need no pydantic do without its import, a tenth of a second.
         from espo_luigi.driver.settings.worker_jobs import with_cluster
 
         return with_cluster(order, section() if section else None, kind, worker_jobs)

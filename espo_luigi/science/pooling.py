@@ -59,7 +59,7 @@ def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
 
 
 def told_of_members(attribute: str, counts: xr.DataArray) -> dict[str, Any]:
-    """Return the attribute that tells the counts of a pool's members, or a count without members; none of zeros."""
+    """Return an attribute with the count of each member, or one count without members; empty if all are 0."""
     if REALIZATION not in counts.dims:
         return {attribute: int(counts)} if counts else {}
     labels = map(str, counts[REALIZATION].values)

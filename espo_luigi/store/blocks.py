@@ -19,7 +19,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from zarr.storage import LocalStore
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import HeldFolder
+from espo_luigi.files import HeldFolder, is_file_trouble
 from espo_luigi.store.partials import Block
 
 logger = logging.getLogger(__name__)
@@ -153,18 +153,24 @@ def _opened(partial: HeldFolder, variable: str) -> zarr.Array:
 
 def files_of(ds: xr.Dataset, partial: HeldFolder) -> dict[Block, list[str]]:
     """Return the files of each block, by their names from the root of a store that has the metadata."""
-    files: dict[Block, list[str]] = {}
-    for name, variable in ds.variables.items():
-        if is_written_in_blocks(variable):
-            writer = BlockWriter.of(ds, partial, str(name))
-            files |= {(writer.variable, place): writer.files(place) for place in _places(variable)}
-    return files
+    return {
+        (name, place): writer.files(place)
+        for name, writer in writers_of(ds, partial).items()
+        for place in _places(ds.variables[name])
+    }
 
 
-def is_valid(ds: xr.Dataset, partial: HeldFolder, block: Block) -> bool:
-    """Return whether the files of a block, which must be there, can be decoded."""
+def writers_of(ds: xr.Dataset, partial: HeldFolder) -> dict[str, BlockWriter]:
+    """Return the writer of each variable that is written in blocks."""
+    names = [str(name) for name, variable in ds.variables.items() if is_written_in_blocks(variable)]
+    return {name: BlockWriter.of(ds, partial, name) for name in names}
+
+
+def is_valid(writers: Mapping[str, BlockWriter], block: Block) -> bool:
+    """Return whether the files of a block, which must be there, can be decoded. Raises errors of the disk that pass."""
     name, place = block
-    writer = BlockWriter.of(ds, partial, name)
+    writer = writers[name]
+    partial = writer.partial
     try:
         # Zarr may read an empty shard as fill values.
         if not all((partial.content / file).stat().st_size for file in writer.files(place)):
@@ -173,6 +179,8 @@ def is_valid(ds: xr.Dataset, partial: HeldFolder, block: Block) -> bool:
     except MemoryError:
         raise
     except Exception as error:  # each codec has errors of its own for a file that was cut or changed
+        if is_file_trouble(error):  # the block may be as good as ever
+            raise
         logger.warning("a block of %s in %s is damaged, and is computed again: %s", name, partial.path, error)
         return False
     return True

@@ -17,6 +17,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ from espo_luigi.files import (
 from espo_luigi.replacing import PARTIAL_SUFFIX, delete, is_hidden_name, is_only_copy, partial_path, process_name
 from espo_luigi.store.disk import delete_quietly, disk_errors
 from espo_luigi.store.inventory import size_bytes
-from espo_luigi.store.marker import ROOT_METADATA_NAME
+from espo_luigi.store.marker import ROOT_METADATA_NAME, marked
 
 logger = logging.getLogger(__name__)
 
 # No job runs this long: if a process has the number of a partial's writer now, it is not the writer.
 SILENT_PARTIAL_AGE_HOURS = 48
 START_NAME = "start.json"
+# A network file system answers several at once; each of these threads holds a decoded block in memory.
+_DECODING_THREADS = 4
 # The name of an array's folder of chunks; of the chunk itself if the array has no dimensions.
 _CHUNKS = "c"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
@@ -67,7 +70,7 @@ def _is_abandoned(partial: Path) -> bool:
 
     Partials of other accounts do not count.
     """
-    if _is_closed(partial) or is_only_copy(partial):
+    if _is_closed(partial) or is_only_copy(partial, marked):
         return False
     here = re.search(rf"\.{re.escape(socket.gethostname())}-(\d+)-[0-9a-f]+{re.escape(PARTIAL_SUFFIX)}$", partial.name)
     if here is not None:
@@ -186,9 +189,9 @@ def take_over(
         The complete blocks of the earlier attempt; its other files are deleted.
     """
     start = _start(partial.content, fingerprint)
-    # By the number, a former store that was swapped into the partial differs from the content with the blocks.
+    # The inode tells the partial's own content from a former store that was swapped into it.
     said = {"fingerprint": start, "content": partial.content.stat().st_ino}
-    write_atomically(partial.inside / START_NAME, json.dumps(said))
+    write_atomically(partial.inside / START_NAME, json.dumps(said), mode=0o600)
     if claim is not None:
         claim()
     blocks: set[Block] = set()
@@ -209,9 +212,10 @@ def _take(former: Path, partial: HeldFolder, path: Path, variables: Iterable[str
     """Move the chunks of some variables from a former partial into `partial`, out of reach of a writer that lives."""
     taken = partial_path(path)
     os.rename(former, taken)
-    with open_folder(taken) as descriptor:
+    # Its store may have been published. After any other error, a later writer goes on from what was taken.
+    with contextlib.suppress(FileNotFoundError), open_folder(taken) as descriptor:
         inside = Path(f"/proc/self/fd/{descriptor}")
-        # Another account can change what is not private, and could go on with that after the blocks are verified.
+        # Another account may have write access, and could change the blocks after they are verified.
         is_ours = _rights(inside) == _rights(partial.inside)
         if is_ours and (inside / CONTENT).stat().st_ino == _read_start(inside).get("content"):
             for name in variables:
@@ -228,7 +232,9 @@ def _rights(folder: Path) -> tuple[int, int]:
 def _verified(content: Path, files: Mapping[Block, Collection[str]], is_valid: Callable[[Block], bool]) -> set[Block]:
     """The complete blocks; all other chunks of their variables are deleted."""
     there = _files_below(content)
-    blocks = {block for block, names in files.items() if names and there.issuperset(names) and is_valid(block)}
+    whole = [block for block, names in files.items() if names and there.issuperset(names)]
+    with ThreadPoolExecutor(_DECODING_THREADS) as pool:
+        blocks = {block for block, valid in zip(whole, pool.map(is_valid, whole), strict=True) if valid}
     kept = {name for block in blocks for name in files[block]}
     for variable in {name for name, _ in files}:
         if not blocks:
@@ -272,7 +278,7 @@ def _read_start(partial: Path) -> dict[str, Any]:
 
 
 def _files_below(content: Path) -> set[str]:
-    # Each heartbeat of a job lists its stores: paths would take several times as long.
+    # Text instead of `Path`, as each heartbeat lists the stores.
     start = len(os.fspath(content)) + 1
     return {os.path.join(parent, name)[start:] for parent, _, names in os.walk(content) for name in names}
 

@@ -19,7 +19,15 @@ from espo_luigi.errors import StoreError
 from espo_luigi.files import HeldFolder, sync_path, write_atomically
 from espo_luigi.science.calendar import encode_dates
 from espo_luigi.science.chunks import rechunk_variable
-from espo_luigi.store.blocks import HeldStore, files_of, is_valid, is_written_in_blocks, pieces_of, write_blocks
+from espo_luigi.store.blocks import (
+    HeldStore,
+    files_of,
+    is_valid,
+    is_written_in_blocks,
+    pieces_of,
+    write_blocks,
+    writers_of,
+)
 from espo_luigi.store.disk import sync_tree
 from espo_luigi.store.inventory import check_dense, has_fingerprint, render_marker_file
 from espo_luigi.store.marker import MARKER_NAME, Marker
@@ -232,7 +240,7 @@ def write_store(
         write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
         files, found = files_of(laid_out, partial), set()
         if fingerprint:
-            valid = functools.partial(is_valid, laid_out, partial)
+            valid = functools.partial(is_valid, writers_of(laid_out, partial))
             found = take_over(partial, path, fingerprint, publication.claim, files, valid)
         with publication.blocks.of(partial, files, found):
             for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [list(files)]:

@@ -166,7 +166,7 @@ def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:
     return {"chunks": chunks, "shards": block_sizes(dataset), "bits_along": _cells(dataset)}
 
 
-# The key that lets impossible values through, and so that a product's marker has if there are any.
+# The key that lets impossible values through. A product with impossible values has this key in its marker.
 ON_IMPOSSIBLE = "clean_up.on_impossible"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi.commands import cli
+from espo_luigi.commands import cli, environment
 
 ROOT = Path(__file__).parents[2]
 # Without an index, a configuration file or a network.
@@ -128,6 +128,25 @@ def test_without_an_index_the_command_says_what_it_needs_and_leaves_nothing_half
     assert re.search(r"`pip wheel` ended with code 1:\nERROR: .*\n(.*\n)*It needs the internet", done.stderr)
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_was_installed_from_a_file_has_its_version_as_constraint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As conda's packages and local wheels are."""
+
+    def pip(command: str, *arguments: str, **_: object) -> str:
+        if command == "wheel":
+            constraints.extend(Path(word.partition("=")[2]) for word in arguments if word.startswith("--constraint="))
+            (tmp_path / "wheels").mkdir(exist_ok=True)
+        elif command == "freeze":
+            return "numpy @ file:///built/numpy.whl\n-e git+https://example.org/other\n"
+        return "numpy==2.1.3\n"
+
+    constraints: list[Path] = []
+    monkeypatch.setattr(environment, "_pip", pip)
+    environment._make_wheels(tmp_path)
+    assert [path.read_text().split() for path in constraints] == [["numpy==2.1.3"]]
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

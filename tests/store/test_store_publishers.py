@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,19 @@ def test_after_a_failure_of_any_renaming_the_former_or_the_new_store_is_there(
         assert (open_store(path).pr.values == open_store(path).attrs["value"]).all()
     write_store(constant(3), path, Marker("Write", {"value": "3"}))
     assert (open_store(path).pr.values == 3).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_a_former_store_whose_name_somebody_else_took_stays_until_the_next_store_has_the_name(tmp_path: Path) -> None:
+    path, former = tmp_path / "a.zarr", tmp_path / f".a.zarr.former.{socket.gethostname()}-999999999-01234567.partial"
+    write_store(constant(1), path, MARKER)
+    path.rename(former)
+    (path / "mine").mkdir(parents=True)
+    sweep_partials(path)
+    assert former.exists() and not list(abandoned_partials(tmp_path))
+    (path / "mine").rmdir()
+    path.rmdir()
+    write_store(constant(2), path, MARKER)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zarr"]
 
 

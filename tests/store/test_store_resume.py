@@ -24,8 +24,8 @@ from store_examples import MARKER, fork
 from espo_luigi.errors import ClaimLostError, StoreError
 from espo_luigi.files import HeldFolder
 from espo_luigi.store import Publication, open_store, write_store
+from espo_luigi.store.blocks import BlockWriter, files_of, is_valid, write_blocks, writers_of
 from espo_luigi.store.blocks import _read as read
-from espo_luigi.store.blocks import files_of, is_valid, write_blocks
 from espo_luigi.store.partials import START_NAME
 from espo_luigi.store.write import laid_out_for, write_zarr
 
@@ -180,7 +180,8 @@ def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path
     ((block, (name,)),) = blocks.items()
     with dask.config.set(scheduler="synchronous"):
         write_blocks(laid_out, partial, list(blocks), set())
-    assert is_valid(laid_out, partial, block)
+    writers = writers_of(laid_out, partial)
+    assert is_valid(writers, block)
     file = partial.content / name
     whole = file.read_bytes()
     changed = [whole[:size] for size in range(len(whole))]
@@ -190,7 +191,7 @@ def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path
         changed.append(bytes(content))
     for content in changed:
         file.write_bytes(content)
-        if is_valid(laid_out, partial, block):  # two bits of a header have no meaning
+        if is_valid(writers, block):  # two bits of a header have no meaning
             assert len(content) == len(whole)
             np.testing.assert_array_equal(read(partial, "pr", (slice(0, 4),)), ds.pr)
 
@@ -368,6 +369,52 @@ def test_a_writer_in_a_container_knows_a_dead_one_with_its_own_number(
     partial.rename(tmp_path / f".a.zarr.{socket.gethostname()}-{os.getpid()}-01234567.partial")
     write(counted, path)
     assert counted.blocks <= BLOCKS + 1
+    assert contents(path) == undisturbed
+
+
+def test_where_blocks_are_is_found_once_for_each_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else, the time to verify blocks grows with the square of their number."""
+    path, counted, of, calls = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002), BlockWriter.of, []
+
+    def noted(ds: xr.Dataset, partial: HeldFolder, name: str) -> BlockWriter:
+        calls.append(name)
+        return of(ds, partial, name)
+
+    killed(path, counted, BLOCKS - 1)
+    monkeypatch.setattr(BlockWriter, "of", noted)
+    write(counted, path)
+    # For their files, to verify, to write and to read them.
+    assert max(Counter(calls).values()) <= 4
+
+
+def test_a_partial_whose_content_is_gone_is_deleted(tmp_path: Path) -> None:
+    """A writer was killed once its store had its name, and the store was removed."""
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    shutil.rmtree(killed(path, counted, 1) / "content")
+    write(counted, path)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.zarr", "log"}
+
+
+def test_the_files_of_a_partial_are_for_its_account_alone_also_in_a_groups_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    partial = killed(tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002), 1)
+    assert (partial / START_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_blocks_that_the_file_system_does_not_give_for_a_while_stay(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*arguments: Any) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    path, counted = tmp_path / "a.zarr", Counted(tmp_path / "log", 0.002)
+    complete = len(written(killed(path, counted, 5)))
+    before = counted.blocks
+    monkeypatch.setattr("espo_luigi.store.blocks._read", stale)
+    os.waitpid(fork(lambda: write(counted, path)), 0)
+    monkeypatch.undo()
+    write(counted, path)
+    assert counted.blocks - before == BLOCKS - complete
     assert contents(path) == undisturbed
 
 

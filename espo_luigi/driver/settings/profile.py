@@ -1,8 +1,7 @@
 """A cluster's profile: how its jobs are submitted and looked after, and what its site allows.
 
 The packaged profiles lie in the repository's ``config/profiles``. A scheduler's section of luigi.cfg names a packaged
-profile, or a file of the user's. Only drivers import this module, and pydantic: it would cost each job a tenth of a
-second.
+profile, or a file of the user's. Only drivers import this module: `jobs/` and `espo_luigi.job` import no pydantic.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ def with_possible_values(
 
     Impossible are values beyond the limits of a table, infinite ones, tasmin above tasmax, and NaN on land, unless
     the attributes of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count
-    these; with "fail", the result is lazy, and costs a look at each block when it is computed. So many more are
-    `known` from earlier steps, as of a tasmin above the tasmax of another product.
+    these; with "fail", the result is lazy, and costs a look at each block when it is computed. `known` is the number
+    of impossible values that earlier steps counted, as of a tasmin above the tasmax of another product.
 
     Raises
     ------

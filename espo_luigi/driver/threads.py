@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -67,6 +68,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         if self._run_of.is_over:
             return
         self._timed_out = True
+        self.timeout_time = math.inf  # Luigi looks at all tasks again before each result.
         failure = Failure(named(self.task), f"it took longer than [worker] timeout, {self.worker_timeout:g} s")
         logger.error("%s", failure)
         self._run_of.ended(self.task, failure, self.worker_timeout)

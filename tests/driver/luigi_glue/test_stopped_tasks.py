@@ -19,7 +19,7 @@ from espo_luigi.driver.board import board
 from espo_luigi.driver.run import Run
 from espo_luigi.driver.threads import Results, ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
-from espo_luigi.errors import ProcessLimitError
+from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.order import JobState
 
@@ -120,7 +120,23 @@ def test_a_task_that_takes_too_long_fails_once_however_often_luigi_looks(log: py
         overdue.look()
     assert len([line for line in lines(log, logging.INFO) if " FAILED in " in line]) == 2
     assert overdue._task_result_queue.qsize() == 2
-    overdue.end()
+    assert overdue.end() == ["FAILED"] * 2, "and nothing of them once they end"
+
+
+def test_a_task_that_has_ended_does_not_fail_while_its_end_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    overdue, recorded, recording, go_on = Overdue("one"), list[object](), threading.Event(), threading.Event()
+
+    def slow(run: Run, task: luigi.Task, failure: Failure | None, seconds: float) -> None:
+        recorded.append(failure)
+        recording.set()
+        go_on.wait(0 if failure else 30)
+
+    monkeypatch.setattr(Run, "ended", slow)
+    overdue.may_end.set()
+    assert recording.wait(30)
+    overdue.look()
+    go_on.set()
+    assert (overdue.end(), recorded) == (["DONE"], [None])
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ def test_a_key_that_a_task_lets_stand_is_left_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_several_classes_of_projects_for_the_driver_do_not_hide_its_section(tmp_path: Path) -> None:
-    program = f"from espo_luigi.driver.settings import espo\none, other = (type('espo', (espo.espo,), dict()) for _ in 'ab')\n{CHECK}"
-    (line,) = refused_lines(tmp_path, program, "[espo]\nwork_dir = x\n")
+    twins = "from espo_luigi.driver.settings import espo\none, other = (type('espo', (espo.espo,), {}) for _ in 'ab')\n"
+    (line,) = refused_lines(tmp_path, twins + CHECK, "[espo]\nwork_dir = x\n")
     assert line.startswith("- `[espo] work_dir` (luigi.cfg:2): unknown key; did you mean workdir?")
 
 

@@ -123,7 +123,7 @@ class Board:
         """Add a job that begins, for the first time or again."""
         with self._lock:
             self.state.jobs[job.id] = job
-            if self.state.failures.pop(job.id, None) is not None:
+            if self.state.failures.pop(job.id, None) is not None and job.id in self._expected:
                 self.state.rules[job.rule].failed -= 1
 
     def tell(self, task_id: str, progress: Progress) -> None:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from configparser import InterpolationError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import luigi.interface
@@ -117,8 +117,12 @@ def wrong_setting(error: Exception) -> str:
     if not where:
         return ""
     family, name = where[1], where[2]
-    parameter = dict(Register.get_task_cls(family).get_params())[name]
+    parameter = None
+    with suppress(TaskClassException):  # several classes may have the name
+        parameter = dict(Register.get_task_cls(family).get_params())[name]
     told = wrong_value(family, name, parameter) if get_config().has_option(family, name) else ""
+    if not told and parameter is None:
+        return f"luigi.cfg, `[{family}] {name}`: {error.__cause__}"
     return f"luigi.cfg, {told}" if told else f"--{family}-{name.replace('_', '-')}: {error.__cause__}"
 
 

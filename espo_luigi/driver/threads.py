@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -43,7 +44,8 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         self._lost_input = False
         self._stopped = ""
         self._failure: Failure | None = None
-        self._timed_out = False
+        # Held from the task's end on, or from its timeout, whichever comes first.
+        self._end = threading.Lock()
         self.check_complete = is_complete
         self._thread = threading.Thread(target=self._work, name=self.task.task_id, daemon=True)
 
@@ -66,12 +68,19 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         """
         if self._run_of.is_over:
             return
-        self._timed_out = True
+        if not self._ends_now():
+            self._thread.join()  # Luigi has its result first, and ignores the timeout.
+            return
         failure = Failure(named(self.task), f"it took longer than [worker] timeout, {self.worker_timeout:g} s")
         logger.error("%s", failure)
         self._run_of.ended(self.task, failure, self.worker_timeout)
         if isinstance(self.task, SlurmTask):
             self.task.on_kill()
+
+    def _ends_now(self) -> bool:
+        """Return True to the first caller; hide the timeout from Luigi, which looks at it before each result."""
+        self.timeout_time = math.inf
+        return self._end.acquire(blocking=False)
 
     def _work(self) -> None:
         started = time.monotonic()
@@ -79,9 +88,9 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         queue, self.result_queue = self.result_queue, SimpleNamespace(put=results.append)
         self.run()
         _, status, reason, missing, _ = results[0]
+        if not self._ends_now():  # it took too long, and Luigi has been told
+            return
         try:
-            if self._timed_out:  # has failed already
-                return
             if (missing or self._lost_input) and self._run_of.use_a_try(self.task):
                 results.append(self._put_back())
             elif self._stopped:
@@ -109,7 +118,7 @@ class ThreadTaskProcess(luigi.worker.TaskProcess):
         if type(ex) is RuntimeError and str(ex).startswith("Unfulfilled dep"):  # luigi's own, without a log
             ex = JobInputError(Failure(named(self.task), str(ex)))
         self._failure = Failure.of(named(self.task), ex)
-        if self._timed_out:
+        if self._end.locked():  # it took too long
             return str(ex)
         if not isinstance(ex, EspoError):
             return super()._handle_run_exception(ex)

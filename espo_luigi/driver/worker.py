@@ -271,6 +271,11 @@ class EspoWorker(luigi.worker.Worker):
         except (EspoError, OSError) as error:
             logger.warning("What is stale of this run is not known: %s", error)
             return
+        except KeyboardInterrupt as interrupt:
+            logger.info("This run has ended; what is stale of it is not known: interrupted")
+            if CmdlineParser.get_instance() is not None:
+                end_quietly(interrupt)
+            raise
         if told:
             logger.warning("%s", "\n".join(stale_lines(told)))
         board().note_stale(Path(settings().workdir).absolute(), told)
@@ -315,8 +320,6 @@ class EspoWorker(luigi.worker.Worker):
                 stop_engines()
             super().__exit__(kind, error, traceback)
             close_engines(detach=detaching)
-            if error is None and not self._refused:
-                self._tell_what_is_stale()
             tell_the_end()
             if isinstance(error, KeyboardInterrupt):
                 signum = signal.Signals(error.args[0]) if isinstance(error, Terminated) else signal.SIGINT
@@ -325,6 +328,8 @@ class EspoWorker(luigi.worker.Worker):
                     end_quietly(error)
         finally:
             self._signals.restore()
+        if error is None and not self._refused:
+            self._tell_what_is_stale()
         return False
 
     def _generate_worker_id(self, worker_info: Any) -> str:

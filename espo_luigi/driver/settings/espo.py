@@ -258,9 +258,9 @@ def wrong_value(section: str, key: str, parameter: Parameter[Any] | None = None)
 
 def _our_classes() -> dict[str, type[luigi.Task]]:
     """Return this package's sections and the rules, by name."""
-    classes = {}
+    classes: dict[str, type[luigi.Task]] = {"espo": espo}
     for name in Register.task_names():
-        # Several classes of a project may have a name.
+        # Several classes of a project may have a name, also that of [espo].
         with suppress(TaskClassException):
             kind = Register.get_task_cls(name)
             if issubclass(kind, KnownParameters) or kind.__module__.partition(".")[0] == "espo_luigi":

@@ -225,6 +225,16 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
     assert board.snapshot()["rules"]["Train"]["failed"] == 0
 
 
+def test_a_task_that_was_added_during_the_run_may_fail_and_begin_again() -> None:
+    board = Board()
+    board.expect("All", "local", [("0", "Train")])
+    for rule in ("Train", "Extract"):
+        board.end("lost", Failure(rule, "no luck"))
+        board.begin(BegunTask("lost", "", rule, 0.0, 2, 1, ""))
+    state = board.snapshot()
+    assert state["rules"]["Train"]["failed"] == 0 and not state["failures"]
+
+
 @pytest.mark.parametrize(
     ("core_hours", "said"),
     [(0.0, "0 s"), (0.000103, "0.4 s"), (0.01, "36 s"), (0.2, "12 min"), (3.33, "3 h 20 min"), (1234.4, "1,234 h")],

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import fake_slurm
 import luigi
@@ -15,8 +16,10 @@ from throwaway_daemons import eventually
 from toy_tasks import run
 
 from espo_luigi.driver.board import board
+from espo_luigi.driver.run import Run
+from espo_luigi.driver.threads import Results, ThreadTaskProcess
 from espo_luigi.driver.worker import EspoWorker
-from espo_luigi.errors import ProcessLimitError
+from espo_luigi.errors import Failure, ProcessLimitError
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.jobs.order import JobState
 
@@ -69,6 +72,71 @@ def test_a_task_that_takes_longer_than_luigi_lets_it_fails_alone_and_its_job_is_
         "Sleep": (0, 1),
         "Echo": (1, 0),
     }
+
+
+class Waits(luigi.Task):
+    """Ends once it is told so."""
+
+    name = luigi.Parameter()
+    worker_timeout = 0.05
+    may_end: threading.Event
+
+    def run(self) -> None:
+        self.may_end.wait(30)
+
+    def complete(self) -> bool:
+        return bool(self.may_end.is_set())
+
+
+class Overdue:
+    """Tasks at work in threads, of which Luigi's worker looks for those that take too long."""
+
+    def __init__(self, *names: str) -> None:
+        self.may_end, self._task_result_queue = threading.Event(), Results()
+        tasks = [Waits(name=name) for name in names]
+        self._running_tasks = {task.task_id: self._started(task) for task in tasks}
+
+    def _started(self, task: Waits) -> ThreadTaskProcess:
+        task.may_end = self.may_end
+        process = ThreadTaskProcess(Run(), task, "worker", self._task_result_queue, MagicMock())
+        process.start()
+        return process
+
+    def look(self) -> None:
+        time.sleep(0.1)
+        luigi.worker.Worker._purge_children(self)
+
+    def end(self) -> list[str]:
+        """Let the tasks end; return the statuses that Luigi got."""
+        self.may_end.set()
+        for process in self._running_tasks.values():
+            process._thread.join(30)
+        return [self._task_result_queue.get()[1] for _ in range(self._task_result_queue.qsize())]
+
+
+def test_a_task_that_takes_too_long_fails_once_however_often_luigi_looks(log: pytest.LogCaptureFixture) -> None:
+    overdue = Overdue("one", "two")
+    for _ in range(3):
+        overdue.look()
+    assert len([line for line in lines(log, logging.INFO) if " FAILED in " in line]) == 2
+    assert overdue._task_result_queue.qsize() == 2
+    assert overdue.end() == ["FAILED"] * 2, "and nothing of them once they end"
+
+
+def test_a_task_that_has_ended_does_not_fail_while_its_end_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    overdue, recorded, recording, go_on = Overdue("one"), list[object](), threading.Event(), threading.Event()
+
+    def slow(run: Run, task: luigi.Task, failure: Failure | None, seconds: float) -> None:
+        recorded.append(failure)
+        recording.set()
+        go_on.wait(0 if failure else 30)
+
+    monkeypatch.setattr(Run, "ended", slow)
+    overdue.may_end.set()
+    assert recording.wait(30)
+    overdue.look()
+    go_on.set()
+    assert (overdue.end(), recorded) == (["DONE"], [None])
 
 
 @pytest.mark.parametrize(

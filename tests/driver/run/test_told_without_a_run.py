@@ -1,5 +1,6 @@
 """Whom `notify` names hears of a run that is refused, and of one that has nothing to do."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_a_run_with_nothing_to_do_says_so(heard: Path, tmp_path: Path) -> None:
     (tmp_path / "echo.txt").write_text("so")
     assert run(toy_tasks.Echo(n=1, text="so", folder=str(tmp_path))).scheduling_succeeded
     assert heard.read_text().startswith("done|done: nothing to do: Echo folder=")
+
+
+def test_looking_for_stale_tasks_comes_after_the_word_of_the_end_and_can_be_interrupted(
+    heard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: object) -> None:
+        assert heard.exists() and signal.getsignal(signal.SIGINT) is before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("espo_luigi.driver.worker.told_of", interrupted)
+    (tmp_path / "echo.txt").write_text("so")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_tasks.Echo(n=1, text="so", folder=str(tmp_path)))
 
 
 def test_a_run_of_other_tasks_that_fails_is_not_told_as_done(heard: Path) -> None:

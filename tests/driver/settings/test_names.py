@@ -91,6 +91,18 @@ def test_names_of_luigi_of_others_and_of_the_projects_own_sections_are_left_alon
     del get_config().defaults()["home"]
 
 
+def test_a_key_that_a_task_lets_stand_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy_tasks.Count, "ignore_unconsumed", {"note"}, raising=False)
+    get_config().read_dict({"Count": {"note": "hello"}})
+    check_names()
+
+
+def test_several_classes_of_projects_for_the_driver_do_not_hide_its_section(tmp_path: Path) -> None:
+    twins = "from espo_luigi.driver.settings import espo\none, other = (type('espo', (espo.espo,), {}) for _ in 'ab')\n"
+    (line,) = refused_lines(tmp_path, twins + CHECK, "[espo]\nwork_dir = x\n")
+    assert line.startswith("- `[espo] work_dir` (luigi.cfg:2): unknown key; did you mean workdir?")
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_of_a_section_is_known(section: str) -> None:
     get_config().read_dict({section: {name: "" for name, _ in SECTIONS[section].get_params()}})
@@ -154,6 +166,15 @@ def wrong_setting_of(action: Callable[[], object]) -> str:
     except ValueError as error:
         return wrong_setting(error) or f"{type(error)}: {error}"
     return ""
+
+
+def test_a_wrong_value_of_one_of_several_classes_of_a_name_is_told_with_its_key() -> None:
+    class Twin(luigi.Config):
+        size = luigi.IntParameter()
+
+    other = type("Twin", (luigi.Config,), {})
+    get_config().read_dict({"Twin": {"size": "big"}})
+    assert wrong_setting_of(Twin).startswith("luigi.cfg, `[Twin] size`: invalid literal for int()"), other
 
 
 @pytest.mark.parametrize("text", ["100%", "%(HOME)s", "${NO_SUCH_VARIABLE}/x", "a%b", "%(workdir)s"])

@@ -203,7 +203,7 @@ def test_a_job_without_progress_writes_where_it_is_even_if_it_holds_pythons_lock
     assert "in hang" in done.stderr, "as the time begins anew with each heartbeat"
 
 
-FORKS = """
+ARMS_IN_A_FORK = """
 import os, signal, sys
 from pathlib import Path
 from espo_luigi import machine
@@ -224,7 +224,7 @@ sys.exit(node.run_order(Path(sys.argv[1]), work))
 
 def test_a_fork_of_a_job_that_waits_for_progress_does_not_hang(tmp_path: Path, order: JobOrder) -> None:
     replace(order, stack_after_seconds=60.0).write()
-    (tmp_path / "job.py").write_text(FORKS)
+    (tmp_path / "job.py").write_text(ARMS_IN_A_FORK)
     subprocess.run([sys.executable, str(tmp_path / "job.py"), str(order.files.order)], check=True, timeout=30)
 
 

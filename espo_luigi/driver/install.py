@@ -1,4 +1,7 @@
-"""Luigi's command with this package's worker and schedulers (`install`), and what its words and luigi.cfg ask for."""
+"""Installs this package's worker and schedulers in Luigi's command; reads the task that a command names.
+
+Explains wrong settings, too.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def show_progress_on_stderr() -> None:
 
 @functools.wraps(_luigis_run)
 def _run(cmdline_args: Sequence[str] | None = None, *arguments: Any, **keywords: Any) -> Any:
-    """Do what Luigi's command does; of a wrong key in luigi.cfg, print which, and end this process."""
+    """Run Luigi's command; for a wrong value in luigi.cfg, log its key and exit."""
     if arguments or keywords or cmdline_args not in (None, sys.argv[1:]):
         # A program that calls luigi.run with its own arguments gets Luigi's exceptions.
         return _luigis_run(cmdline_args, *arguments, **keywords)
@@ -109,7 +112,7 @@ def preview_of(words: Sequence[str]) -> str:
 
 
 def wrong_setting(error: Exception) -> str:
-    """Return which key of luigi.cfg has a value that Luigi cannot read, and why; nothing of any other error."""
+    """Return which key of luigi.cfg has a value that Luigi cannot read, and why; "" for other errors."""
     for cause in (error, error.__cause__):
         if isinstance(cause, InterpolationError):
             return f"luigi.cfg, {wrong_value(cause.section, cause.option)}"

@@ -41,7 +41,7 @@ class ReadyTasks(SimpleTaskState):
         self._ready: list[tuple[float, float, str]] = []
         # By dependency: the tasks that wait for it, with their other dependencies. A task waits for only one at a time.
         self._waiting: dict[str, dict[str, list[str]]] = defaultdict(dict)
-        # If it is not None, nothing but these is seen.
+        # If set, Luigi sees only these tasks.
         self.shown: list[Entry] | None = None
         self.scratch: Scratch | None = None
         # The tasks that only wait for room on scratch, by group.

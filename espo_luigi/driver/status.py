@@ -162,7 +162,7 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
 
 
 def failures_in(state: Mapping[str, Any]) -> dict[str, Failure]:
-    """Return the failures of a run's state, by the task's id; none of a file that an earlier version wrote."""
+    """Return the failures by task id; empty for a file of an earlier version."""
     failures = state.get("failures", {}).items()
     return {task_id: Failure(**values) for task_id, values in failures if isinstance(values, dict)}
 

@@ -49,7 +49,7 @@ def choices_of(parameter: Any) -> list[str]:
     return sorted(map(str, getattr(parameter, "_choices", ())))
 
 
-# Settings that stay text, since messages quote them.
+# Amounts that are checked but kept as text, because messages quote them.
 AMOUNTS: Mapping[str, Callable[[str], int]] = {
     **dict.fromkeys(("memory", "node_memory", "memory_cap"), parse_memory),
     **dict.fromkeys(("time", "time_cap"), parse_time),
@@ -231,7 +231,7 @@ def _problem(section: str, key: str, kind: type[luigi.Task]) -> str:
     # The keys of a project's subclass of `espo` are unknown until its module is imported.
     if not is_known and (kind is not espo or nearest(name, allowed, cutoff=ALIKE)):
         return f"`[{section}] {key}`{_place(section, key)}: {unknown('key', name, allowed)}"
-    # An empty value is Luigi's to tell.
+    # Luigi itself refuses an empty value where none is allowed.
     return wrong_value(section, key, allowed.get(name) if get_config().get(section, key, raw=True) else None)
 
 
@@ -269,7 +269,7 @@ def _our_classes() -> dict[str, type[luigi.Task]]:
 
 
 def _place(section: str, key: str = "") -> str:
-    """Return file and line of a section or its key, in brackets; "" for what no file holds."""
+    """Return file and line of a section or its key, in brackets; "" if no file has it."""
     for path in reversed(LuigiConfigParser._config_paths):
         within, file = False, Path(path)
         for number, line in enumerate(file.read_text(errors="replace").splitlines() if file.is_file() else (), 1):

@@ -13,7 +13,7 @@ import pytest
 from test_slurm_text import PLAIN
 
 from espo_luigi.errors import ClaimLostError
-from espo_luigi.jobs.node.claim import Claim
+from espo_luigi.jobs.node.claim import check_claim
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions, render
 
 NO_LINKS = "ln() { echo 'ln: Operation not permitted' >&2; return 1; }\n"
@@ -104,15 +104,19 @@ def test_a_claim_that_stays_empty_is_nobodys_and_the_job_says_so(tmp_path: Path)
     assert "nothing is done" in done.stderr
 
 
-def test_of_several_starts_of_a_job_the_last_has_the_work(tmp_path: Path) -> None:
+def test_of_several_starts_of_a_job_the_last_has_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = [run_script(tmp_path, "1", argv=("printenv", "ESPO_START")).stdout.strip() for _ in range(3)]
     assert starts[0] == "0" and len(set(starts)) == 3
     files = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert files == {"claim": "1\n", "claim.start": f"{starts[-1]}\n"}
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("ESPO_CLAIM", str(tmp_path / "claim"))
     for start in starts[:-1]:
+        monkeypatch.setenv("ESPO_START", start)
         with pytest.raises(ClaimLostError, match=re.escape(f"start {start}) does not own")):
-            Claim(tmp_path / "claim", "1", start).check()
-    Claim(tmp_path / "claim", "1", starts[-1]).check()
+            check_claim()
+    monkeypatch.setenv("ESPO_START", starts[-1])
+    check_claim()
 
 
 def test_a_job_started_again_waits_until_the_file_system_lets_it_say_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from espo_luigi.driver.status import status_of
 from espo_luigi.errors import Failure
 from espo_luigi.jobs.order import JobState, Progress
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 RUN = """
 import sys
 import luigi, toy_tasks

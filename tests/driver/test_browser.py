@@ -20,7 +20,7 @@ CLUSTER = ClusterSpec(nodes=1, cpus=2)
 # What Luigi's page asks for in vain: it has no icon, and a font of its style is to come from the network.
 OF_LUIGI = ("fonts.googleapis.com", "/favicon.ico")
 LINK = 'a[title="Track Progress"]'
-CONFIGURATION = Path(__file__).parents[3] / "config" / "luigid.cfg"
+CONFIGURATION = Path(__file__).parents[2] / "config" / "luigid.cfg"
 
 
 @pytest.fixture()

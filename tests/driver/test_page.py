@@ -122,7 +122,7 @@ def test_a_link_takes_nothing_of_the_task_from_luigid(tmp_path: Path) -> None:
 
 def test_each_line_of_luigids_configuration_is_an_option_of_luigi() -> None:
     written = ConfigParser()
-    written.read(Path(__file__).parents[3] / "config" / "luigid.cfg")
+    written.read(Path(__file__).parents[2] / "config" / "luigid.cfg")
     known = dict(luigi.scheduler.scheduler.get_params())
     assert {name: known[name].parse(text) for name, text in written["scheduler"].items()} == {
         "state_path": "luigid.pickle",

@@ -104,7 +104,9 @@ def _pip(command: str, *arguments: str, environment: Mapping[str, str] | None = 
     env = {**os.environ, **(environment or {})}
     done = subprocess.run(words, stdout=output, stderr=subprocess.PIPE, text=True, check=False, env=env)
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith(("ERROR", "WARNING: Retrying"))]
+        # Older versions of pip indent the errors of a build.
+        lines = [line.strip() for line in done.stderr.splitlines()]
+        errors = [line for line in lines if line.startswith(("ERROR", "WARNING: Retrying"))]
         raise InstallationError(
             f"`pip {command}` ended with code {done.returncode}:\n" + "\n".join(errors or [done.stderr]) + "\n"
             "It needs the internet, or an index of the site; the same command can be given again. Where there is "

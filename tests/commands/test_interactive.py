@@ -144,7 +144,7 @@ def test_a_driver_that_fails_at_once_is_not_started_again(here: Here) -> None:
         (("shell", "--memory", "8 apples"), "memory = 8 apples: '8 apples' is not an amount of memory"),
         (("shell", "--cpus-per-task", "0"), "cpus_per_task = 0; expected at least 1"),
         (("shell", "--profile", "narval"), "needs your own account"),
-        (("shell", "--profile", "in2p3", "--account", "a", "--memory", "64G"), "64G is more than the 32G"),
+        (("shell", "--profile", "in2p3", "--account", "a", "--memory", "64G"), "64GB is more than the 32GB"),
         (("submit", "nowhere.sh"), "there is no file nowhere.sh to submit"),
         (("submit", "--time", "5", "luigi", "--module", "toy_tasks", "Fail"), "too little for a driver"),
     ],

@@ -337,7 +337,7 @@ def with_final(files: list[Path], folder: Path) -> None:
     close_engines()
 
 
-def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
+def test_a_full_disk_is_an_error_that_says_so_and_only_an_unfinished_store_stays(
     configured: Configure, small_disk: Path, log: pytest.LogCaptureFixture
 ) -> None:
     with_final(configured(), small_disk)
@@ -345,10 +345,12 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing_behind(
     fails(task)
     assert "No space left on device" in log.text
     assert str(small_disk) in log.text
-    # The small grid, which was whole before the disk was full, stays; nothing of the reference itself is left.
+    # The small grid, which was whole before the disk was full, stays; of the reference, what a next try goes on from.
     grid, reference = task.out_grid(), task.out_reference()
     assert grid.target.exists() and not Path(reference.path).exists()
-    others = {path for path in small_disk.rglob("*") if path.is_file() and Path(grid.path) not in path.parents}
+    (partial,) = Path(reference.path).parent.glob(f".{Path(reference.path).name}.*.partial")
+    kept = {Path(grid.path), partial}
+    others = {path for path in small_disk.rglob("*") if path.is_file() and kept.isdisjoint(path.parents)}
     assert {path.name for path in others} == {"Demo-Land+NAM_input.csv"}
 
 

@@ -193,7 +193,7 @@ def test_a_path_that_no_task_makes_names_the_nearest(folder: Path) -> None:
 def test_resources_can_be_set_beside_the_rule_in_luigi_cfg(folder: Path) -> None:
     luigi.configuration.get_config().set("Train", "memory", "120GB")
     task = tasks.Train(pool="SIM", piece="south", var="pr")
-    assert task.allocation == Resources(3, 12, "120GB", "1000")
+    assert task.allocation == Resources(3, 12, 120 * 2**30, 1000)
 
 
 @pytest.mark.parametrize("rule", ["ConcatDiagRefProp", "ConcatenationDiag"])

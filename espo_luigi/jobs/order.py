@@ -34,27 +34,44 @@ _RESULT = ".result.json"
 class JobState(enum.StrEnum):
     """Where a job stands; the same codes in `run.json`, `espo status`, on the page and in records.
 
-    The first seven follow from the scheduler's word, the job's files and the driver's plans. The last two are
-    outcomes: the driver does nothing more about the job. A record is READY, SUBMITTING, QUEUED (confirmed by an id; it
-    may run by now), SUCCEEDED or FAILED.
+    ============ ====================================================================
+    READY        to be submitted, or waiting for room on this machine
+    SUBMITTING   handed to the scheduler, which has not confirmed it yet
+    QUEUED       pending or suspended at the scheduler
+    RUNNING      at work
+    MISSING      the scheduler answers and does not list it
+    CANCELLING   the driver has cancelled it and waits for its end
+    ENDED        the scheduler has ended it; its result is awaited
+    SUCCEEDED    an outcome: the driver does nothing more about the job
+    FAILED       likewise, with a `Cause`
+    ============ ====================================================================
+
+    A record is READY, SUBMITTING, QUEUED (confirmed by an id; it may run by now), SUCCEEDED or FAILED.
     """
 
-    READY = "ready"  # to be submitted, or waiting for room on this machine
-    SUBMITTING = "submitting"  # handed to the scheduler, which has not confirmed it yet
-    QUEUED = "queued"  # pending or suspended at the scheduler
+    READY = "ready"
+    SUBMITTING = "submitting"
+    QUEUED = "queued"
     RUNNING = "running"
-    MISSING = "missing"  # the scheduler answers and does not list it
-    CANCELLING = "cancelling"  # the driver has cancelled it and waits for its end
-    ENDED = "ended"  # the scheduler has ended it; its result is awaited
+    MISSING = "missing"
+    CANCELLING = "cancelling"
+    ENDED = "ended"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # with a cause (`Cause`)
+    FAILED = "failed"
 
 
 class ResultWord(enum.StrEnum):
     """How a job's work ended, as the entry ``outcome`` of its result says.
 
-    ERROR is an exception that would recur. PREEMPTED, TIME_LIMIT and STOPPED come from a job that got a signal to end.
-    After WORKERS_LOST, or a result without an outcome, the scheduler's accounting tells the cause.
+    ================================ ===============================================================
+    SUCCESS                          the work is done
+    ERROR                            an exception that would recur
+    INPUT                            an input was gone or replaced
+    CONFIGURATION                    the order is of another configuration or layout: nothing was done
+    MEMORY, FILES                    no memory; a disk, a quota or a network file system failed
+    WORKERS_LOST, no outcome         the scheduler's accounting tells the cause
+    PREEMPTED, TIME_LIMIT, STOPPED   a signal told the job to end
+    ================================ ===============================================================
     """
 
     SUCCESS = "success"

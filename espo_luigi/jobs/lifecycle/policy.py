@@ -24,7 +24,7 @@ GROWTH = 1.5
 
 
 class Cause(enum.StrEnum):
-    """Why a job did not succeed, as records keep it."""
+    """Why a job did not succeed, as records keep it; `CAUSES` is the table of meanings and consequences."""
 
     EXCEPTION = "exception"
     INPUT = "input"

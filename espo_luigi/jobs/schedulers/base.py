@@ -30,7 +30,18 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
-    """The meaning of a scheduler's state of a job."""
+    """The meaning of a scheduler's state of a job.
+
+    ========================== ==========================================================
+    PENDING, RUNNING           it waits; it has begun
+    SUSPENDED                  it has begun, and is stopped for a while
+    LEAVING                    its processes are gone or told to go; its epilog may run
+    COMPLETED, FAILED          it has ended, with exit code 0 or another
+    MEMORY, TIMEOUT, NODE      it was ended: its memory, its time, its node failed it
+    PREEMPTED, CANCELLED       it was ended for another job, or by somebody
+    DEADLINE                   its deadline passed
+    ========================== ==========================================================
+    """
 
     PENDING = "pending"
     RUNNING = "running"

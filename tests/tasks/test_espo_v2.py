@@ -194,15 +194,19 @@ def test_the_range_before_the_exchange_is_a_dtr_with_dtrs_attributes_and_all_of_
     assert made["dtr"].attrs["description"].startswith("tasmax - tasmin, as adjusted")
 
 
-@pytest.mark.parametrize("on_impossible", ["fail", "warn"])
-def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
-    v2: Any, tmp_path: Path, on_impossible: str
-) -> None:
+def use_derived_temperatures(v2: Any, tmp_path: Path, on_impossible: str) -> None:
     files = v2()
     content = yaml.safe_load(files[0].read_text())
     content["clean_up"] |= {"temperatures": "derived", "on_impossible": on_impossible}
     files[0].write_text(yaml.safe_dump(content, sort_keys=False))
     use(files, tmp_path)
+
+
+@pytest.mark.parametrize("on_impossible", ["fail", "warn"])
+def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
+    v2: Any, tmp_path: Path, on_impossible: str
+) -> None:
+    use_derived_temperatures(v2, tmp_path, on_impossible)
     values, dims = np.full((1, 3, 4), 290.0, "f4"), ("realization", "loc", "time")
     tasmax = xr.Dataset({"tasmax": (dims, values, {"units": "K"})}).chunk(loc=2)
     dtr = xr.Dataset({"dtr": (dims, values - 280, {"units": "K"})}).chunk(loc=2)
@@ -225,11 +229,7 @@ def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
 def test_a_tasmin_above_tasmax_of_a_member_is_counted_in_its_product(
     v2: Any, tmp_path: Path, on_impossible: str
 ) -> None:
-    files = v2()
-    content = yaml.safe_load(files[0].read_text())
-    content["clean_up"] |= {"temperatures": "derived", "on_impossible": on_impossible}
-    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
-    use(files, tmp_path)
+    use_derived_temperatures(v2, tmp_path, on_impossible)
     pool = xr.DataArray([[[290.0, 290.0]], [[290.0, 295.0]]], dims=("realization", "loc", "time"))
     pool = pool.assign_coords(realization=ENSEMBLE[:2])
     crossed = count_crossed(xr.Dataset({"tasmin": pool, "tasmax": pool.clip(max=291)}))

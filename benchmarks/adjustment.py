@@ -99,8 +99,8 @@ def our_steps(
     variable: str, series: Series, threads: int, clock: Callable[[], float] = time.process_time
 ) -> tuple[dict[str, float], np.ndarray, Any]:
     """Seconds of each step for all cells, the scenario and what was prepared."""
-    from espo_luigi.science.adjust import quantile_mapping as qm
-    from espo_luigi.science.adjust.windows import plan_windows
+    from espo_luigi.methods.dqm import quantile_mapping as qm
+    from espo_luigi.methods.dqm.windows import plan_windows
 
     kind = KINDS[variable]
     n_cells, n_times = series.simulation.shape
@@ -135,8 +135,8 @@ def our_pools(
     variable: str, series: Series, threads: int, clock: Callable[[], float] = time.process_time
 ) -> tuple[dict[str, float], np.ndarray, Any]:
     """Seconds of training (with noise) and adjusting pools."""
-    from espo_luigi.science.adjust import quantile_mapping as qm
-    from espo_luigi.science.adjust.windows import plan_windows
+    from espo_luigi.methods.dqm import quantile_mapping as qm
+    from espo_luigi.methods.dqm.windows import plan_windows
 
     kind, threshold = KINDS[variable], ADAPT[variable]
     n_cells, members, n_times = series.simulation.shape
@@ -277,8 +277,8 @@ def peak_of(adjuster: str, variable: str, n_cells: int, n_years: int) -> float:
 
 def adjust_repeated(variable: str, n_cells: int, n_years: int) -> None:
     """Adjust a block made of a few cells again and again, whose making needs no memory beyond itself."""
-    from espo_luigi.science.adjust import quantile_mapping as qm
-    from espo_luigi.science.adjust.windows import plan_windows
+    from espo_luigi.methods.dqm import quantile_mapping as qm
+    from espo_luigi.methods.dqm.windows import plan_windows
 
     few = make(variable, 4, n_years)
     kind, days = KINDS[variable], np.arange(few.simulation.shape[1])

@@ -31,11 +31,11 @@ def series(values):
     return xr.DataArray(values, dims=("loc", "time"), coords={"time": time}, attrs={"units": "K"}, name="tasmax")
 """
 OURS = f"""{SERIES}
-from espo_luigi.science.adjust import biasadjust
-trained = biasadjust.train(series(reference), series(historical), period=("1990", "1999"),
+from espo_luigi.methods import blocks
+trained = blocks.train(series(reference), series(historical), period=("1990", "1999"),
                            xclim_train_args={{"kind": "+", "nquantiles": 50}})
 detrend = {{"LoessDetrend": {{"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}}}
-biasadjust.adjust(series(simulation), trained, periods=("1990", "2009"),
+blocks.adjust(series(simulation), trained, periods=("1990", "2009"),
                   xclim_adjust_args={{"interp": "nearest", "extrapolation": "constant", "detrend": detrend}}).load()
 """
 XSDBA = f"""{SERIES}

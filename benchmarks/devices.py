@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from adjustment import Series, make, our_steps
 
-from espo_luigi.science.adjust import quantile_mapping
-from espo_luigi.science.adjust.kernels import compiled
-from espo_luigi.science.adjust.kernels.bits import trailing_zeros
-from espo_luigi.science.adjust.kernels.compiled import inlined
-from espo_luigi.science.adjust.kernels.quantiles import anomaly, quantiles_of_sorted
+from espo_luigi.methods.dqm import quantile_mapping
+from espo_luigi.methods.dqm.kernels import compiled
+from espo_luigi.methods.dqm.kernels.bits import trailing_zeros
+from espo_luigi.methods.dqm.kernels.compiled import inlined
+from espo_luigi.methods.dqm.kernels.quantiles import anomaly, quantiles_of_sorted
 
 MODULES = ("bits", "sorting", "loess", "quantiles", "preparation", "adapting", "training", "adjusting")
 PACKAGE = compiled.__package__

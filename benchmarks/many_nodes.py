@@ -32,7 +32,7 @@ from espo_luigi import store
 from espo_luigi.cluster import session
 from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.methods import blocks
 
 YEARS = 151
 MARKER = store.Marker("Benchmark")
@@ -45,7 +45,7 @@ def prepare(folder: Path, cells: int, block: int) -> None:
     reference = as_series(series.reference, REFERENCE_FIRST_YEAR, "K").chunk(loc=block)
     simulation = as_series(series.simulation, FIRST_YEAR, "K").chunk(loc=block)
     period = (str(REFERENCE_FIRST_YEAR), str(REFERENCE_FIRST_YEAR + TRAINING_YEARS - 1))
-    training = biasadjust.train(
+    training = blocks.train(
         reference,
         simulation,
         period=period,
@@ -61,7 +61,7 @@ def adjust(folder: Path) -> float:
     """Adjust from store to store; return how long it took."""
     started = time.monotonic()
     simulation = store.open_store(folder / "simulation.zarr")["tasmax"]
-    scenario = biasadjust.adjust(
+    scenario = blocks.adjust(
         simulation,
         store.open_store(folder / "training.zarr"),
         periods=[[str(FIRST_YEAR), str(FIRST_YEAR + YEARS - 1)]],

@@ -18,8 +18,8 @@ import dask
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.diagnose import perfect_model
-from espo_luigi.science.diagnose.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.methods import perfect_model
+from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.tasks.perfect_model import by_method
 
 KINDS = {"tasmax": "+", "dtr": "*", "pr": "*"}

@@ -95,7 +95,7 @@ def cut_to(cells: slice, reference: xr.Dataset, members: Sequence[xr.Dataset]) -
 
 def adjust_block(run: Any, pool: str, piece: str, block: tuple[xr.Dataset, list[xr.Dataset]]) -> Seconds:
     """CPU seconds of training, adjusting, and making temperatures consistent."""
-    from espo_luigi.science.adjust import biasadjust
+    from espo_luigi.methods import blocks
     from espo_luigi.science.choices import NEEDED_FOR
     from espo_luigi.science.finalize import consistency
     from espo_luigi.tasks.adjustment import MAKERS, Train, pooled
@@ -107,10 +107,10 @@ def adjust_block(run: Any, pool: str, piece: str, block: tuple[xr.Dataset, list[
     for name, variable in config.biasadjust.variables.items():
         simulated = pooled(members, Train(pool=pool, piece=piece, var=name))[name]
         ours, theirs = in_memory(reference[name]), in_memory(simulated)
-        trained = biasadjust.train(ours, theirs, **variable.training_args.arguments(), seed="x")
+        trained = blocks.train(ours, theirs, **variable.training_args.arguments(), seed="x")
         training, spent = cpu_seconds(trained.compute)
         seconds["train"] += spent
-        lazy = biasadjust.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
+        lazy = blocks.adjust(theirs, training, **variable.adjusting_args.arguments(*MAKERS), seed="x")
         made, spent = cpu_seconds(lazy.compute)
         seconds["adjust"] += spent
         if name in NEEDED_FOR[how]:

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import xarray as xr
 
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.methods import blocks
 from espo_luigi.science.units import convert_to
 
 HERE = Path(__file__).parent
@@ -33,9 +33,9 @@ def adjusted(variable: str, **train_args: Any) -> tuple[dict[str, xr.DataArray],
     """Train and adjust; return the series by name, and the training."""
     simulation, reference = (opened(file, variable) for file in ("CanESM2_1950-2100.nc", "ahccd_1950-2013.nc"))
     reference = convert_to(reference, simulation.attrs["units"])
-    training = biasadjust.train(reference, simulation, period=["1981", "2010"], seed="figure", **train_args).load()
+    training = blocks.train(reference, simulation, period=["1981", "2010"], seed="figure", **train_args).load()
     loess = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
-    scenario = biasadjust.adjust(
+    scenario = blocks.adjust(
         simulation,
         training,
         periods=["1950", "2100"],

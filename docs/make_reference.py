@@ -17,13 +17,14 @@ import luigi
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from espo_luigi import fields
 from espo_luigi.commands.cli import espo as espo_command
-from espo_luigi.config import RunConfig, bias_adjustment, fields, health_checks, regions
-from espo_luigi.config.fields import NoEffect
+from espo_luigi.config import RunConfig, bias_adjustment, health_checks, regions
 from espo_luigi.driver.settings.espo import choices_of
 from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge, slurm
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
+from espo_luigi.fields import NoEffect
 from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS

@@ -24,9 +24,9 @@ from espo_luigi.jobs.lock import DriverLock
 from espo_luigi.jobs.node.run import _write_beat
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.methods.dqm.kernel_cache import _take_turn
 from espo_luigi.publication.alone import alone
 from espo_luigi.replacing import by_content
-from espo_luigi.science.adjust.kernel_cache import _take_turn
 
 
 def as_nobody(code: str, *arguments: object, cwd: Path | str = "/") -> None:

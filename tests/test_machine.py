@@ -8,7 +8,7 @@ import pytest
 
 from espo_luigi import machine
 from espo_luigi.machine import cgroup_cpu_quota, cgroup_memory_limit, machine_cpus, machine_memory
-from espo_luigi.science.adjust import kernel_backend
+from espo_luigi.methods.dqm import method as kernel_backend
 
 
 def write_limits(folder: Path, name: str, limits: dict[str, str]) -> None:

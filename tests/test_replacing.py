@@ -46,7 +46,7 @@ TAKING = {"rmtree", "unlink", "rmdir", "removedirs", "renames", "copytree", "cop
 OF_OS = {"replace", "remove", "rename", "move", "copy"}
 STATE = {"write_atomically"}
 # Where `rename` is a method of datasets.
-OF_DATASETS = {"science", "catalog", "demo", "tasks"}
+OF_DATASETS = {"science", "methods", "catalog", "demo", "tasks"}
 ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename"},
     # Hidden neighbours, held folders, state files.
@@ -55,7 +55,7 @@ ALLOWED = {
     "store/partials.py": {"rename", "rmtree", "unlink", "write_atomically"},  # hidden names, and inside of them
     "store/link.py": {"copyfile", "write_atomically"},  # in a partial
     "store/write.py": {"write_atomically"},  # in a partial
-    "science/adjust/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
+    "methods/dqm/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
     "report/report_page.py": {"write_bytes"},  # in a partial
     "export/folder.py": {"unlink", "write_atomically"},  # the hidden notes, and a hidden neighbour
     # The files of a run's state, in its work folder: orders, results, heartbeats, locks, requests.

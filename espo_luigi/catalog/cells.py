@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from espo_luigi.config.paths import check_wildcard
 from espo_luigi.errors import CatalogError, ParameterError
+from espo_luigi.fields import check_wildcard
 
 ABSENT = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
 """The texts of empty cells."""

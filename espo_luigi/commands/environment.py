@@ -119,7 +119,7 @@ def compile_kernels() -> str:
     """Compile all that jobs would compile at its first use; return a sentence about it."""
     if fault := drop_shared_numba_cache():
         raise InstallationError(fault)
-    from espo_luigi.science.adjust.compilation import compile_all
+    from espo_luigi.methods.dqm.compilation import compile_all
 
     done = compile_all()
     took = f"{done.functions} functions compiled in {done.seconds:.0f} s" if done.functions else "nothing to do"

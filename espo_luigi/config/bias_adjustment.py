@@ -16,7 +16,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.config.fields import (
+from espo_luigi.config.signatures import METHOD_ARGUMENTS
+from espo_luigi.fields import (
     Absent,
     Arguments,
     ByFileName,
@@ -36,7 +37,6 @@ from espo_luigi.config.fields import (
     Whole,
     single_or_mapping,
 )
-from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Consistency, Engine, Method
 
 GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]

@@ -11,12 +11,12 @@ from typing import Any
 
 from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
-from espo_luigi.config.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Custom, Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, NEEDED_FOR, each_period

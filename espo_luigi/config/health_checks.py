@@ -16,7 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from espo_luigi.config.fields import (
+from espo_luigi.config.regions import Calendar
+from espo_luigi.errors import nearest
+from espo_luigi.fields import (
     Absent,
     Arguments,
     ByFileName,
@@ -33,8 +35,6 @@ from espo_luigi.config.fields import (
     Whole,
     find_file,
 )
-from espo_luigi.config.regions import Calendar
-from espo_luigi.errors import nearest
 from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, Check, MissingMethod
 

@@ -15,11 +15,11 @@ from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, chang
 from espo_luigi.config.cross_checks import checked
 from espo_luigi.config.espo_v2 import SECTIONS as V2_SECTIONS
 from espo_luigi.config.espo_v2 import translated
-from espo_luigi.config.fields import find_file
 from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
+from espo_luigi.fields import find_file
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from espo_luigi.config.contents import Written, as_written
-from espo_luigi.config.fields import NoEffect, Section
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest, problems_in, unknown
+from espo_luigi.fields import NoEffect, Section
 from espo_luigi.redaction import redacted
 
 _LONGEST = 80

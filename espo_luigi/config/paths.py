@@ -14,18 +14,7 @@ import string
 from collections.abc import Mapping
 from pathlib import Path
 
-from espo_luigi.errors import ConfigurationError, ParameterError
-
-_FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
-
-
-def check_wildcard(name: str, value: str) -> None:
-    """Raise `ParameterError` if `value` cannot be a part of a file name."""
-    if not value or _FORBIDDEN.search(value) or value.strip(".") == "":
-        raise ParameterError(
-            f"{name} = {value!r} cannot be part of a file name; "
-            "expected text without '+', '/', '\\' or control characters"
-        )
+from espo_luigi.errors import ConfigurationError
 
 
 def existing_parent(folder: Path) -> Path:

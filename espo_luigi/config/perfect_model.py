@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from espo_luigi.config.fields import Names, Periods, Section, Whole
+from espo_luigi.fields import Names, Periods, Section, Whole
 
 METHODS_BY_NAME = {"QDM": "QuantileDeltaMapping", "EQM": "EmpiricalQuantileMapping"}
 

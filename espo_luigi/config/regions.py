@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from espo_luigi.config.fields import (
+from espo_luigi.fields import (
     ByFileName,
     Chunks,
     Ignored,

@@ -14,11 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
-from espo_luigi.config.fields import Absent, Free, Ignored, Section
 from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.perfect_model import PerfectModelSection
 from espo_luigi.config.regions import Custom, Paths, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
+from espo_luigi.fields import Absent, Free, Ignored, Section
 from espo_luigi.science.choices import each_period
 
 

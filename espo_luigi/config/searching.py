@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from espo_luigi.config.fields import (
+from espo_luigi.errors import nearest
+from espo_luigi.fields import (
     Absent,
     Arguments,
     ByFileName,
@@ -27,7 +28,6 @@ from espo_luigi.config.fields import (
     Unit,
     Whole,
 )
-from espo_luigi.errors import nearest
 from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
 from espo_luigi.science.choices import ExtrapMethod, Filling

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from espo_luigi.science.adjust import quantile_mapping
-from espo_luigi.science.adjust.windows import WindowPlan
+from espo_luigi.methods.dqm import quantile_mapping
+from espo_luigi.methods.dqm.windows import WindowPlan
 
 Floats = np.ndarray[Any, Any]
 # How far the product of the steps may be from the kernels' value, which adds in a different order.

@@ -14,10 +14,11 @@ from espo_luigi.explain import mapping
 from espo_luigi.explain.cells import Made
 from espo_luigi.explain.mapping import Sample
 from espo_luigi.explain.values import Adjusted, Day, DryDays, Noise, Part, Regridded, Stage, within_tolerance
+from espo_luigi.methods.base import AdjustmentSetup, Grouping, TrainedObject, TrainingSetup
+from espo_luigi.methods.dqm import method as kernel_backend
+from espo_luigi.methods.dqm import quantile_mapping
+from espo_luigi.methods.dqm.windows import plan_windows
 from espo_luigi.science import calendar, seeds
-from espo_luigi.science.adjust import kernel_backend, quantile_mapping
-from espo_luigi.science.adjust.training import AdjustmentSetup, Grouping, TrainedObject, TrainingSetup
-from espo_luigi.science.adjust.windows import plan_windows
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.extract.repairs import REPAIRS
@@ -284,7 +285,7 @@ def _adapted(made: Made, var: str, simulation: np.ndarray, method: mapping.Metho
     """The members with their dry days adapted, where the training asks for that."""
     if setup.adapt_freq_thresh is None:
         return simulation
-    from espo_luigi.science.adjust.kernels.adapting import adapt_simulation
+    from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
 
     training = made.training[var].isel(loc=0)
     shares = [training[name].transpose("dayofyear", ...).values for name in ("P0_ref", "P0_hist", "pth")]

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from espo_luigi.config.fields import Chunk, Free, Named, Names, Section, Whole
 from espo_luigi.config.messages import explain
-from espo_luigi.config.paths import check_wildcard
 from espo_luigi.config.schema import short_hash
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
 from espo_luigi.export.conventions import is_project_of_cordex
 from espo_luigi.export.netcdf import Layout
+from espo_luigi.fields import Chunk, Free, Named, Names, Section, Whole, check_wildcard
 
 FOLDER = Path(__file__).parent / "drs"
 # The fields of paths and attributes, and where a value comes from.

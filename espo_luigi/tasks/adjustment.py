@@ -12,8 +12,8 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.jobs.resources import Resources
+from espo_luigi.methods import blocks
 from espo_luigi.science import calendar, pooling, stack
-from espo_luigi.science.adjust import biasadjust
 from espo_luigi.science.choices import NEEDED_FOR, TREATED
 from espo_luigi.science.chunks import REALIZATION, block_sizes, rechunk
 from espo_luigi.science.finalize import consistency, gaps
@@ -73,7 +73,7 @@ class Train(EspoTask):
         reference = day360 if common == "360_day" else noleap
         variable = config.biasadjust.variables[self.var]
         seed, first_cell = draws(self)
-        return biasadjust.train(
+        return blocks.train(
             reference[self.var],
             historical[self.var],
             **variable.training_args.arguments(),
@@ -110,7 +110,7 @@ class Adjust(EspoTask):
         config = self.context.config
         variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
         seed, first_cell = draws(self)
-        made = biasadjust.adjust_and_count(
+        made = blocks.adjust_and_count(
             simulation[self.var],
             training,
             **variable.adjusting_args.arguments(*MAKERS),

@@ -19,9 +19,10 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
-from espo_luigi.config.paths import check_wildcard, render_path
+from espo_luigi.config.paths import render_path
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
+from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.store.inventory import read_inventory, size_bytes
 from espo_luigi.store.partials import bytes_begun
@@ -123,7 +124,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Modules that jobs import, some of them only when they start: a forked job finds them imported.
     preload: ClassVar[tuple[str, ...]] = (
         *SlurmTask.preload,
-        "espo_luigi.science.adjust.quantile_mapping",
+        "espo_luigi.methods.dqm.quantile_mapping",
         "espo_luigi.store.archive",
         "espo_luigi.store.link",
         "espo_luigi.store.read",

@@ -14,10 +14,10 @@ from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
+from espo_luigi.methods import perfect_model
+from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
-from espo_luigi.science.diagnose import perfect_model
-from espo_luigi.science.diagnose.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import JITTER_OF_DTR, MAKERS
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter

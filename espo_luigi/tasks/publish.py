@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.config.fields import find_file
 from espo_luigi.errors import StoreError
+from espo_luigi.fields import find_file
 from espo_luigi.files import read_json
 from espo_luigi.publication.alone import alone
 from espo_luigi.publication.assets import StacOptions

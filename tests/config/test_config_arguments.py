@@ -11,10 +11,11 @@ import pytest
 from dumped import given
 from pydantic import ValidationError
 
-from espo_luigi.config import bias_adjustment, fields, health_checks, load
-from espo_luigi.config.fields import Section
+from espo_luigi import fields
+from espo_luigi.config import bias_adjustment, health_checks, load
 from espo_luigi.config.searching import RegridderKwargs
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.fields import Section
 
 TRAINING = "biasadjust.variables.tasmax.training_args"
 ADJUSTING = "biasadjust.variables.tasmax.adjusting_args.xclim_adjust_args"

@@ -141,7 +141,7 @@ def test_the_calendars_of_a_run_are_those_that_the_adjustment_knows() -> None:
 
 
 def test_familiar_units_convert_to_each_other_where_the_registry_says_so() -> None:
-    from espo_luigi.config import fields
+    from espo_luigi import fields
     from espo_luigi.errors import DataError
     from espo_luigi.science.units import threshold_in
 

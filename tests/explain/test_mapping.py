@@ -10,8 +10,8 @@ import xarray as xr
 from scipy.interpolate import griddata
 
 from espo_luigi.explain import mapping
-from espo_luigi.science.adjust import quantile_mapping as qm
-from espo_luigi.science.adjust.windows import plan_windows
+from espo_luigi.methods.dqm import quantile_mapping as qm
+from espo_luigi.methods.dqm.windows import plan_windows
 from espo_luigi.science.calendar import TimeAxis
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.methods import blocks
 from espo_luigi.science.choices import SuspiciousInput
 from espo_luigi.science.extract.dataset import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
@@ -142,8 +142,8 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         },
     }
     for name, training_args in arguments.items():
-        training = biasadjust.train(reference[name], simulation[name], period=CALIBRATION, seed=name, **training_args)
-        made = biasadjust.adjust(
+        training = blocks.train(reference[name], simulation[name], period=CALIBRATION, seed=name, **training_args)
+        made = blocks.adjust(
             simulation[name],
             training,
             periods=YEARS,

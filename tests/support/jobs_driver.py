@@ -37,7 +37,11 @@ def main() -> int:
         missing = [name for name in names if not work.output(name).exists()]
         how = {"seconds": seconds, "options": SCHEDULERS[work.scheduler].OPTIONS(**pack)}
         requests = [work.order(name, is_complete=work.output(name).exists, **how) for name in missing]
-        outcomes = [handle.wait() for handle in [manager.submit(request) for request in requests]]
+        handles = [manager.submit(request) for request in requests]
+        # A signal may reach any thread of a process: the main thread has to wake up to see that it came.
+        while not all(handle.wait(1.0) for handle in handles):
+            pass
+        outcomes = [handle.outcome for handle in handles]
     except KeyboardInterrupt:
         return _end(130, cancelled=manager.cancel_all())
     manager.detach()

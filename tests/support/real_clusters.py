@@ -82,7 +82,18 @@ def timed_out_job(work: Work, cluster: Cluster) -> Iterator[Handle]:
 
 def start_driver(work: Work, cluster: Cluster, jobs: int, seconds: float, *kind: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(DRIVER), str(work.folder), str(jobs), str(seconds), work.scheduler, *kind]
-    return subprocess.Popen(command, env=cluster.environ, stdout=subprocess.PIPE, text=True)
+    environ = {**cluster.environ, "PYTHONFAULTHANDLER": "1"}
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def code_of(driver: subprocess.Popen[str], seconds: float = 120) -> int:
+    """Wait for the end of a driver; one that does not end writes its stacks, which pytest shows."""
+    try:
+        return driver.wait(seconds)
+    except subprocess.TimeoutExpired:
+        driver.send_signal(signal.SIGABRT)
+        driver.wait(10)
+        raise
 
 
 def echoed(work: Work, cluster: Cluster, text: str, options: JobOptions) -> str:

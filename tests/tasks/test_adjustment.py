@@ -11,7 +11,7 @@ import xarray as xr
 from demo_runs import use, write_config
 
 from espo_luigi import tasks
-from espo_luigi.science.adjust import biasadjust
+from espo_luigi.methods import blocks
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
 
@@ -49,7 +49,7 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
 ) -> None:
     configure(tmp_path, **adjusting)
     monkeypatch.setattr(
-        biasadjust, "adjust_and_count", lambda simulation, training, **kwargs: simulation.to_dataset(name="scenario")
+        blocks, "adjust_and_count", lambda simulation, training, **kwargs: simulation.to_dataset(name="scenario")
     )
     regchunked = make_regchunked()
     out = tasks.Adjust(**WILDCARDS).compute(xr.Dataset(), [regchunked])

@@ -14,6 +14,7 @@ from job_work import Work
 from real_clusters import (
     check_a_hang_up,
     check_killed_drivers,
+    code_of,
     echoed,
     failure_of,
     job_id_of,
@@ -110,7 +111,7 @@ def test_an_interrupted_driver_cancels_its_jobs_and_nobody_elses(work: Work, clu
     driver = start_driver(work, cluster, jobs=4, seconds=100)
     eventually(lambda: len(work.starts()) == 4)
     driver.send_signal(signal.SIGINT)
-    assert (driver.wait(30), json.loads(driver.communicate()[0])) == (130, {"cancelled": 4})
+    assert (code_of(driver), json.loads(driver.communicate()[0])) == (130, {"cancelled": 4})
     eventually(lambda: [row.job_id for row in Commands(sge, environ=cluster.environ).jobs() or []] == [other])
     cluster.run("qdel", other)
 

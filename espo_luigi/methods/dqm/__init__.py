@@ -1,0 +1,1 @@
+"""Detrended quantile mapping by our own kernels."""

@@ -1,0 +1,425 @@
+"""Detrended quantile mapping by day of year on numpy arrays (cell, time), by compiled kernels.
+
+The numbers are xsdba's: same windows, same order of additions, same nearest neighbours. Cells are independent, and
+the kernels release the GIL: each thread takes a few cells of a block at a time, with the same result.
+Threads are Python's: numba's own cannot be entered from several Dask threads at once, or after a fork.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from espo_luigi.errors import DataError
+from espo_luigi.methods.dqm.kernels.adapting import Adapting, Shares
+from espo_luigi.methods.dqm.kernels.adjusting import adjust_cells
+from espo_luigi.methods.dqm.kernels.loess import weigh_classes
+from espo_luigi.methods.dqm.kernels.preparation import (
+    HISTORICAL_NOISE,
+    REFERENCE_NOISE,
+    jitter_cells,
+    prepare_cells,
+)
+from espo_luigi.methods.dqm.kernels.training import train_cells
+from espo_luigi.methods.dqm.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
+from espo_luigi.science.choices import TREATMENTS
+
+# Few enough that threads end together, enough that a call's own cost is nothing.
+_CELLS_IN_A_CALL = 4
+
+
+def run_by_cells(kernel: Callable[[slice], None], n_cells: int, threads: int) -> None:
+    """Call ``kernel`` with slices that cover all cells, from as many threads as given."""
+    slices = [slice(first, first + _CELLS_IN_A_CALL) for first in range(0, n_cells, _CELLS_IN_A_CALL)]
+    if threads <= 1 or len(slices) == 1:
+        for cells in slices:
+            kernel(cells)
+        return
+    with ThreadPoolExecutor(min(threads, len(slices))) as pool:
+        for _ in pool.map(kernel, slices):
+            pass
+
+
+class Training(NamedTuple):
+    """What training makes: factors and historical quantiles (cell, dayofyear, quantile), scaling (cell, dayofyear).
+
+    `raw_quantiles`, of the values themselves, and `shares` (cell, dayofyear, member) are there if they are asked for.
+    """
+
+    factors: np.ndarray
+    historical_quantiles: np.ndarray
+    scaling: np.ndarray
+    raw_quantiles: np.ndarray | None = None
+    shares: Shares | None = None
+
+
+def train(
+    reference: np.ndarray,
+    historical: np.ndarray,
+    plan: WindowPlan,
+    *,
+    quantiles: np.ndarray,
+    kind: str,
+    raw: bool = False,
+    adapt_freq_thresh: float | None = None,
+    seeds: np.ndarray | None = None,
+    threads: int = 1,
+) -> Training:
+    """Train detrended quantile mapping (Cannon et al. 2015) of ``historical`` towards ``reference``, (cell, time) both.
+
+    Quantiles of the anomalies from the windowed mean of each day of year, difference (kind "+") or quotient ("*").
+    Types are the arrays'; float32 with float64 is computed in float64. A historical (cell, member, time) is a pool: the
+    samples have the values of all members, and there is one correction for all.
+
+    Parameters
+    ----------
+    raw
+        Whether to return the quantiles of the historical values, too.
+    adapt_freq_thresh
+        Adapts each member's frequency of values up to this threshold in each day of year's sample, as xsdba's argument
+        of the same name does; for kind "*". The draws need ``seeds`` (cell, member).
+    """
+    dtype = np.result_type(reference, historical)
+    reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
+    n_cells, n_times = reference.shape
+    members = historical.shape[1] if historical.ndim == 3 else 1
+    quantiles = np.asarray(quantiles).astype(dtype)
+    shape = (n_cells, plan.dayofyear.size)
+    made = Training(
+        np.empty((*shape, quantiles.size), dtype), np.empty((*shape, quantiles.size), dtype), np.empty(shape, dtype)
+    )
+    raw_quantiles = np.empty((n_cells if raw else 0, shape[1], quantiles.size), dtype)
+    shares = Shares(*(np.empty((*shape, members), dtype) for _ in Shares._fields))
+    pool_plan = plan_pool(plan, n_times, members) if members > 1 else plan
+
+    def kernel(cells: slice) -> None:
+        part = historical[cells].reshape(-1, members, n_times)
+        pooled = joined_members(part, plan) if members > 1 else part[:, 0]
+        keys = np.empty((2, pooled.shape[1]), dtype=f"u{dtype.itemsize}")
+        adapting = None
+        if adapt_freq_thresh is not None:
+            assert seeds is not None and kind == "*"
+            of_cells = seeds.reshape(n_cells, members)[cells]
+            adapting = Adapting(dtype.type(adapt_freq_thresh), of_cells, Shares(*(one[cells] for one in shares)))
+        outputs = [one[cells] for one in (*made[:3], raw_quantiles)]
+        train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", adapting, *outputs)
+
+    run_by_cells(kernel, n_cells, threads)
+    return made._replace(
+        raw_quantiles=raw_quantiles if raw else None, shares=None if adapt_freq_thresh is None else shares
+    )
+
+
+def jitter(
+    values: np.ndarray, threshold: float, *, seeds: np.ndarray, reference: bool = False, threads: int = 1
+) -> np.ndarray:
+    """Replace values below a threshold by the noise of `prepare`, in series (…, time) with a seed each."""
+    series = np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+    out = np.empty_like(series)
+    of_series = seeds.ravel()
+    purpose = REFERENCE_NOISE if reference else HISTORICAL_NOISE
+
+    def kernel(cells: slice) -> None:
+        jitter_cells(series[cells], float(threshold), of_series[cells], purpose, out[cells])
+
+    run_by_cells(kernel, len(series), threads)
+    return out.reshape(values.shape)
+
+
+class Prepared(NamedTuple):
+    """Series prepared for training (cell, time); with adaptation, pth and dP0 (cell, dayofyear), else None."""
+
+    reference: np.ndarray
+    historical: np.ndarray
+    pth: np.ndarray | None
+    dP0: np.ndarray | None
+
+
+def cell_seeds(seed: str, cells: np.ndarray) -> np.ndarray:
+    """Make each cell's 64-bit seed from a text and the cell's position in the whole grid."""
+    start = np.frombuffer(hashlib.sha256(seed.encode()).digest()[:8], dtype="<u8")[0]
+    text = (f"{start}|{cell}".encode() for cell in np.asarray(cells).ravel().tolist())
+    digests = b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in text)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def prepare(
+    reference: np.ndarray,
+    historical: np.ndarray,
+    plan: WindowPlan,
+    *,
+    seeds: np.ndarray,
+    jitter_under: float | None = None,
+    adapt_freq: float | None = None,
+    threads: int = 1,
+) -> Prepared:
+    """Prepare series for training as ESPO-G does: noise below a threshold, then ``adapt_freq`` of historical.
+
+    Thresholds are in the data's units. Distributions are those of xsdba's ``jitter_under_thresh`` and ``adapt_freq``;
+    a cell's draws depend on its seed (see ``cell_seeds``) and nothing else.
+    """
+    if jitter_under is None and adapt_freq is None:
+        return Prepared(reference, historical, None, None)
+    dtype = np.result_type(reference, historical)
+    reference, historical = (np.ascontiguousarray(one, dtype=dtype) for one in (reference, historical))
+    n_cells, n_times = reference.shape
+    new = np.empty_like(reference), np.empty_like(historical)
+    by_group = (n_cells if adapt_freq is not None else 0, plan.dayofyear.size)
+    pth, dry_share = np.empty(by_group, dtype), np.empty(by_group)
+
+    def kernel(cells: slice) -> None:
+        prepare_cells(
+            reference[cells],
+            historical[cells],
+            np.empty((2, n_times), dtype=f"u{dtype.itemsize}"),
+            plan,
+            jitter_under is not None,
+            float(jitter_under or 0),
+            adapt_freq is not None,
+            dtype.type(adapt_freq or 0),
+            seeds[cells],
+            new[0][cells],
+            new[1][cells],
+            pth[cells],
+            dry_share[cells],
+        )
+
+    run_by_cells(kernel, n_cells, threads)
+    return Prepared(*new, *((pth, dry_share) if adapt_freq is not None else (None, None)))
+
+
+class AdjustmentPlan(NamedTuple):
+    """How the kernels walk through a simulation's days.
+
+    Attributes
+    ----------
+    window, fraction
+        Days in a window; LOESS fraction f.
+    scaling_rows
+        For each time step, the row of the training's day of year nearest to its own.
+    table_rows
+        For each group (day of year that occurs), its row among the training's with one more at each end.
+    run_first, run_groups, run_kinds, run_centres, run_start
+        Runs of groups whose time steps all move by one day from group to group: the first group, the number of groups,
+        the kind of years, and the first group's time steps.
+    points, spacings, weights, firsts
+        For each kind of years (sequence of distances): LOESS points from 0 to 1, their spacing (0: unequal), each
+        year's weights and the first year that they are for.
+    """
+
+    window: int
+    fraction: float
+    scaling_rows: np.ndarray
+    table_rows: np.ndarray
+    run_first: np.ndarray
+    run_groups: np.ndarray
+    run_kinds: np.ndarray
+    run_centres: np.ndarray
+    run_start: np.ndarray
+    points: np.ndarray
+    spacings: np.ndarray
+    weights: np.ndarray
+    firsts: np.ndarray
+
+
+def plan_adjustment(
+    dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float, n_training_days: int
+) -> AdjustmentPlan:
+    """Lay out the adjustment of a series of days.
+
+    Parameters
+    ----------
+    dayofyear, days
+        Of each time step: day of year, and days since any origin in the series' calendar.
+    fraction
+        LOESS fraction f, within (0, 1).
+    n_training_days
+        Days of year in the training, 1 to this.
+
+    Raises
+    ------
+    DataError
+        If the window or the fraction is outside of what the kernels do, or a day of year has no factors.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(f"A LOESS fraction of {fraction}; the kernels do fractions between 0 and 1. Use xsdba.")
+    check_window(window)
+    days_present, groups = group_days(dayofyear)
+    if days_present[-1] > n_training_days + 1:
+        raise DataError(
+            f"The simulation has day of year {days_present[-1]} and the training ends at {n_training_days}; "
+            "train in the simulation's calendar."
+        )
+    firsts = _first_groups(groups)
+    centres = [groups[first] for first in firsts]
+    kinds, run_kinds = _kinds_of_years([np.asarray(days)[one].astype(np.int64) for one in centres])
+    points, spacings, weights, first_years = _loess(kinds, fraction)
+    return AdjustmentPlan(
+        window,
+        fraction,
+        (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
+        days_present,
+        np.asarray(firsts, dtype=np.int64),
+        np.diff([*firsts, len(groups)]),
+        run_kinds,
+        *joined(centres),
+        points,
+        spacings,
+        weights,
+        first_years,
+    )
+
+
+def _first_groups(groups: list[np.ndarray]) -> list[int]:
+    """First group of each run."""
+    return [
+        index for index, group in enumerate(groups) if index == 0 or not np.array_equal(group, groups[index - 1] + 1)
+    ]
+
+
+def _kinds_of_years(days: list[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Distinct sequences of distances in days, and each run's sequence."""
+    kinds: dict[bytes, int] = {}
+    distances = [one - one[0] for one in days]
+    numbers = np.asarray([kinds.setdefault(one.tobytes(), len(kinds)) for one in distances], dtype=np.int64)
+    return [np.frombuffer(key, dtype=np.int64) for key in kinds], numbers
+
+
+def _loess(kinds: list[np.ndarray], fraction: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Points, spacings, weights and first neighbours of each kind of years."""
+    n_points = np.asarray([kind.size for kind in kinds])
+    longest = int(n_points.max())
+    points = np.zeros((len(kinds), longest))
+    spacings = np.zeros(len(kinds))
+    for index, kind in enumerate(kinds):
+        points[index, : kind.size] = kind / max(kind[-1], 1)
+        if kind.size == 1:
+            spacings[index] = 1
+        elif np.ptp(np.diff(kind)) == 0:
+            spacings[index] = points[index, 1]
+    weights = np.zeros((len(kinds), longest, longest))
+    first_years = np.zeros((len(kinds), longest), dtype=np.int32)
+    weigh_classes(points, n_points, fraction, spacings, weights, first_years)
+    return points, spacings, *_trimmed(weights, first_years)
+
+
+def _trimmed(weights: np.ndarray, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leave out the zeros before and after each year's weights."""
+    leading = np.argmax(weights != 0, axis=-1)
+    width = int((weights != 0).sum(axis=-1).max())
+    padded = np.concatenate([weights, np.zeros((*weights.shape[:2], width))], axis=-1)
+    places = leading[..., np.newaxis] + np.arange(width)
+    return np.take_along_axis(padded, places, axis=-1), (firsts + leading).astype(np.int32)
+
+
+def settle_ties(training: Training) -> np.ndarray:
+    """Return the factors to search: where quantiles of a day are equal, all get the factor that scipy would find.
+
+    xsdba searches with scipy's k-d tree, whose choice among equal points follows from how the tree was built. So a tree
+    is built in the cells that have such points with different factors, which takes about 10 ms each. It is the tree of
+    `scipy.interpolate.griddata` up to scipy 1.17, whatever is installed: no number depends on that.
+    """
+    factors, quantiles = training.factors, training.historical_quantiles
+    tied = [index for index in range(len(factors)) if _has_ties(factors[index], quantiles[index])]
+    if not tied:
+        return factors
+    settled = factors.copy()
+    for cell in tied:
+        settled[cell] = _settled(factors[cell], quantiles[cell])
+    return settled
+
+
+def _has_ties(factors: np.ndarray, quantiles: np.ndarray) -> bool:
+    equal = quantiles[:, 1:] == quantiles[:, :-1]
+    return bool(equal.any() and (equal & (factors[:, 1:] != factors[:, :-1])).any())
+
+
+def _settled(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """Factors of one cell (dayofyear, quantile), each replaced by that of the point that scipy finds at its place."""
+    from scipy.spatial import cKDTree
+
+    padded_factors, padded_quantiles = (np.pad(one, ((1, 1), (0, 0)), mode="wrap") for one in (factors, quantiles))
+    known = ~(np.isnan(padded_factors) | np.isnan(padded_quantiles))
+    rows = np.broadcast_to(np.arange(len(padded_factors))[:, np.newaxis], padded_factors.shape)
+    points = np.column_stack([padded_quantiles[known], rows[known]]).astype(np.float64)
+    found = cKDTree(points).query(points)[1]
+    settled = padded_factors.copy()
+    settled[known] = padded_factors[known][found]
+    return settled[1:-1]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What is done to a simulation besides the adjustment, as the training did to the historical series.
+
+    Attributes
+    ----------
+    threshold, shares, seeds
+        The threshold of dry days, the training's shares (cell, dayofyear, member), and seeds (cell, member).
+    limits
+        Values above these (cell, dayofyear) are not adjusted; empty for none.
+    """
+
+    threshold: float
+    shares: Shares
+    seeds: np.ndarray
+    limits: np.ndarray
+
+    @classmethod
+    def none(cls, dtype: np.dtype[Any]) -> Adaptation:
+        """Return what changes nothing."""
+        empty = np.empty((0, 0, 0), dtype)
+        return cls(0.0, Shares(empty, empty, empty), np.empty((0, 0), np.uint64), np.empty((0, 0), dtype))
+
+
+def adjust(
+    simulation: np.ndarray,
+    training: Training,
+    plan: AdjustmentPlan,
+    *,
+    kind: str,
+    skips_zeros: bool = False,
+    adaptation: Adaptation | None = None,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adjust a simulation (cell, time) with its training; the first result has the simulation's type and shape.
+
+    The second counts days (cell, treatment), or (cell, member, treatment) of a pool, as `TREATMENTS` names them.
+
+    Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
+    extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
+    of a pool (cell, member, time) share a trend, that of the mean over them. ``skips_zeros`` is xsdba's
+    ``mult_skip_zeros``.
+    """
+    adjusted = np.empty(simulation.shape, simulation.dtype)
+    shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
+    members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
+    counts = np.zeros((*shape[:2], len(TREATMENTS)), np.int32)
+    more = adaptation or Adaptation.none(training.factors.dtype)
+
+    def kernel(cells: slice) -> None:
+        part = Training(training.factors[cells], training.historical_quantiles[cells], training.scaling[cells])
+        adjust_cells(
+            members[cells],
+            part.factors,
+            settle_ties(part),
+            part.historical_quantiles,
+            part.scaling,
+            plan,
+            kind == "*",
+            skips_zeros,
+            simulation.dtype.type(more.threshold),
+            Shares(*(one[cells] for one in more.shares)),
+            more.limits[cells],
+            more.seeds[cells],
+            out[cells],
+            counts[cells],
+        )
+
+    run_by_cells(kernel, len(simulation), threads)
+    return adjusted, counts.reshape(*simulation.shape[:-1], len(TREATMENTS))

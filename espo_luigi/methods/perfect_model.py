@@ -1,0 +1,279 @@
+"""A known future: a simulation is adjusted towards the truth, a second simulation, and compared with its later years.
+
+Series are daily, (cells, time), of the same cells. Errors of the level and of the change are kept apart: models that
+warm differently have different levels after any adjustment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.methods import blocks
+from espo_luigi.science import calendar, seeds
+from espo_luigi.science.diagnose.summaries import DISPLAY_UNITS, SEASONS, WET_DAY
+from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.science.units import convert_to, units_of
+
+RAW, ADJUSTED, SCALING = "raw", "adjusted", "Scaling"
+CALIBRATION = "calibration"
+PROPERTIES = ("mean", "q05", "q95", "q99", "wet_days")
+REPLICATES, BLOCK_YEARS = 100, 5
+_QUANTILES = {"q05": 0.05, "q95": 0.95, "q99": 0.99}
+_DIMS = ("period", "season", "property")
+
+Period = tuple[int, int]
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a variable is adjusted: the calibration, and the arguments of `train` and of `adjust` by method.
+
+    The method `ADJUSTED` is applied to all cells, and any further method to the sampled cells.
+    """
+
+    calibration: Period
+    methods: Mapping[str, tuple[Arguments, Arguments]]
+    maximal_calendar: str = "noleap"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The later periods that are compared, how many cells are sampled, and the seed of the resampled years."""
+
+    periods: Sequence[Period]
+    cells: int
+    seed: str
+
+
+def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Plan], sampling: Sampling) -> xr.Dataset:
+    """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
+
+    Computes; lazy series are read block by block, variable by variable. Precipitation is in mm d-1, and the share of
+    wet days (1 mm d-1 or more) in 1; other variables keep the truth's units. The series go to the smaller calendar.
+
+    Parameters
+    ----------
+    truth, simulation
+        Daily series of the same cells, stacked or on a grid.
+    plans
+        How each variable is adjusted, by its name.
+    sampling
+        What is compared; the errors of single cells are those of the sampled ones.
+
+    Returns
+    -------
+    xr.Dataset
+        `level` and `change` (variable, adjustment, period, season, property, cell): simulation minus truth in a period,
+        and the same after the difference in the calibration is taken off. `level_of_all` and `change_of_all`: the mean
+        over all cells of their absolute values; NaN for methods that are applied to the sample only. `noise`
+        (replicate, variable, period, season, property): the mean over the sampled cells of the absolute error between
+        two realisations of the truth's climate, from resampled blocks of its years.
+
+    Raises
+    ------
+    DataError
+        If a period lacks days, or no cell has data in both.
+    """
+    whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
+    valid = xr.concat([one.valid for one in whole.values()], dim="variable", coords="minimal").all("variable")
+    chosen = _evenly(valid, sampling.cells)
+    made = [_compare(one, plans[name], valid, chosen, sampling.seed) for name, one in whole.items()]
+    found = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
+    units = np.array([_shown(one.truth.isel(time=slice(0, 1))).attrs["units"] for one in whole.values()], dtype=object)
+    return found.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A variable of both simulations in one calendar, lazily, and the properties of all cells, computed."""
+
+    truth: xr.DataArray
+    simulation: xr.DataArray
+    periods: Mapping[str, Period]
+    properties: xr.Dataset
+
+    @classmethod
+    def of(cls, truth: xr.DataArray, simulation: xr.DataArray, plan: Plan, later: Sequence[Period]) -> _Whole:
+        periods = {CALIBRATION: plan.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
+        known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
+        adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
+        series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
+        properties = xr.Dataset({name: climates(_shown(one), periods) for name, one in series.items()}).compute()
+        return cls(known, simulated, periods, properties)
+
+    @property
+    def valid(self) -> xr.DataArray:
+        """Whether a cell has data in both simulations, on all days of all periods."""
+        means = self.properties[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset")
+        return means.notnull().all(["dataset", "period", "season"])
+
+
+def _compare(
+    whole: _Whole, plan: Plan, valid: xr.DataArray, chosen: Mapping[str, xr.DataArray], seed: str
+) -> xr.Dataset:
+    """Apply the further methods to the chosen cells, and return a variable's errors and noise."""
+    truth, simulation = whole.truth.isel(chosen).load(), whole.simulation.isel(chosen).load()
+    sampled = whole.properties.isel(chosen)
+    for method, (train, adjust) in plan.methods.items():
+        if method != ADJUSTED:
+            sampled[method] = climates(_shown(_adjusted(truth, simulation, train, adjust)), whole.periods)
+    errors = _errors(sampled.drop_vars(STACKED_DIM, errors="ignore").rename({STACKED_DIM: "cell"}))
+    of_all = abs(_errors(whole.properties.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
+    apart = {f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()}
+    return errors.assign(apart).assign(noise=resampled(_shown(truth), whole.periods, seed))
+
+
+def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:
+    common = calendar.minimum_calendar(*map(calendar.calendar_of, (truth, simulation)), maximal)
+    return calendar.convert(truth, common), calendar.convert(simulation, common)
+
+
+def _adjusted(truth: xr.DataArray, simulation: xr.DataArray, train: Arguments, adjust: Arguments) -> xr.DataArray:
+    training = blocks.train(truth, simulation, **train)
+    return blocks.adjust(simulation, training, **adjust)
+
+
+def _shown(series: xr.DataArray) -> xr.DataArray:
+    return convert_to(series, DISPLAY_UNITS["pr"]) if series.name == "pr" else series
+
+
+def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
+    """Return the places of so many valid cells, evenly spaced, as indexers of the cells' dimensions."""
+    places = np.nonzero(valid.values)
+    if not places[0].size:
+        raise DataError(f"No cell of {valid.size} has data in both simulations: take simulations that overlap.")
+    kept = np.unique(np.linspace(0, places[0].size - 1, min(count, places[0].size)).round().astype(int))
+    return {str(dim): xr.DataArray(at[kept], dims=STACKED_DIM) for dim, at in zip(valid.dims, places, strict=True)}
+
+
+def _errors(of: xr.Dataset) -> xr.Dataset:
+    """Return the errors of the level and of the change, by method and later period."""
+    methods = [name for name in of.data_vars if name != "truth"]
+    labels = xr.Variable("adjustment", np.array(methods, dtype=object))
+    minus_truth = xr.concat([of[name] - of["truth"] for name in methods], dim=labels, coords="minimal")
+    level = minus_truth.isel(period=slice(1, None))
+    change = level - minus_truth.isel(period=0, drop=True)
+    return xr.Dataset({"level": level, "change": change}).astype(np.float32)
+
+
+def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArray:
+    """Return the properties of a daily series (cells, time) by period and season: (cells, period, season, property).
+
+    Quantiles are linear between days; only precipitation has the share of wet days, and no 5 % quantile. A cell that
+    lacks a day is NaN. Lazy on dask.
+    """
+    groups = [[np.concatenate(season) for season in _by_year(series, period)] for period in periods.values()]
+    lengths = {"period": len(periods), "season": len(SEASONS), "property": len(PROPERTIES)}
+    found: xr.DataArray = xr.apply_ufunc(
+        _climates,
+        series,
+        kwargs={"groups": groups, "wet": series.name == "pr"},
+        input_core_dims=[["time"]],
+        output_core_dims=[list(_DIMS)],
+        dask="parallelized",
+        output_dtypes=[np.float64],
+        dask_gufunc_kwargs={"output_sizes": lengths},
+    )
+    labels = {"period": list(periods), "season": list(SEASONS), "property": list(PROPERTIES)}
+    return found.assign_coords({name: (name, np.array(words, dtype=object)) for name, words in labels.items()})
+
+
+def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: bool) -> np.ndarray:
+    """Compute the properties of each group of days; time is the last axis."""
+    return np.stack([np.stack([_properties(values[..., days], wet) for days in each], -2) for each in groups], -3)
+
+
+def _properties(values: np.ndarray, wet: bool) -> np.ndarray:
+    """Compute the properties over the last axis; sorted once, for all quantiles (linear, type 7)."""
+    ordered = np.sort(values, axis=-1)  # NaN last
+    last = ordered.shape[-1] - 1
+    found = {"mean": values.mean(axis=-1, dtype=np.float64)}
+    for name, level in _QUANTILES.items():
+        place = level * last
+        below, above = (ordered[..., int(at)].astype(np.float64) for at in (np.floor(place), np.ceil(place)))
+        found[name] = below + (above - below) * (place % 1)
+    lacking = np.isnan(ordered[..., -1])
+    if wet:
+        found["wet_days"] = (values >= WET_DAY).mean(axis=-1)
+        del found["q05"]
+    nothing = np.full(values.shape[:-1], np.nan)
+    return np.stack([np.where(lacking, np.nan, found.get(name, nothing)) for name in PROPERTIES], -1)
+
+
+def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> xr.DataArray:
+    """Return the mean absolute error between two realisations of the truth's climate, by resampled blocks of years.
+
+    Both the calibration and the later period are resampled, as an adjusted simulation has the noise of both; an error
+    of the same size is no error. Blocks of 5 years, of a sixth of a period below 30 years, go round at its end. The
+    variance is doubled for the second realisation, and enlarged by n / (n - block): fewer blocks vary less. Student's t
+    in the place of the normal distribution allows for a variance that is known from so few blocks.
+
+    Parameters
+    ----------
+    truth
+        Series in memory, (cells, time).
+    periods
+        The calibration first.
+    seed
+        Names the draws: pieces of a domain draw the same years.
+    """
+    values = truth.transpose(..., "time").values
+    draws = seeds.cell_generator(seed, "years", 0)
+    away = [_deviations(values, _by_year(truth, period), draws, wet=truth.name == "pr") for period in periods.values()]
+    each = [one[1] - one[0] + 1 for one in periods.values()]
+    wider = [_by_few_blocks(each[0], years) for years in each[1:]]
+    apart = [factor * np.abs(later - away[0]).mean(axis=1) for factor, later in zip(wider, away[1:], strict=True)]
+    labels = {"period": list(periods)[1:], "season": list(SEASONS), "property": list(PROPERTIES)}
+    coords = {name: (name, np.array(words, dtype=object)) for name, words in labels.items()}
+    return xr.DataArray(np.stack(apart, axis=1).astype(np.float32), dims=("replicate", *_DIMS), coords=coords)
+
+
+def _block(years: int) -> int:
+    return max(1, min(BLOCK_YEARS, years // 6))
+
+
+def _by_few_blocks(*years: int) -> float:
+    """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
+    from scipy.stats import norm, t
+
+    freedom = min(each / _block(each) for each in years) - 1
+    return float(t.ppf(0.975, freedom) / norm.ppf(0.975)) if freedom > 0 else np.nan
+
+
+def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
+    """Return the places of each season's days in a period, year by year."""
+    year = calendar.TimeAxis.of(series).year
+    inside = np.flatnonzero((year >= period[0]) & (year <= period[1]))
+    found, expected = len(np.unique(year[inside])), period[1] - period[0] + 1
+    if found < expected:
+        raise DataError(
+            f"{series.name} has {found} of the {expected} years {period[0]}-{period[1]}; its years are {year.min()} to "
+            f"{year.max()}. Choose other periods, or extract more years."
+        )
+    season = series["time"].isel(time=inside).dt.month.values % 12 // 3
+    each_year = [year[inside] == one for one in range(period[0], period[1] + 1)]
+    return [[inside[one & (season == number)] for one in each_year] for number in range(4)]
+
+
+def _deviations(
+    values: np.ndarray, by_year: Sequence[Sequence[np.ndarray]], draws: np.random.Generator, *, wet: bool
+) -> np.ndarray:
+    """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
+    years = len(by_year[0])
+    block = _block(years)
+    actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
+    scale = np.sqrt(2 * years / max(years - block, 1))
+    found = np.empty((REPLICATES, *actual.shape))
+    for number in range(REPLICATES):
+        first = draws.integers(years, size=-(-years // block))
+        chosen = ((first[:, None] + np.arange(block)) % years).ravel()[:years]
+        days = [np.concatenate([season[year] for year in chosen]) for season in by_year]
+        found[number] = scale * (_climates(values, [days], wet)[..., 0, :, :] - actual)
+    return found

@@ -1,0 +1,165 @@
+"""In a known future a stationary bias is taken off, one that changes is found, and the numbers are xsdba's own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import xclim.indices
+import xsdba
+
+from espo_luigi.errors import DataError
+from espo_luigi.methods import perfect_model
+from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Plan, Sampling
+
+CALIBRATION, LATER = (2001, 2020), (2041, 2060)
+GROUP = {"group": "time.month"}
+
+
+def series(
+    seed: int, *, cells: int = 2, calendar: str = "noleap", bias: float = 0.0, warming: float = 3.0
+) -> xr.DataArray:
+    """Daily temperatures of 2001-2060 with a season, a trend and a bias."""
+    time = xr.date_range("2001-01-01", "2060-12-30", calendar=calendar, use_cftime=True)
+    years = np.arange(time.size) / (360 if calendar == "360_day" else 365)
+    noise = np.random.default_rng(seed).normal(0, 4, (cells, time.size))
+    values = 280 + bias + 12 * np.sin(2 * np.pi * years) + warming * np.clip(years - 20, 0, None) / 30 + noise
+    coords = {"time": time, "lat": ("loc", np.linspace(45, 46, cells)), "lon": ("loc", np.linspace(-70, -69, cells))}
+    return xr.DataArray(values.astype("float32"), coords, ("loc", "time"), "tasmax", {"units": "K"})
+
+
+def by(method: str, kind: str = "+", **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a method of xsdba by month."""
+    train = {"period": CALIBRATION, "method": method, "group": GROUP["group"], "engine": "xsdba", "seed": "s"}
+    return {**train, "xclim_train_args": {"kind": kind, **arguments}}, {"periods": (2001, 2060), "engine": "xsdba"}
+
+
+def compared(truth: xr.DataArray, simulation: xr.DataArray, **methods: Any) -> xr.Dataset:
+    plan = Plan(CALIBRATION, methods or {ADJUSTED: by("Scaling")})
+    name = str(truth.name)
+    sampling = Sampling([LATER], 10, "seed")
+    return perfect_model.compare(
+        truth.to_dataset(), simulation.to_dataset(), plans={name: plan}, sampling=sampling
+    ).sel(variable=name, period="2041-2060")
+
+
+def within_noise(found: xr.Dataset, aspect: str, method: str = ADJUSTED) -> xr.DataArray:
+    error = abs(found[aspect].sel(adjustment=method)).mean("cell")
+    return error.sel(property="mean") <= found["noise"].quantile(0.95, "replicate").sel(property="mean")
+
+
+def test_a_stationary_bias_is_taken_off_and_stands_in_the_raw_level_only() -> None:
+    found = compared(series(1), series(2, bias=5))
+    assert within_noise(found, "level").all() and within_noise(found, "change").all()
+    assert within_noise(found, "change", RAW).all() and not within_noise(found, "level", RAW).any()
+    raw = found["level"].sel(adjustment=RAW, property="mean")
+    assert raw.values == pytest.approx(5, abs=0.8)
+
+
+def test_a_bias_that_changes_is_found_in_level_and_change() -> None:
+    found = compared(series(1), series(2, bias=5, warming=7))
+    assert not within_noise(found, "level").any() and not within_noise(found, "change").any()
+    # 4 K more in 30 years, from 2021 on: the middle of 2041-2060 is 30 years later.
+    assert found["change"].sel(adjustment=ADJUSTED, property="mean").values == pytest.approx(4, abs=0.8)
+
+
+def test_two_realisations_of_one_climate_differ_beyond_noise_no_more_often_than_stated() -> None:
+    beyond = []
+    for seed in range(200):
+        draws = np.random.default_rng(seed)
+        one, other = (yearly_blocks(draws) for _ in range(2))
+        periods = {"calibration": (2001, 2030), "later": (2031, 2060)}
+        each = [perfect_model.climates(data, periods).sel(season="DJF", property="mean") for data in (one, other)]
+        error = abs((each[1] - each[0]).diff("period")).mean("loc").item()
+        noise = perfect_model.resampled(one, periods, f"seed {seed}").sel(season="DJF", property="mean")
+        beyond.append(error > float(noise.quantile(0.95)))
+    assert 0 < np.mean(beyond) <= 0.05
+
+
+def yearly_blocks(draws: np.random.Generator) -> xr.DataArray:
+    """Twelve days a year, one a month, with a value of the year's own: what varies is the year."""
+    time = xr.date_range("2001-01-15", periods=720, freq="MS", calendar="noleap", use_cftime=True)
+    values = np.repeat(draws.normal(0, 1, (2, 60)), 12, axis=1) + draws.normal(0, 0.5, (2, 720))
+    return xr.DataArray(values, {"time": time}, ("loc", "time"), "tasmax", {"units": "K"})
+
+
+def test_the_errors_of_a_pair_are_those_of_xsdbas_own_adjustment() -> None:
+    truth, simulation = series(1), series(2, bias=3)
+    found = compared(
+        truth, simulation, **{ADJUSTED: by("EmpiricalQuantileMapping", nquantiles=20), SCALING: by("Scaling")}
+    )
+    group = xsdba.Grouper("time.month")
+    inside = [one.sel(time=slice("2001", "2020")) for one in (truth, simulation)]
+    for label, method, arguments in (
+        (ADJUSTED, xsdba.EmpiricalQuantileMapping, {"nquantiles": 20}),
+        (SCALING, xsdba.Scaling, {}),
+    ):
+        trained = method.train(*inside, group=group, kind="+", **arguments)
+        adjusted = trained.adjust(simulation)
+        error = [winter_mean(adjusted, years) - winter_mean(truth, years) for years in (CALIBRATION, LATER)]
+        ours = found.sel(adjustment=label, season="DJF", property="mean")
+        np.testing.assert_allclose(ours["level"], error[1], atol=2e-4)
+        np.testing.assert_allclose(ours["change"], error[1] - error[0], atol=2e-4)
+
+
+def test_quantile_delta_mapping_by_period_keeps_the_change_of_a_simulation_that_varies_more() -> None:
+    truth, simulation = series(1), series(2, warming=7)
+    simulation = (280 + 1.5 * (simulation - 280)).assign_attrs(simulation.attrs)
+    train, adjust = by("QuantileDeltaMapping", nquantiles=50)
+    apart = {**adjust, "periods": [CALIBRATION, LATER]}
+    found = compared(truth, simulation, **{ADJUSTED: (train, apart), SCALING: by("Scaling")})
+    change = found["change"].sel(property="mean")
+    np.testing.assert_allclose(change.sel(adjustment=ADJUSTED), change.sel(adjustment=RAW), atol=0.3)
+
+
+def winter_mean(data: xr.DataArray, years: tuple[int, int]) -> np.ndarray:
+    chosen = data.sel(time=slice(*map(str, years))).astype(float)
+    return chosen.groupby("time.season").mean().sel(season="DJF").transpose("loc").values
+
+
+def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> None:
+    rain = series(3).copy(data=np.random.default_rng(4).gamma(0.5, 6, (2, series(3).sizes["time"]))).rename("pr")
+    rain = rain.assign_attrs(units="mm d-1")
+    found = perfect_model.climates(rain, {"later": LATER}).sel(period="later", season="JJA")
+    summer = rain.sel(time=slice("2041", "2060"))
+    summer = summer.isel(time=summer.time.dt.season.values == "JJA")
+    for name, level in {"q95": 0.95, "q99": 0.99}.items():
+        np.testing.assert_allclose(found.sel(property=name), summer.quantile(level, "time"))
+    shares = xclim.indices.wetdays_prop(rain.sel(time=slice("2041", "2060")), thresh="1 mm/day", freq="QS-DEC")
+    expected = shares.isel(time=shares.time.dt.month.values == 6).mean("time")
+    np.testing.assert_allclose(found.sel(property="wet_days"), expected, rtol=1e-9)
+
+
+def test_a_pair_of_two_calendars_is_compared_in_the_smaller() -> None:
+    for calendars in (("360_day", "noleap"), ("noleap", "360_day")):
+        truth, simulation = (series(seed, calendar=one) for seed, one in zip((1, 2), calendars, strict=True))
+        found = compared(truth, simulation)
+        assert found["level"].notnull().sel(property="mean").all() and within_noise(found, "level").all()
+
+
+def test_cells_without_data_are_not_sampled_and_do_not_count() -> None:
+    truth = series(1, cells=3)
+    found = compared(truth.where(truth["lat"] > 45.2), series(2, cells=3))
+    assert found["lat"].values.tolist() == [45.5, 46.0] and int(found["cells"]) == 2
+    later = truth.where((truth["lat"] > 45.2) | (truth["time"].dt.year < 2050))
+    assert int(compared(later, series(2, cells=3))["cells"]) == 2
+    with pytest.raises(DataError, match="No cell of 3 has data in both"):
+        compared(truth.where(truth["lat"] > 50), series(2, cells=3))
+
+
+def test_a_grid_gives_the_errors_of_its_stacked_cells() -> None:
+    truth, simulation = series(1, cells=4), series(2, cells=4)
+    stacked = compared(truth, simulation)
+    grids = [
+        xr.DataArray(one.values.reshape(2, 2, -1), {"time": one["time"]}, ("lat", "lon", "time"), one.name, one.attrs)
+        for one in (truth, simulation)
+    ]
+    on_grid = compared(*(one.assign_coords(lat=[45.0, 46.0], lon=[-70.0, -69.0]) for one in grids))
+    for name in ("level", "change", "level_of_all", "noise"):
+        np.testing.assert_allclose(on_grid[name].transpose(*stacked[name].dims), stacked[name], atol=1e-4)
+    assert on_grid["lat"].values.tolist() == [45, 45, 46, 46]
+
+
+def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
+    with pytest.raises(DataError, match="tasmax has 10 of the 20 years 2051-2070; its years are 2001 to 2060"):
+        perfect_model.climates(series(1), {"later": (2051, 2070)})

@@ -220,7 +220,7 @@ class RunContext:
     @functools.cached_property
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
-        box = self.config.custom.amno_region
+        box = self.config.domain
         found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
@@ -257,7 +257,7 @@ class RunContext:
                 "tmpdir": str(config.paths.tmpdir),
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
-                "domain": config.custom.amno_region.name,
+                "domain": config.domain.name,
                 "period": "-".join(config.custom.sim_period),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
             }

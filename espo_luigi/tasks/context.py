@@ -180,8 +180,8 @@ class RunContext:
 
     @property
     def mask_variable(self) -> str:
-        """The reference's variable that has values on land only: the first of its search."""
-        return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
+        """The reference's variable that has values on land only: the first of its search that varies in time."""
+        return next(iter(self.config.extraction.reference.series))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:

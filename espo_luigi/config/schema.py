@@ -62,6 +62,10 @@ class RunConfig(Section):
     """The configuration of a run: made by `load`, never changed."""
 
     project: Project | None = Field(default=None, description="names for the products")
+    production: str | None = Absent(
+        "the production line: espo-2024, espo-v2, or a name that an installed package registers; by default espo-v2 "
+        "with a section `subregions`, else espo-2024"
+    )
     paths: Paths = Field(description="the folders of the run")
     subregions: Subregions | None = Absent("makes it an ESPO v2: land is cut into slices of cells, not into regions")
     custom: Custom = Field(description="regions, chunks and periods")

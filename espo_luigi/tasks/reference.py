@@ -120,7 +120,7 @@ class RefDefault(EspoTask):
 
     def reading(self) -> list[str]:
         """Return, too, the keys that say what the piece is."""
-        keys = self.context.workflow.pieces.keys()
+        keys = self.context.production.pieces.keys()
         return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
     def raw(self) -> Match:
@@ -131,7 +131,7 @@ class RefDefault(EspoTask):
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
         run = self.context
         maps = reference_maps(run, partition.box_of(run, self.piece))
-        reference, grid = run.workflow.pieces.cut(run, maps, self.piece)
+        reference, grid = run.production.pieces.cut(run, maps, self.piece)
         grid["land"].attrs |= told(checked, "reference")
         return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
 

@@ -13,9 +13,9 @@ from espo_luigi.config import DomainDiag
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
+from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.diagnose import comparison, domains
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.filling import without_inserted_days
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter
@@ -113,7 +113,7 @@ class Diag(DiagTask):
     uncut = ("in_fullregion", "in_final")
     reads = (
         *DiagTask.reads,
-        "custom.amno_region",
+        "domain",
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
@@ -160,7 +160,7 @@ class Diag(DiagTask):
             self.context.open(self.raw(), config.extraction.simulation),
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
-            region=config.custom.amno_region.arguments(),
+            region=config.domain.arguments(),
         )
         return domains.on_domain(
             without_inserted_days(extracted),

@@ -41,7 +41,7 @@ class Espo2024(Production):
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self.pieces = Boxes(config.custom.regions, config.custom.stack_drop_nans)
+        self.pieces = Boxes(config.custom.regions)
 
     def ends(self, run: RunContext) -> Iterator[EspoTask]:
         """Yield diagnostics of the domains, checks and archives; with the section `diagnostics`, those of 2024, too."""

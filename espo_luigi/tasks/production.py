@@ -51,7 +51,6 @@ class Boxes:
     """Pieces are the boxes of `custom.regions`, each with a grid of its own."""
 
     regions: Mapping[str, Region]
-    stacked: bool
 
     def names(self, run: Any) -> list[str]:
         """Return the keys of the boxes, in their order."""
@@ -69,9 +68,9 @@ class Boxes:
         return (PIECE_KEY,)
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the land cells of the box (all cells where they are not stacked), and its grid."""
+        """Return the land cells of the box, and its grid."""
         grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
-        return stack.stack_drop_nans(reference) if self.stacked else reference, grid
+        return stack.stack_drop_nans(reference), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
         """Return a seed for each box, in which cells are counted from 0."""
@@ -99,7 +98,7 @@ class Slices:
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the domain and of the slices."""
-        return ("custom.amno_region", "subregions")
+        return ("domain", "subregions")
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the slice, and the grid of the whole domain, whose `land` is the slice's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,19 +21,19 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
-    OmitDefault,
-    ByFileName,
     AnyMapping,
+    ByFileName,
     Ignored,
+    Integer,
     Named,
     Names,
     NoEffect,
     NothingIsEmpty,
     Number,
+    OmitDefault,
     Refused,
     Section,
     Unused,
-    Integer,
     file_name_part,
 )
 from espo_luigi.methods.base import Method, method_named
@@ -168,6 +168,10 @@ class BiasAdjust(Section):
     def group_of(self, variable: str) -> str:
         """Return the key under which a variable is adjusted: its name, or its group's."""
         return next((name for name, how in self.variables.items() if variable in how.variables), variable)
+
+    def groups_of(self, variables: Iterable[str]) -> list[str]:
+        """Return the keys under which variables are adjusted, each once."""
+        return list(dict.fromkeys(map(self.group_of, variables)))
 
 
 class XscenCleanUp(Section):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import OmitDefault, Ignored, Period, Periods, Refused, Section
+from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine
 
 if TYPE_CHECKING:
@@ -214,6 +214,8 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     ConfigurationError
         If there is no such method, or its package cannot be imported.
     """
+    if engine not in get_args(Engine):
+        raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
     installed = () if package in _OURS else metadata.entry_points(group=GROUP)
     places = {one.name: one.value for one in installed} | _OURS

@@ -19,14 +19,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError, DataError, nearest
 from espo_luigi.fields import (
-    OmitDefault,
     Arguments,
+    Integer,
     NothingIsEmpty,
     Number,
+    OmitDefault,
     PositiveThreshold,
     Refused,
     Switch,
-    Integer,
     single_or_mapping,
 )
 from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection
@@ -183,7 +183,9 @@ class _RollingMeanDetrend(_AnyDetrend):
 
     weights: list[Number] | None = Field(default=None, description="the weights within the window")
     win: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
-    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="how many values a mean needs")
+    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(
+        default=None, description="the values that a mean needs"
+    )
 
 
 class Detrend(Arguments):

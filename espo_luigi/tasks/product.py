@@ -210,6 +210,7 @@ class ConcatClean(JoinTask):
         (Adjust, Swap),
         lambda task: f"out_{task.var}" if task.var in TEMPERATURES else "out_adjusted",
         which=lambda task: Swap if task.var in TEMPERATURES else Adjust,
+        var=lambda task: task.context.config.biasadjust.group_of(task.var),
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         piece=every_piece,
     )

@@ -147,7 +147,7 @@ class NotCalibrated(DomainTask):
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
         return uncalibrated.compare_aspects(
-            sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
+            sums, adjusted=list(self.context.config.biasadjust.adjusted), seed=f"{self.pool}+{self.diag_domain}"
         )
 
 

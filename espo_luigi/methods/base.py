@@ -193,10 +193,11 @@ class Method:
         """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if days are counted."""
         raise NotImplementedError(f"{type(self).__name__}.adjust")
 
-    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int) -> list[Step]:
-        """Return the steps from the simulation to the scenario of a block of one cell (and member) on one day.
+    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+        """Return the steps from the simulation to the scenario of a block of one cell.
 
-        `day` is the place of the day along `time`. Without steps, an audit compares the values only.
+        `day` is the place of the day along `time`, `member` that along `realization`. Without steps, an audit compares
+        the values only.
         """
         return []
 

@@ -197,6 +197,7 @@ def steps(
     training: xr.Dataset | None,
     day: str,
     *,
+    member: int = 0,
     method: str | None = None,
     training_args: Mapping[str, Any] | None = None,
     reference: Series | None = None,
@@ -210,7 +211,7 @@ def steps(
     """Return the method's named steps for a single cell on a day, YYYY-MM-DD, of the training's calendar. Computes.
 
     The arguments are those of `adjust_and_count`, and the cells' dimensions have the size 1. A pool has all its
-    members; the steps are of each, in their order.
+    members; `member` is the place of that whose steps are returned.
 
     Raises
     ------
@@ -233,7 +234,7 @@ def steps(
             places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(day))
             if places.size:
                 block = blocks.data.compute(scheduler="synchronous")
-                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]))
+                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member)
     raise DataError(f"{day} is not adjusted; expected a day of the periods and of the series.")
 
 

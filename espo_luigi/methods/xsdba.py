@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -29,7 +29,7 @@ from espo_luigi.fields import (
     Switch,
     single_or_mapping,
 )
-from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection
+from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS
 from espo_luigi.science.choices import Method as MethodName
 
@@ -414,11 +414,10 @@ class Xsdba(Method):
         """Return our kernels where they do the same, or itself, and log which."""
         reason: str | None = "asked for"
         if self.engine == "auto":
-            from espo_luigi.methods.dqm import method
-
-            if not (reason := method.why_not(setup, self.variant)):
+            kernels: Any = method_named("dqm")
+            if not (reason := kernels.why_not(setup, self.variant)):
                 logger.info("%s by our kernels", _doing(setup))
-                return method.Kernels()
+                return cast("Method", kernels)
         check_pool(setup)
         logger.info("%s by xsdba: %s", _doing(setup), reason)
         return self

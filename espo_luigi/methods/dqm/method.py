@@ -13,7 +13,7 @@ import xarray as xr
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
 from espo_luigi.methods import xsdba
-from espo_luigi.methods.base import Array, Block, Method, Setup
+from espo_luigi.methods.base import Array, Block, Method, Setup, Step
 from espo_luigi.methods.dqm import quantile_mapping
 from espo_luigi.methods.dqm.windows import plan_windows
 from espo_luigi.methods.xsdba import Options
@@ -25,26 +25,6 @@ _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
 _BY_DAY, _BY_QUANTILE = ("dayofyear",), ("dayofyear", "quantiles")
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
-
-
-def why_not(setup: Setup, method: str = DEFAULT_METHOD) -> str | None:
-    """Say why the kernels cannot do what a method of xsdba does; None if they can."""
-    options = Options.of(setup, method)
-    if method != DEFAULT_METHOD:
-        return f"the kernels have no {method}"
-    if others := set(options.train) - _TRAIN_ARGS:
-        return f"the kernels have no {', '.join(sorted(others))}"
-    if options.additive_space:
-        return "the kernels have no additive_space"
-    if options.adapt_freq is not None and options.adapt_freq_group != options.group:
-        return f"the kernels adapt frequencies in the training's groups, not in {options.adapt_freq_group}"
-    if options.group.name != "time.dayofyear":
-        return f"the kernels do days of year, not {options.group}"
-    try:
-        plan_windows(setup.time.dayofyear, options.group.window)
-    except DataError as error:
-        return str(error)
-    return _why_not_arguments(options.adjust) if setup.adjusting else None
 
 
 def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
@@ -74,9 +54,29 @@ class Kernels(Method):
     # Making dates for a block would take as long as many of its cells.
     dated = False
 
+    @staticmethod
+    def why_not(setup: Setup, method: str = DEFAULT_METHOD) -> str | None:
+        """Say why the kernels cannot do what a method of xsdba does; None if they can."""
+        options = Options.of(setup, method)
+        if method != DEFAULT_METHOD:
+            return f"the kernels have no {method}"
+        if others := set(options.train) - _TRAIN_ARGS:
+            return f"the kernels have no {', '.join(sorted(others))}"
+        if options.additive_space:
+            return "the kernels have no additive_space"
+        if options.adapt_freq is not None and options.adapt_freq_group != options.group:
+            return f"the kernels adapt frequencies in the training's groups, not in {options.adapt_freq_group}"
+        if options.group.name != "time.dayofyear":
+            return f"the kernels do days of year, not {options.group}"
+        try:
+            plan_windows(setup.time.dayofyear, options.group.window)
+        except DataError as error:
+            return str(error)
+        return _why_not_arguments(options.adjust) if setup.adjusting else None
+
     def chosen(self, setup: Setup) -> Method:
         """Return itself; raise `ConfigurationError` if the kernels cannot do this."""
-        if reason := why_not(setup):
+        if reason := self.why_not(setup):
             raise ConfigurationError(f"method dqm: {reason}. Take {DEFAULT_METHOD}, which takes xsdba then.")
         xsdba.check_pool(setup)
         return self
@@ -186,6 +186,36 @@ class Kernels(Method):
         return xr.Dataset(
             {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
         )
+
+    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+        """Return the value before and after each step, which trainings that leave out steps tell."""
+        unit, times = setup.unit, Options.of(setup).kind == "*"
+        neutral = 1.0 if times else 0.0
+
+        def value(**instead: Any) -> float:
+            own = {name: xr.full_like(trained[name], 1.0) * one for name, one in instead.items()}
+            made = self.adjust(block, trained.assign(own).transpose(*block["cell"].dims, ...), setup)["scenario"]
+            return float(made.values.reshape(-1, made.sizes["time"])[member, day])
+
+        def apart(after: float, before: float) -> float:
+            return float(np.float64(after) / before if before else np.nan) if times else after - before
+
+        raw = float(block["simulation"].values.reshape(-1, len(setup.time))[member, day])
+        prepared, scaled = value(scaling=neutral, af=neutral), value(af=neutral)
+        result, quantile = value(), apart(value(af=trained["quantiles"].astype(trained["af"].dtype)), scaled)
+        change = "times" if times else "plus"
+        found = [Step("simulation", raw, unit, "The regridded value of the day.")]
+        if not np.isclose(prepared, raw, rtol=1e-5, equal_nan=True):
+            found.append(Step("prepared", prepared, unit, "Noise, or a wet day, took the place of the value."))
+        return [
+            *found,
+            Step(
+                "scaled", scaled, unit, f"{change} {apart(scaled, prepared):.6g}, the scaling of the day of year."
+            ),
+            Step("quantile", quantile, "1", "The quantile of the training that is nearest to the anomaly."),
+            Step("factor", apart(result, scaled), "1" if times else unit, "The factor of the quantile."),
+            Step("scenario", result, unit, f"The scaled value {change} the factor."),
+        ]
 
 
 def _adaptation(

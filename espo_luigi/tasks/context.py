@@ -180,8 +180,8 @@ class RunContext:
 
     @property
     def mask_variable(self) -> str:
-        """The reference's variable that has values on land only: the first of its search."""
-        return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
+        """The reference's variable that has values on land only: the first of its search that varies in time."""
+        return next(iter(self.config.extraction.reference.series))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:
@@ -220,7 +220,7 @@ class RunContext:
     @functools.cached_property
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
-        box = self.config.custom.amno_region
+        box = self.config.domain
         found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
@@ -257,7 +257,7 @@ class RunContext:
                 "tmpdir": str(config.paths.tmpdir),
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
-                "domain": config.custom.amno_region.name,
+                "domain": config.domain.name,
                 "period": "-".join(config.custom.sim_period),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
             }

@@ -231,7 +231,7 @@ class StageTask(EspoTask):
     """A rule of the 2024 branch; needs the configuration's `diagnostics` section."""
 
     # The keys that `joined` reads.
-    joining = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
+    joining = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
 
     @property
     def section(self) -> DiagnosticsSection:
@@ -240,9 +240,9 @@ class StageTask(EspoTask):
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
         """Join the maps of all pieces, in the product's chunks."""
-        custom = self.context.config.custom
-        whole = finalize.concatenate(pieces, domain=custom.amno_region.name, processing_level=level)
-        return rechunk(whole, custom.final_chunks)
+        config = self.context.config
+        whole = finalize.concatenate(pieces, domain=config.domain.name, processing_level=level)
+        return rechunk(whole, config.custom.final_chunks)
 
     def check(self) -> None:
         """Raise an error where the configuration has no such diagnostics."""

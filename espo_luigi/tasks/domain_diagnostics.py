@@ -113,7 +113,7 @@ class Diag(DiagTask):
     uncut = ("in_fullregion", "in_final")
     reads = (
         *DiagTask.reads,
-        "custom.amno_region",
+        "domain",
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
@@ -160,7 +160,7 @@ class Diag(DiagTask):
             self.context.open(self.raw(), config.extraction.simulation),
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
-            region=config.custom.amno_region.arguments(),
+            region=config.domain.arguments(),
         )
         return domains.on_domain(
             without_inserted_days(extracted),

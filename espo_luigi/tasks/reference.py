@@ -69,7 +69,7 @@ class MakeRef(EspoTask):
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
-    reads = (*_READ, "custom.amno_region", "custom.final_chunks")
+    reads = (*_READ, "domain", "custom.final_chunks")
 
     def raw(self) -> Match:
         """Return the reference."""

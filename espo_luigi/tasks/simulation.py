@@ -43,7 +43,7 @@ class Extract(EspoTask):
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.sim_period",
         "extraction.simulation.chunks",
         "extraction.simulation.create_mask",
@@ -63,7 +63,7 @@ class Extract(EspoTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
-        extraction, region = config.extraction.simulation, config.custom.amno_region.arguments()
+        extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
@@ -123,7 +123,7 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
-        "custom.amno_region.tile_buffer",
+        "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
@@ -149,7 +149,7 @@ class Regrid(EspoTask):
     def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
         config = self.context.config
         try:
-            regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
+            regrid.check_reach(extracted, reference, config.domain.tile_buffer)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
                 raise DataError(

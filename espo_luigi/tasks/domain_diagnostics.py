@@ -13,9 +13,9 @@ from espo_luigi.config import DomainDiag
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
+from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.diagnose import comparison, domains
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.filling import without_inserted_days
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, SimulationParameter

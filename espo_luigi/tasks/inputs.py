@@ -194,13 +194,17 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        partition.PIECES_KEY,
         "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.mask",
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
     )
+
+    def reading(self) -> list[str]:
+        """Return, too, the key of the boxes that contain the pieces."""
+        boxes, *_ = self.context.workflow.pieces.keys()
+        return [*super().reading(), boxes.removesuffix(".{piece}")]
 
     def raw(self) -> Match:
         """Return the reference."""

@@ -20,12 +20,11 @@ from espo_luigi.config import Region, RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
-from espo_luigi.science.land import count_cells, holds_land
+from espo_luigi.science.grid import count_cells, holds_land
 from espo_luigi.science.stack import horizontal_dims
 
-# Keys of the configuration, as `EspoTask.reads` has them: a box, all boxes, and only their names and order.
+# Keys of the configuration, as `EspoTask.reads` has them: a box, and only the names and order of all boxes.
 PIECE_KEY = "custom.regions.{piece}"
-PIECES_KEY = "custom.regions"
 NAMES_KEY = "custom.regions.*"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "

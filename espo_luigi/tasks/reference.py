@@ -15,7 +15,7 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.land import land_map
+from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition

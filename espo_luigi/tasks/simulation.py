@@ -14,15 +14,14 @@ from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar
+from espo_luigi.science import calendar, regrid
+from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.extract.mask import create_mask
 from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
-from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
-from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck, told

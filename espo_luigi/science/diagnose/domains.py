@@ -9,11 +9,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import stack
+from espo_luigi.science import regrid, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose.properties import properties
 from espo_luigi.science.extract.dataset import subset_box
-from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import in_units
 
 # Cells of a block: some 13 MB for each variable and thirty years.
@@ -76,7 +75,7 @@ def on_domain(
     land
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
     regridder_kwargs, intermediate_grids
-        As of `cascade.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
+        As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
 
     Raises
     ------
@@ -91,9 +90,9 @@ def on_domain(
     has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
     grid = stack.grid_of(reference)
     how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    near = cascade.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
+    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
     loaded = rechunk(near, blocks(near)).persist()
-    return cascade.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
+    return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
 
 
 def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:

@@ -201,7 +201,7 @@ class RefInputCheck(InputTask):
 
     def reading(self) -> list[str]:
         """Return, too, the key of the boxes that contain the pieces."""
-        boxes, *_ = self.context.workflow.pieces.keys()
+        boxes, *_ = self.context.production.pieces.keys()
         return [*super().reading(), boxes.removesuffix(".{piece}")]
 
     def raw(self) -> Match:

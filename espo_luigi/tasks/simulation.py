@@ -156,7 +156,7 @@ class Regrid(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""
-        most = self.context.workflow.most_members
+        most = self.context.production.most_members
         if most == 1:
             return {}
         blocks = block_sizes(dataset)

@@ -29,7 +29,7 @@ from espo_luigi import store
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import comparison, summaries
+from espo_luigi.science.diagnose import diagnosis, summaries
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}
 PROPERTIES = (*PUBLISHED, "mean_dtr", "q99_dtr")
@@ -145,7 +145,7 @@ def _improvement(number: int) -> xr.Dataset:
     dims, attrs = ("lat", "lon"), {"history": "xsdba.measures.BIAS"}
     one = xr.Dataset({name: (dims, np.ones((1, 50)), attrs) for name in PROPERTIES}, coords)
     other = xr.Dataset({name: (dims, random.uniform(0, 1.3, (1, 50)), attrs) for name in PROPERTIES}, coords)
-    return comparison.improvement(one, other)
+    return diagnosis.improvement(one, other)
 
 
 def _summary(kind: int) -> xr.Dataset:

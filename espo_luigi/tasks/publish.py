@@ -31,11 +31,12 @@ from espo_luigi.tasks.diagnostics import (
     LEVELS,
     ConcatDiagRefProp,
     ConcatenationDiag,
+    Diag,
     DiagImprovedEtHeatmap,
+    DiagRef,
     MoveDiag,
     MoveRef,
 )
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move
 from espo_luigi.tasks.reference import MakeRef
 

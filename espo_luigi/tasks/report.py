@@ -26,10 +26,9 @@ from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, every_member
-from espo_luigi.tasks.base import EspoTask, PoolParameter, SimulationParameter, every_piece
+from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
 from espo_luigi.tasks.product import (
@@ -78,10 +77,10 @@ def _pieces_of_raw(task: Any) -> Any:
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
 
 
-class SeriesTask(DomainTask):
+class SeriesTask(EspoTask):
     """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
 
-    sim_id = SimulationParameter()
+    sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
@@ -152,10 +151,10 @@ class YearlySums(SeriesTask):
         return found.assign_attrs(cells=_cells_of(cells))
 
 
-class NotCalibrated(DomainTask):
+class NotCalibrated(EspoTask):
     """Rule `not_calibrated`, new against ESPO-G: whether a pool is nearer to the reference now, beyond noise."""
 
-    pool = PoolParameter()
+    pool, diag_domain = PoolParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")

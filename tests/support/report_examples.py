@@ -11,7 +11,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import comparison, summaries
+from espo_luigi.science.diagnose import diagnosis, summaries
 
 SIMULATIONS = (
     "CMIP6_ScenarioMIP_X_Model-A_ssp585_r1i1p1f1_global",
@@ -110,7 +110,7 @@ def _write_diagnosed(folder: Path, sim_id: str, offset: float) -> Diagnosed:
         "sim_meas": measures(offset),
         "scen_prop": properties(0.1),
         "scen_meas": measures(0.1),
-        "improvement": comparison.improvement(measures(offset), measures(0.1)),
+        "improvement": diagnosis.improvement(measures(offset), measures(0.1)),
         "summary": compared(),
     }
     paths = {name: folder / f"{sim_id}+{name}.zarr" for name in stores}

@@ -190,7 +190,7 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
     found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules() if rule not in OTHER_RULES]
-    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.StageTask)]
+    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.DiagnosticsTask)]
 
 
 def given(task: EspoTask, calls: list[str]) -> list[str]:

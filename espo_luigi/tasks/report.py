@@ -19,7 +19,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import samples, stack
-from espo_luigi.science.diagnose import aspects, flags, summaries, uncalibrated
+from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.finalize import consistency
@@ -85,7 +85,7 @@ class SeriesTask(EspoTask):
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
+    in_final = final_archives(lambda task: [name for name in task.context.published if name in yearly.DISPLAY_UNITS])
     reads = (
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
@@ -111,7 +111,7 @@ class SeriesTask(EspoTask):
         sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
         return self.describe(
             next(iter(prop.data_vars.values())),
-            {name: summaries.in_display_units(ds) for name, ds in sources.items()},
+            {name: yearly.in_display_units(ds) for name, ds in sources.items()},
         )
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -127,7 +127,7 @@ class SeriesSummary(SeriesTask):
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
         cells = samples.evenly(field, SAMPLE_CELLS)
-        return summaries.compare(
+        return yearly.compare(
             {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
@@ -162,7 +162,7 @@ class NotCalibrated(EspoTask):
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
-        return uncalibrated.compare_aspects(
+        return aspects.compare_aspects(
             sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
         )
 

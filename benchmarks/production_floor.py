@@ -122,7 +122,7 @@ def adjust_block(run: Any, pool: str, piece: str, block: tuple[xr.Dataset, list[
 
 def regrid_block(source: xr.Dataset, cells: xr.Dataset) -> float:
     """CPU seconds of regridding's product for a simulation's variables."""
-    from espo_luigi.science.regrid.cascade import apply_weights
+    from espo_luigi.science.regrid import apply_weights
 
     weights = example_weights(source, cells)
     values = np.random.default_rng(1).random((source.sizes["time"], 1, weights.shape[1]), np.float32)
@@ -131,8 +131,8 @@ def regrid_block(source: xr.Dataset, cells: xr.Dataset) -> float:
 
 def example_weights(source: xr.Dataset, cells: xr.Dataset) -> Any:
     """The weights of a block, by way of ESPO-G's two grids."""
-    from espo_luigi.science.regrid.cascade import Stage, cascade
-    from espo_luigi.science.regrid.sphere import Extrapolation, Grid
+    from espo_luigi.science.regrid import Stage, cascade
+    from espo_luigi.science.sphere import Extrapolation, Grid
 
     how = Extrapolation()
     stages = [

@@ -15,11 +15,11 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError, StoreError
 from espo_luigi.science import calendar, stack
+from espo_luigi.science import regrid as cascade
+from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.choices import NEEDED_FOR
-from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.regrid import cascade
-from espo_luigi.science.regrid.sphere import Grid
+from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.base import EspoTask

@@ -19,10 +19,10 @@ from espo_luigi.methods.dqm import method as kernel_backend
 from espo_luigi.methods.dqm import quantile_mapping
 from espo_luigi.methods.dqm.windows import plan_windows
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import JITTER_OF_DTR

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.regrid.sphere import cell_corners, unit_vectors
+from espo_luigi.science.sphere import cell_corners, unit_vectors
 
 # Outlines of rotated grids are thinned: each of the four sides keeps this many points.
 _POINTS_PER_SIDE = 25

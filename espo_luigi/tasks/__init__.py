@@ -15,13 +15,24 @@
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
+A module of rules imports all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`.
 The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
 pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.install import install
+from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
 from espo_luigi.tasks.all import All
+from espo_luigi.tasks.base import (
+    EspoTask,
+    PieceParameter,
+    PoolParameter,
+    SimulationParameter,
+    VariableParameter,
+    every,
+    every_piece,
+)
 from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
@@ -41,6 +52,7 @@ from espo_luigi.tasks.diagnostics import (
 from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
+from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -100,4 +112,19 @@ __all__ = [
     "Swap",
     "Train",
     "YearlySums",
+]
+# What a module of rules needs.
+__all__ += [
+    "EspoTask",
+    "PieceParameter",
+    "PoolParameter",
+    "Resources",
+    "SimulationParameter",
+    "VariableParameter",
+    "every",
+    "every_piece",
+    "kept",
+    "packed",
+    "temporary",
+    "upstream",
 ]

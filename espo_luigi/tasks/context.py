@@ -21,7 +21,7 @@ from espo_luigi.config.paths import check_products_folder, existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
-from espo_luigi.science import land
+from espo_luigi.science import grid
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.partition import Workflow
@@ -180,8 +180,8 @@ class RunContext:
 
     @property
     def mask_variable(self) -> str:
-        """The reference's variable that has values on land only: the first of its search."""
-        return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
+        """The reference's variable that has values on land only: the first of its search that varies in time."""
+        return next(iter(self.config.extraction.reference.series))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:
@@ -190,7 +190,7 @@ class RunContext:
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
-        return land.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
+        return grid.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1."""
@@ -220,7 +220,7 @@ class RunContext:
     @functools.cached_property
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
-        box = self.config.custom.amno_region
+        box = self.config.domain
         found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
@@ -257,7 +257,7 @@ class RunContext:
                 "tmpdir": str(config.paths.tmpdir),
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
-                "domain": config.custom.amno_region.name,
+                "domain": config.domain.name,
                 "period": "-".join(config.custom.sim_period),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
             }

@@ -21,11 +21,11 @@ from espo_luigi.config import DiagStep, DomainDiag, OffDiag
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
+from espo_luigi.science.calendar import without_inserted_days
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.filling import without_inserted_days
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
@@ -239,7 +239,7 @@ class DiagnosticsTask(SectionTask):
     """A rule of the section `diagnostics`: the 2024 branch's, over whole pieces."""
 
     # The keys that `joined` reads.
-    joining = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
+    joining = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
 
     @property
     def section(self) -> DiagnosticsSection:
@@ -248,9 +248,9 @@ class DiagnosticsTask(SectionTask):
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
         """Join the maps of all pieces, from south to north, in the product's chunks."""
-        custom = self.context.config.custom
-        whole = finalize.concatenate(pieces, domain=custom.amno_region.name, processing_level=level)
-        return rechunk(whole, custom.final_chunks)
+        config = self.context.config
+        whole = finalize.concatenate(pieces, domain=config.domain.name, processing_level=level)
+        return rechunk(whole, config.custom.final_chunks)
 
 
 class DiagnosticsReference(DiagnosticsTask):
@@ -261,7 +261,7 @@ class DiagnosticsReference(DiagnosticsTask):
     in_reference = upstream(RefDefault, "out_reference")
     in_grid = upstream(RefDefault, "out_grid")
     out_prop = kept("diagnostics/{piece}/{ref_source}+{piece}+diag_ref_prop.zarr")
-    reads = ("custom.stack_drop_nans", "diagnostics.ref.properties_and_measures")
+    reads = ("diagnostics.ref.properties_and_measures",)
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties on the whole grid; the diurnal range is derived anew."""
@@ -416,7 +416,7 @@ class DiagExtract(DomainDiagTask):
     in_checked = upstream(InputCheck, "out_problems")
     out_raw = temporary("{sim_id}+{domain}+diag-raw.zarr")
     reads = (
-        "custom.amno_region",
+        "domain",
         "domain-diag.change_units_arg",
         "domain-diag.period",
         "extraction.simulation.days_to_fill",
@@ -435,7 +435,7 @@ class DiagExtract(DomainDiagTask):
             self.context.open(self.raw(), config.extraction.simulation),
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
-            region=config.custom.amno_region.arguments(),
+            region=config.domain.arguments(),
         )
         return rechunk(without_inserted_days(extracted), maps_in_a_file(extracted))
 

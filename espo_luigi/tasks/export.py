@@ -73,7 +73,7 @@ class Export(EspoTask):
     out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
     reads = (
         "biasadjust.variables",
-        "custom.amno_region.name",
+        "domain.name",
         "custom.sim_period",
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
         "project.name",
@@ -240,7 +240,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
         "driving_model": columns.get("driving_model") or facets["source"],
         "driving_member": columns.get("driving_member") or facets["member"],
         "variable": drs.name_of(var),
-        "domain": config.custom.amno_region.name,
+        "domain": config.domain.name,
         "reference": config.reference_source,
         "calibration": "-".join(how.training_args.period),
         "method": how.training_args.method,

@@ -20,12 +20,11 @@ from espo_luigi.config import Region, RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
 from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
-from espo_luigi.science.land import count_cells, holds_land
+from espo_luigi.science.grid import count_cells, holds_land
 from espo_luigi.science.stack import horizontal_dims
 
-# Keys of the configuration, as `EspoTask.reads` has them: a box, all boxes, and only their names and order.
+# Keys of the configuration, as `EspoTask.reads` has them: a box, and only the names and order of all boxes.
 PIECE_KEY = "custom.regions.{piece}"
-PIECES_KEY = "custom.regions"
 NAMES_KEY = "custom.regions.*"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "
@@ -106,7 +105,7 @@ class Slices:
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the domain and of the slices."""
-        return ("custom.amno_region", "subregions")
+        return ("domain", "subregions")
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
@@ -195,7 +194,7 @@ def _espo_v2(config: RunConfig) -> Workflow:
     assert config.subregions is not None
     return Workflow(
         name="espo-v2",
-        pieces=Slices(config.subregions.n, config.custom.amno_region.model_copy(update={"tile_buffer": 0.0})),
+        pieces=Slices(config.subregions.n, config.domain.model_copy(update={"tile_buffer": 0.0})),
         pool_of=lambda run, sim_id: _by_model_and_experiment(run.simulation(sim_id)),
         members=lambda run, pool: run.pools.get(pool, ()),
         most_members=config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS,
@@ -281,7 +280,7 @@ def box_of(run: Any, piece: str) -> Region:
 
 def whole(run: Any) -> Region:
     """Return the box of the whole domain, without the buffer that simulations need."""
-    found: Region = run.config.custom.amno_region
+    found: Region = run.config.domain
     return found.model_copy(update={"tile_buffer": 0.0})
 
 

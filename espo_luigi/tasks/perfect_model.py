@@ -176,8 +176,8 @@ class PerfectModel(EspoTask):
         run, found = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
-                f"the domain {run.config.custom.amno_region.name} has {run.land_cells} land cells; expected 1 or more. "
-                "Correct the bounds of `custom.amno_region`."
+                f"the domain {run.config.domain.name} has {run.land_cells} land cells; expected 1 or more. "
+                f"Correct the bounds of `{run.config.name_of('domain')}`."
             )
         if not pairs(run, self.truth):
             experiments = sorted({run.simulation(one).columns.get("experiment", "") for one in found})

@@ -81,7 +81,7 @@ class ConcatenationFinal(EspoTask):
     in_pieces = upstream(FinalZarr, "out_scenario", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     uncut = ("in_pieces",)
-    reads = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
+    reads = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
@@ -95,7 +95,7 @@ class ConcatenationFinal(EspoTask):
         """Put the pieces together from south to north; fails if land has no data."""
         files = product_chunks(self, pieces[0])
         in_rows = [rechunk(piece, rows_of_chunks(files, piece)) for piece in pieces]
-        whole = finalize.concatenate(in_rows, domain=self.context.config.custom.amno_region.name)
+        whole = finalize.concatenate(in_rows, domain=self.context.config.domain.name)
         gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole), days=files["time"])
         return whole
 
@@ -121,7 +121,7 @@ class JoinTask(ProductTask):
     values_in_outputs = 2.0
     possible: ClassVar[Mapping[str, Limits]] = POSSIBLE
     reads: ClassVar[tuple[str, ...]] = (
-        "custom.amno_region.name",
+        "domain.name",
         "custom.final_chunks",
         "custom.working_chunks",
         "clean_up.bitround",

@@ -15,7 +15,7 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.land import land_map
+from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
@@ -69,7 +69,7 @@ class MakeRef(EspoTask):
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
-    reads = (*_READ, "custom.amno_region", "custom.final_chunks")
+    reads = (*_READ, "domain", "custom.final_chunks")
 
     def raw(self) -> Match:
         """Return the reference."""

@@ -18,10 +18,10 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
-from espo_luigi.science import samples, stack
+from espo_luigi.science import grid, stack
+from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
@@ -126,9 +126,9 @@ class SeriesSummary(SeriesTask):
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
-        cells = samples.evenly(field, SAMPLE_CELLS)
+        cells = grid.evenly(field, SAMPLE_CELLS)
         return yearly.compare(
-            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
+            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
         ).assign_attrs(cells=_cells_of(cells))
@@ -141,11 +141,11 @@ class YearlySums(SeriesTask):
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the calibration period of some cells and of a neighbour of each."""
-        cells = samples.evenly(field, COMPARED_CELLS)
-        beside = samples.beside(field, cells)
+        cells = grid.evenly(field, COMPARED_CELLS)
+        beside = grid.beside(field, cells)
         found = aspects.yearly_sums(
-            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
-            {name: samples.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
+            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
+            {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
             period=self.period,
         )
         return found.assign_attrs(cells=_cells_of(cells))
@@ -278,7 +278,7 @@ def _inversions() -> list[Inversions]:
     return [Inversions(sim_id=task.sim_id) for task in products() if isinstance(task, ConcatCleanPreswap)]
 
 
-def _cells_of(cells: samples.Cells) -> str:
+def _cells_of(cells: grid.Cells) -> str:
     return f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows"
 
 

@@ -14,15 +14,14 @@ from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar
+from espo_luigi.science import calendar, regrid
+from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.extract.mask import create_mask
 from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
-from espo_luigi.science.filling import fill_in_time
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
-from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck, told
@@ -44,7 +43,7 @@ class Extract(EspoTask):
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.sim_period",
         "extraction.simulation.chunks",
         "extraction.simulation.create_mask",
@@ -64,7 +63,7 @@ class Extract(EspoTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
-        extraction, region = config.extraction.simulation, config.custom.amno_region.arguments()
+        extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
@@ -124,7 +123,7 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
-        "custom.amno_region.tile_buffer",
+        "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
@@ -150,7 +149,7 @@ class Regrid(EspoTask):
     def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
         config = self.context.config
         try:
-            regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
+            regrid.check_reach(extracted, reference, config.domain.tile_buffer)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
                 raise DataError(

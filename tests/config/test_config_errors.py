@@ -61,6 +61,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.mean, input: {ds: tasmax}}}}}}}}", "expected a variable for each of da, such as"),  # noqa: E501
         ("custom: {maximal_calendar: no_leap}", "got 'no_leap' (text), expected '360_day', 'noleap',"),
         ("custom: {maximal_calendar: no_leap}", "did you mean noleap?"),
+        ("custom: {stack_drop_nans: false}", "`custom.stack_drop_nans` ({file}, line 1): got False (true or false): expected true: land cells alone are computed, and maps are made of them at the end. Leave the key out"),  # noqa: E501
         ("custom: {stack_drop_nans: perhaps}", "`custom.stack_drop_nans` ({file}, line 1): got 'perhaps' (text): expected a valid boolean"),  # noqa: E501
         ("custom: {working_chunks: {loc: 0}}", "`custom.working_chunks.loc` ({file}, line 1): got 0 (a whole number): expected a number of points above 0, or -1"),  # noqa: E501
         ("custom: {ref_period: ['1991']}", "`custom.ref_period` ({file}, line 1): got ['1991'] (a list): expected two years, [first, last]"),  # noqa: E501

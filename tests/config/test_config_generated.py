@@ -59,6 +59,7 @@ def shipped() -> dict[str, Any]:
         details["properties"] = yaml.safe_load(file.read_text()) if name == "sim" else str(file)
     for step in content["diagnostics"].values():
         step["properties_and_measures"]["properties"] = str(DEMO / "properties.yml")
+    content["domain"] = content["custom"].pop("amno_region")
     # Without aliases, so that each value is changed on its own.
     return without_aliases(content)
 

@@ -25,7 +25,7 @@ def test_values_have_the_types_that_tasks_expect(load_with: Any) -> None:
     assert list(config.custom.regions) == ["south", "north"]
     assert config.custom.regions["south"].lat_bnds == (45.0, 47.05)
     assert config.custom.regions["south"].tile_buffer == 0
-    assert config.custom.amno_region.tile_buffer == 1.5
+    assert config.domain.tile_buffer == 1.5
     assert config.custom.ref_period == ("1991", "2020")
     assert config.reference_source == "ERA5-Land"
     assert config.variables == ("tasmax", "tasmin", "pr", "dtr")
@@ -94,7 +94,7 @@ def test_what_null_removed_can_be_given_anew(load_with: Any) -> None:
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ("custom: {stack_drop_nans: false}", "custom: {stack_drop_nans: null}"),
+        ("custom: {maximal_calendar: standard}", "custom: {maximal_calendar: null}"),
         ("custom: {regions: {south: {tile_buffer: 2}}}", "custom: {regions: {south: {tile_buffer: null}}}"),
         ("custom: {working_chunks: {lat: 1}}", "custom: {working_chunks: null}"),
         ("clean_up: {xscen_clean_up: {round_var: {pr: 5}}}", "clean_up: {xscen_clean_up: {round_var: {pr: null}}}"),
@@ -201,7 +201,7 @@ dask:
 def test_the_configuration_cannot_be_changed(load_with: Any) -> None:
     config = load_with()
     with pytest.raises(ValidationError, match="frozen"):
-        config.custom.stack_drop_nans = False
+        config.custom.maximal_calendar = "standard"
     with pytest.raises(TypeError, match="does not support item assignment"):
         config.custom.regions["west"] = config.custom.regions["south"]
     with pytest.raises(ValidationError, match="frozen"):
@@ -276,7 +276,7 @@ def test_the_periods_are_those_that_variables_are_adjusted_with(load_with: Any) 
     assert attributes["global"]["said"].endswith(": ERA5-Land, 1991-2020 and 2001-2010, 1950-2100")
 
 
-@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "c72b5a070f85"), ("demo", "aaf979932f61")])
+@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "43fc21eca36f"), ("demo", "517521958a3a")])
 def test_the_hash_of_what_is_shipped_changes_with_its_files_only(
     monkeypatch: pytest.MonkeyPatch, name: str, expected: str
 ) -> None:

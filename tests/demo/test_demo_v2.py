@@ -24,7 +24,7 @@ from espo_luigi.science.extract.dataset import extract
 from espo_luigi.science.extract.mask import create_mask
 from espo_luigi.science.extract.repairs import Repair, repair
 from espo_luigi.science.finalize.outline import inside, outline
-from espo_luigi.science.regrid.cascade import regrid
+from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import stack_drop_nans
 
 V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"

@@ -13,7 +13,7 @@ import xsdba.properties
 
 from espo_luigi import store, tasks
 from espo_luigi.errors import ConfigurationError, ParameterError
-from espo_luigi.science.regrid import cascade
+from espo_luigi.science import regrid
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.publish import products
@@ -149,7 +149,7 @@ def test_properties_and_measures_are_those_of_the_raw_files_and_of_the_products(
     here = {"lat": slice(46, 47), "lon": slice(-67, -65)}
     in_domain = reference.sel(here)
     config = context().config.regrid.regrid_dataset.arguments()
-    regridded = cascade.regrid(raw_series(), reference[["tasmax"]], **config).sel(here)
+    regridded = regrid.regrid(raw_series(), reference[["tasmax"]], **config).sel(here)
     expected = oracle(regridded.where(in_domain.tasmax.isel(time=130).drop_vars("time").notnull()))
     of_reference = oracle(in_domain.sel(time=slice(*PERIOD)))
     assert found["sim_prop"].mean_tasmax.notnull().sum() == in_domain.tasmax[130].notnull().sum() < 32

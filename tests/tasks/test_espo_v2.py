@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from complete_demo import complete_all, in_order
+from complete_demo import complete_all, edit, in_order
 from demo_runs import use
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
-from espo_luigi import tasks
+from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
@@ -23,8 +23,9 @@ from espo_luigi.science import pooling
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
-from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
+from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.product import JoinTask
 from espo_luigi.tasks.publish import products
@@ -113,6 +114,29 @@ def test_sea_that_the_reference_has_data_on_is_left_out_by_its_mask(v2: Any) -> 
     object.__setattr__(run.config.extraction.reference.extract_dataset, "mask", False)
     del run.__dict__["land_cells"], run.__dict__["reference_on_its_first_day"]
     assert run.land_cells > masked == 186
+
+
+def test_a_fixed_field_that_is_listed_first_is_not_taken_for_the_series_that_shows_land(v2: Any) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    search = content["extraction"]["reference"]["Demo-Rotated"]["search_data_catalogs"]
+    wanted = search["variables_and_freqs"]
+    search["variables_and_freqs"] = dict(sorted(wanted.items(), key=lambda item: item[1] != "fx"))
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    forget()
+    assert next(iter(context().config.extraction.reference.search_data_catalogs.variables_and_freqs)) == "mask"
+    assert context().land_cells == 186
+
+
+def test_the_reference_of_a_domain_that_was_widened_is_examined_again(v2: Any) -> None:
+    files = v2()
+    task = tasks.RefInputCheck()
+    store.write_table(COLUMNS, [], task.out_problems().path, task.marker())
+    assert task.complete() and task.stale() == []
+    edit(files[0], lambda content: content["full_region"].update(lat_bnds=[47.0, 50.0]))
+    forget()
+    (changed,) = tasks.RefInputCheck().stale()
+    assert "region" in changed or "domain" in changed
 
 
 def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:

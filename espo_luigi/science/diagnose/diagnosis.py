@@ -12,11 +12,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import stack
+from espo_luigi.science import regrid, stack
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
-from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import in_units, without_idle_metadata
 
 logger = logging.getLogger(__name__)
@@ -276,7 +275,7 @@ def on_domain(
     land
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
     regridder_kwargs, intermediate_grids
-        As of `cascade.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
+        As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
 
     Raises
     ------
@@ -291,9 +290,9 @@ def on_domain(
     has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
     grid = stack.grid_of(reference)
     how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    near = cascade.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
+    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
     loaded = rechunk(near, blocks(near)).persist()
-    return cascade.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
+    return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
 
 
 def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:

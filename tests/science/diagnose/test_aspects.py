@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import samples
+from espo_luigi.science import grid
 from espo_luigi.science.diagnose import aspects, yearly
 
 DATA = Path(__file__).parents[2] / "data"
@@ -157,8 +157,8 @@ def test_neighbours_are_adjacent_cells_with_data_and_a_lone_cell_has_none() -> N
         [[1, 1, np.nan, 1], [np.nan, np.nan, np.nan, np.nan], [1, np.nan, 1, np.nan], [1, np.nan, np.nan, 1]]
     )
     field = xr.DataArray(land, {"lat": [10.0, 11, 12, 13], "lon": [1.0, 2, 3, 4]}, ("lat", "lon"), name="prop")
-    cells = samples.evenly(field, 20)
-    near = samples.beside(field, cells)
+    cells = grid.evenly(field, 20)
+    near = grid.beside(field, cells)
     places = dict(
         zip(zip(cells.rows, cells.columns, strict=True), zip(near.rows, near.columns, strict=True), strict=True)
     )
@@ -171,5 +171,5 @@ def test_neighbours_are_adjacent_cells_with_data_and_a_lone_cell_has_none() -> N
         (13.0, 1.0): (12.0, 1.0),
         (13.0, 4.0): (13.0, 4.0),
     }
-    series = samples.at_neighbours(field.expand_dims(time=2).to_dataset(), cells, near)["prop"]
+    series = grid.at_neighbours(field.expand_dims(time=2).to_dataset(), cells, near)["prop"]
     assert series.isnull().all("time").values.tolist() == [False, False, True, False, True, False, True]

@@ -15,10 +15,9 @@ import xsdba.measures
 import xsdba.properties
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import stack
+from espo_luigi.science import regrid, stack
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
-from espo_luigi.science.regrid import cascade
 
 BOX = {"name": "Atlas", "lat_bnds": (46.0, 49.0), "lon_bnds": (-75.0, -70.0), "tile_buffer": 1.5}
 KWARGS = {"method": "bilinear", "extrap_method": "inverse_dist"}
@@ -111,7 +110,7 @@ def on_domain(raw: xr.Dataset, domain: xr.Dataset) -> xr.Dataset:
 
 def test_a_simulation_is_regridded_as_to_the_whole_reference_and_has_the_reference_s_cells(raw, reference, domain):
     found = on_domain(raw.chunk(time=200), domain)
-    whole = cascade.regrid(
+    whole = regrid.regrid(
         raw, stack.grid_of(reference.drop_vars(["orog", "mask"])), regridder_kwargs=KWARGS, intermediate_grids=GRIDS
     )
     expected = whole.where(reference.tasmax.isel(time=130, drop=True).notnull())

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import samples
+from espo_luigi.science import grid
 from espo_luigi.science.diagnose import yearly
 
 N_CELLS = 3
@@ -145,15 +145,15 @@ def field() -> xr.DataArray:
 def test_sample_cells_are_land_evenly_spaced_and_the_same_of_a_grid_as_of_stacked_cells(field: xr.DataArray) -> None:
     from espo_luigi.science.stack import stack_drop_nans
 
-    cells = samples.evenly(field, 4)
+    cells = grid.evenly(field, 4)
     assert cells.of == 10
     series = field.expand_dims(time=xr.date_range("2000-01-01", periods=2)).to_dataset(name="tasmax")
-    of_grid = samples.at_cells(series, cells)["tasmax"]
+    of_grid = grid.at_cells(series, cells)["tasmax"]
     assert of_grid.isel(time=0).values.tolist() == [2.0, 5.0, 8.0, 11.0]
-    np.testing.assert_array_equal(samples.at_cells(stack_drop_nans(series), cells)["tasmax"], of_grid)
+    np.testing.assert_array_equal(grid.at_cells(stack_drop_nans(series), cells)["tasmax"], of_grid)
 
 
 def test_a_cell_that_the_data_lack_is_an_error(field: xr.DataArray) -> None:
     elsewhere = field.assign_coords(lon=field["lon"] + 0.5).expand_dims(time=1).to_dataset(name="tasmax")
     with pytest.raises(DataError, match="not all of 10 cells"):
-        samples.at_cells(elsewhere, samples.evenly(field, 50))
+        grid.at_cells(elsewhere, grid.evenly(field, 50))

@@ -10,7 +10,7 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.extract.repairs import REPAIRS, Repair, repair, repaired_days
-from espo_luigi.science.regrid.cascade import regrid
+from espo_luigi.science.regrid import regrid
 
 # The defects that the scripts of ESPO 2.0 patch.
 PATCHES = (

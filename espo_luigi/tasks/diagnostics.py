@@ -302,7 +302,7 @@ class Diagnostics(DiagnosticsTask):
         self, regchunked: xr.Dataset, grid: xr.Dataset, scenario: xr.Dataset, ref_prop: xr.Dataset
     ) -> dict[str, xr.Dataset]:
         """Compute both pairs."""
-        made = {}
+        made = dict[str, xr.Dataset]()
         for name, dataset in {"sim": regchunked, "scen": scenario}.items():
             of_step = Diagnosis(dataset, step_of(self.section.steps[name]), grid=grid).with_measures(ref_prop)
             made |= {f"diag_{name}_{kind}": maps for kind, maps in of_step.items()}

@@ -348,7 +348,8 @@ def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
     families = {task.task_family for task in in_order(tasks.All())}
     assert families == {
         *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
-        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef", "Diag"),
+        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef"),
+        *("DiagExtract", "Diag"),
     }
 
 

@@ -17,6 +17,7 @@ from espo_luigi.errors import ConfigurationError, DataError, ParameterError, Sto
 from espo_luigi.science import calendar, stack
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import fill_in_time
+from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
@@ -146,7 +147,8 @@ def from_raw(run: RunContext, sim_id: str, cells: Mapping[str, Sequence[Cell]]) 
     }
     (computed,) = dask.compute(lazy)
     how = run.config.extraction.simulation.fill_in_time
-    return {piece: _placed(fill_in_time(one, how=how), piece, cells[piece]) for piece, one in computed.items()}
+    told = {piece: with_repairs_told(one) for piece, one in computed.items()}
+    return {piece: _placed(fill_in_time(one, how=how), piece, cells[piece]) for piece, one in told.items()}
 
 
 def _placed(series: xr.Dataset, piece: str, cells: Sequence[Cell]) -> xr.Dataset:

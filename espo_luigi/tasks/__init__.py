@@ -9,7 +9,7 @@
 | `product` | Swap, CleanUp, FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
-| `domain_diagnostics` | DiagRef, Diag |
+| `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
@@ -37,17 +37,19 @@ from espo_luigi.tasks.base import (
 from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
+    Diag,
+    DiagExtract,
     DiagImprovedEtHeatmap,
     DiagMeasuresImprovement,
     Diagnostics,
     DiagnosticsReference,
+    DiagRef,
     MoveDiag,
     MoveRef,
     OffDiagRefProp,
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
@@ -81,6 +83,7 @@ __all__ = [
     "ConcatenationDiag",
     "ConcatenationFinal",
     "Diag",
+    "DiagExtract",
     "DiagImprovedEtHeatmap",
     "DiagMeasuresImprovement",
     "DiagRef",

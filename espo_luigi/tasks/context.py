@@ -178,7 +178,7 @@ class RunContext:
     @functools.cached_property
     def _reference(self) -> Match | CatalogError:
         try:
-            return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+            return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
         except CatalogError as error:
             return error
 
@@ -284,9 +284,7 @@ class RunContext:
                 )
         return True
 
-    def _search(
-        self, extraction: Extraction, instead: dict[str, Any] | None, *, strict: bool = False
-    ) -> dict[str, Match]:
+    def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
@@ -294,7 +292,7 @@ class RunContext:
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         tell = warn_of_dropped if extraction is self.config.extraction.reference else self._drop
-        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict, tell_dropped=tell)
+        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, tell_dropped=tell)
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason

@@ -14,7 +14,7 @@ from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.diagnostics import Diag, DiagRef
 from espo_luigi.tasks.ports import ZarrInfo
 from espo_luigi.tasks.product import TEMPERATURES, ConcatClean, ConcatCleanPreswap, HealthChecks, Swap
 from espo_luigi.tasks.production import Production, Slices

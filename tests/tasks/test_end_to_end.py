@@ -39,7 +39,7 @@ from espo_luigi.explain.way import step_of_difference, way_of
 from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
-from espo_luigi.publication.crate import listed
+from espo_luigi.publication.origin import listed
 from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.all import Selection

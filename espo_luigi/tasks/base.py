@@ -20,7 +20,6 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
-from espo_luigi.config.paths import render_path
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
@@ -397,10 +396,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Publish an input's files as this task's output, without copying."""
         marker = self.marker()
         store.link_store(source, destination, marker, provenance(marker))
-
-    def for_report(self, template: str) -> Path:
-        """Return the path of a small store that only the report reads: no task needs it."""
-        return render_path("{final}/report/{domain}/" + template, self.context.fields | self.wildcards)
 
     def work_size(self) -> float:
         """Return area times days times variables."""

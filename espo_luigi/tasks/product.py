@@ -302,30 +302,19 @@ class JoinTask(ProductTask):
     def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
         """Select the member, unstack, treat and describe; cut to the outline of a regional simulation's domain."""
         members = [pooling.member(dataset, self.sim_id) for dataset in slices]
-        land = self._land(grids, extracted)
         files = product_chunks(self, members[0])
+        land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
         cells = stack.join_slices([finalize.counted(rechunk(dataset, read)) for dataset in members])
         made = finalize.finish(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
             treatment=self.treatment(),
-            land=replace(land, days=files["time"]),
+            land=land,
             chunks=blocks,
         )
         crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
         return self.with_possible_values(made, land.cells, self.possible, crossed)
-
-    def _land(self, grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> finalize.Land:
-        """The whole domain's land, or its part inside of the simulation's outline."""
-        grid, lands = grids[0].drop_vars("land"), [grid["land"] for grid in grids]
-        incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
-        told = {name: text for name, text in lands[0].attrs.items() if name == gaps.LET_THROUGH}
-        land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete} | told)
-        if not extracted:
-            return finalize.Land(land, grid)
-        part, inside = cut_to_domain(grid, land, extracted[0])
-        return finalize.Land(inside, grid, part)
 
     def treatment(self) -> finalize.Treatment:
         """Return what is done to the variable."""
@@ -338,6 +327,18 @@ class JoinTask(ProductTask):
         reference = {"cat:bias_adjust_reference": self.context.config.reference_source}
         made = {**reference, **attrs, **of_the_member}
         return {**made, "cat:id": "_".join(str(made[name]) for name in _OF_AN_ID if made.get(name))}
+
+
+def _whole_land(grids: list[xr.Dataset], extracted: list[xr.Dataset], days: int) -> finalize.Land:
+    """The whole domain's land, or its part inside of the outline of a regional simulation's grid, `extracted`."""
+    grid, lands = grids[0].drop_vars("land"), [grid["land"] for grid in grids]
+    incomplete = sum(int(land.attrs.get(stack.INCOMPLETE_CELLS, 0)) for land in lands)
+    told = {name: text for name, text in lands[0].attrs.items() if name == gaps.LET_THROUGH}
+    land = gaps.join_land(lands, grid).assign_attrs({stack.INCOMPLETE_CELLS: incomplete} | told)
+    if not extracted:
+        return finalize.Land(land, grid, days=days)
+    part, inside = cut_to_domain(grid, land, extracted[0])
+    return finalize.Land(inside, grid, part, days)
 
 
 def cut_to_domain(grid: xr.Dataset, land: xr.DataArray, extracted: xr.Dataset) -> tuple[xr.Dataset, xr.DataArray]:

@@ -15,8 +15,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import StoreError
-from espo_luigi.export.conventions import Stretch
-from espo_luigi.export.netcdf import Layout, write_netcdf
+from espo_luigi.export.netcdf import Layout, Stretch, write_netcdf
 from espo_luigi.files import aside_of, load_json, write_atomically, write_new
 from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
 from espo_luigi.store.disk import disk_errors
@@ -106,7 +105,7 @@ def export_files(
     Parameters
     ----------
     ds : xr.Dataset
-        One variable of a product, from `conventions.described`.
+        One variable of a product, from `netcdf.described`.
     checksums : Path
         From `checksums_of`.
     days : sequence of Stretch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,20 +30,8 @@ from espo_luigi.publication.stac import StacCatalogue, StacOptions, write_stac
 from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
-from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import RunContext, context, settings
-from espo_luigi.tasks.diagnostics import (
-    LEVELS,
-    ConcatDiagRefProp,
-    ConcatenationDiag,
-    DiagImprovedEtHeatmap,
-    MoveDiag,
-    MoveRef,
-)
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
-from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move
-from espo_luigi.tasks.reference import MakeRef
+from espo_luigi.tasks.context import context, settings
 
 # Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
@@ -54,48 +42,7 @@ _CITED = ("doi", "dataset_doi", "cite_as", "further_info_url")
 def products() -> Iterator[EspoTask]:
     """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
     run = context()
-    yield from _ENDS[run.workflow.product](run)
-
-
-def _ends_2024(run: RunContext) -> Iterator[EspoTask]:
-    for domain in run.domains:
-        yield MoveRef(diag_domain=domain)
-    for sim_id in run.simulations:
-        yield HealthChecks(sim_id=sim_id)
-        for domain in run.domains:
-            yield MoveDiag(sim_id=sim_id, diag_domain=domain)
-        for piece in partition.pieces(run):
-            yield Move(sim_id=sim_id, piece=piece)
-    if run.config.diagnostics is None:
-        return
-    yield ConcatDiagRefProp()
-    for sim_id in run.simulations:
-        for level in LEVELS:
-            yield ConcatenationDiag(sim_id=sim_id, level=level)
-        for piece in partition.pieces(run):
-            yield DiagImprovedEtHeatmap(sim_id=sim_id, piece=piece)
-
-
-def _ends_v2(run: RunContext) -> Iterator[EspoTask]:
-    yield MakeRef()
-    for domain in run.domains:
-        yield DiagRef(diag_domain=domain)
-    for pool in run.pools.values():
-        for sim_id in pool:
-            for variable in run.published:
-                yield ConcatClean(sim_id=sim_id, var=variable)
-            yield HealthChecks(sim_id=sim_id)
-            for domain in run.domains:
-                yield Diag(sim_id=sim_id, diag_domain=domain)
-            if {"tasmax", "tasmin"} <= set(run.published):
-                yield ConcatCleanPreswap(sim_id=sim_id)
-
-
-# The last tasks of every chain of a workflow, by the rule that makes its final archives.
-_ENDS: Mapping[str, Callable[[RunContext], Iterator[EspoTask]]] = {
-    "ConcatenationFinal": _ends_2024,
-    "ConcatClean": _ends_v2,
-}
+    yield from run.production.ends(run)
 
 
 @dataclass(frozen=True)

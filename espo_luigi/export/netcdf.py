@@ -218,7 +218,7 @@ class Layout:
         """Return the chunk of float32 data of a shape (time, y, x)."""
         days, *cells = shape
         asked = [self.chunks.get(axis, -1) for axis in ("Y", "X")]
-        sizes = [size if one == -1 else min(one, size) for one, size in zip(asked, cells, strict=True)]
+        sizes = [size if wanted == -1 else min(wanted, size) for wanted, size in zip(asked, cells, strict=True)]
         for axis in (0, 1):
             smallest = 4 * days * sizes[0] * sizes[1]
             if smallest < SMALLEST_CHUNK_BYTES:
@@ -308,9 +308,9 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
     described = {"units": layout.time_units, "calendar": calendar, **named}
     _write_small(file, "time", xr.Variable(("time",), days + 0.5 if layout.at_noon else days, described))
     _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, days + 1], axis=1)))
-    for name, one in ds.coords.items():
+    for name, coordinate in ds.coords.items():
         if name != "time":
-            _write_small(file, str(name), one.variable)
+            _write_small(file, str(name), coordinate.variable)
 
 
 def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:

@@ -221,7 +221,7 @@ def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Data
     blocks = np.empty(1, dtype=object)
     lazy = any(variable.chunks for variable in variables.values())
     blocks[0] = _block(weights.matrix[cells], source.grid.shape, (len(cells),), lazy=lazy)
-    made = {name: _regrid_variable(one.variable, source, chosen, blocks) for name, one in variables.items()}
+    made = {name: _regrid_variable(data.variable, source, chosen, blocks) for name, data in variables.items()}
     at = {name: (STACKED_DIM, values) for name, values in (("lat", lat), ("lon", lon))}
     return xr.Dataset(made, coords={**_kept_coordinates(ds, source), **at}, attrs=ds.attrs)
 
@@ -453,9 +453,9 @@ def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
     for name in (standard_name[:3], standard_name):
         if name in ds.variables:
             return ds[name]
-    found = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
-    if len(found) == 1:
-        return ds[found[0]]
+    names = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
+    if len(names) == 1:
+        return ds[names[0]]
     raise DataError(
         f"the {role} of the regridding has no {standard_name}: expected a coordinate {standard_name[:3]!r}, "
         f"{standard_name!r} or of that standard_name among {', '.join(map(str, ds.variables)) or 'nothing'}"

@@ -256,15 +256,15 @@ def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:
         )
     axis, values = grid[name].values, ds[name].values
     order = np.argsort(axis)
-    found = order[np.clip(np.searchsorted(axis, values, sorter=order), 0, axis.size - 1)]
-    missed = np.flatnonzero(axis[found] != values)
+    places = order[np.clip(np.searchsorted(axis, values, sorter=order), 0, axis.size - 1)]
+    missed = np.flatnonzero(axis[places] != values)
     if missed.size:
         raise DataError(
             f"{missed.size} of {values.size} cells of {_domain(ds)} are not on the grid, the first at {name} = "
             f"{values[missed[0]]!r} (nearest on the grid: {axis[np.abs(axis - values[missed[0]]).argmin()]!r}): "
             f"give the grid of the dataset that was stacked, with unrounded coordinates."
         )
-    return found
+    return places
 
 
 def _block_sizes(size: int, dim: str, chunks: Mapping[str, int] | None) -> tuple[int, ...]:

@@ -19,11 +19,18 @@ from espo_luigi.catalog.open import on_grid_of, open_years, single, wanted_of, w
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.calendar import calendar_of, day_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
+from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, subset_boxes
 from espo_luigi.science.extract.input_fills import doubtful_fill
-from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
+from espo_luigi.science.extract.input_problems import (
+    Problem,
+    RawSeries,
+    day_problems,
+    end_problems,
+    is_daily,
+    neighbour_problems,
+)
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.possible import Limits
 from espo_luigi.science.scopes import cells_in
@@ -93,7 +100,7 @@ def examine_match(
     for name, files in series.items():
         problems += [problem for raw in files for problem in day_problems(raw)]
         # Days that lie in a file that cannot be used do not count as missing, too.
-        problems += [] if name in lost else [*neighbour_problems(files), *_ends(files, period)]
+        problems += [] if name in lost else [*neighbour_problems(files), *end_problems(files, period)]
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
@@ -209,26 +216,6 @@ def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset)
         value=far[name],
         count=sum(int((values > 0).sum()) for values in apart.values()),
     )
-
-
-def _ends(files: Sequence[RawSeries], period: Period) -> Iterator[Problem]:
-    first, last = min(files, key=_first_day), max(files, key=_last_day)
-    begin, end = map(first.number, wanted_days(*period, calendar_of(first.data)))
-    of_period = f" of the period {period[0]}-{period[1]}"
-    if (late := _first_day(first) - begin) > 0:
-        message = first.missing(late, begin, begin + late - 1) + of_period
-        yield first.problem("missing_days", message, begin, late)
-    if (early := end - _last_day(last)) > 0:
-        message = last.missing(early, end - early + 1, end) + of_period
-        yield last.problem("missing_days", message, end - early + 1, early)
-
-
-def _first_day(raw: RawSeries) -> int:
-    return int(raw.days.min())
-
-
-def _last_day(raw: RawSeries) -> int:
-    return int(raw.days.max())
 
 
 def _cut(

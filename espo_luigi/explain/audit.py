@@ -22,7 +22,7 @@ from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
 from espo_luigi.explain.way import check_complete, made_of, step_of_difference
 from espo_luigi.science import stack
-from espo_luigi.science.extract.dataset import day_of
+from espo_luigi.science.calendar import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.product import archives

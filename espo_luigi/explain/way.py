@@ -17,9 +17,8 @@ from espo_luigi.explain.cells import Cell, Made
 from espo_luigi.explain.steps import adjusted_of, place_of
 from espo_luigi.explain.values import TOLERANCE, Day, Final, Way, within_tolerance
 from espo_luigi.science import calendar, stack
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.choices import NEEDED_FOR
-from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.finalize.gaps import DAYS_OF_A_GAP
 from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition

@@ -242,3 +242,8 @@ class TimeAxis:
 
     def __len__(self) -> int:
         return self.days.size
+
+
+def day_of(value: Any) -> str:
+    """Return the day of a date, numpy's or cftime's, as YYYY-MM-DD."""
+    return value.isoformat()[:10] if isinstance(value, cftime.datetime) else str(value)[:10]

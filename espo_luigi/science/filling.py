@@ -9,10 +9,9 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import SECONDS_PER_DAY, TimeAxis
+from espo_luigi.science.calendar import SECONDS_PER_DAY, TimeAxis, day_of
 from espo_luigi.science.choices import FILLING_OF_V2, Filling
 from espo_luigi.science.chunks import rechunk_variable
-from espo_luigi.science.extract.dataset import day_of
 
 # A global attribute: the days that no file had, as YYYY-MM-DD, joined by commas.
 INSERTED_DAYS = "espo_luigi_inserted_days"

@@ -11,8 +11,7 @@ import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import wanted_days
-from espo_luigi.science.extract.input_problems import Problem, RawSeries
+from espo_luigi.science.extract.input_problems import Problem, RawSeries, wanted_days
 from espo_luigi.science.possible import Limits
 
 Series = Mapping[str, Sequence[RawSeries]]

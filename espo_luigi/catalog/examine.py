@@ -32,8 +32,8 @@ from espo_luigi.science.extract.input_problems import (
     neighbour_problems,
 )
 from espo_luigi.science.extract.input_values import value_problems
+from espo_luigi.science.grid import cells_in
 from espo_luigi.science.possible import Limits
-from espo_luigi.science.scopes import cells_in
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def examine_match(
     masked : optional
         A function that takes out the values of cells that will not be used, lazily.
     scopes : optional
-        Further limits, each of a part of the regions (`science.scopes.cells_in`). A scope without cells is logged.
+        Further limits, each of a part of the regions (`science.grid.cells_in`). A scope without cells is logged.
     """
     held = _open(match, period, dict(xr_open_kwargs or {}))
     problems = held.problems

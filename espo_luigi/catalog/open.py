@@ -19,10 +19,9 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.calendar import calendar_of, floor_to_day, whole_years
+from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
-from espo_luigi.science.filling import insert_days
 
 logger = logging.getLogger(__name__)
 

@@ -11,23 +11,23 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from espo_luigi.errors import nearest
 from espo_luigi.fields import (
-    Absent,
+    AnyMapping,
     Arguments,
     ByFileName,
     Chunks,
-    Free,
     Frequency,
     Ignored,
     InputPaths,
+    Integer,
     Named,
     NothingIsEmpty,
     Number,
+    OmitDefault,
     Periods,
     Refused,
     Section,
     Switch,
     Unit,
-    Whole,
 )
 from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
@@ -40,7 +40,7 @@ _MOST_CELLS = 10_000_000
 class RestrictMembers(Switch):
     """Which members of a simulation are kept."""
 
-    ordered: Whole = Field(ge=1, description="the number of members that are kept, the first in natural order")
+    ordered: Integer = Field(ge=1, description="the number of members that are kept, the first in natural order")
 
 
 class SearchDataCatalogs(Section):
@@ -57,8 +57,8 @@ class SearchDataCatalogs(Section):
         default=None, description="which members are kept, such as `ordered: 1`"
     )
     periods: Periods | None = Field(default=None, description="years that must be covered")
-    other_search_criteria: Free = Field(default={}, description="wanted values of catalogue columns")
-    exclusions: Free | None = Field(default=None, description="unwanted values of catalogue columns")
+    other_search_criteria: AnyMapping = Field(default={}, description="wanted values of catalogue columns")
+    exclusions: AnyMapping | None = Field(default=None, description="unwanted values of catalogue columns")
     coverage_kwargs: Refused = None
     id_columns: Refused = None
     conversion_yaml: Refused = None
@@ -130,13 +130,13 @@ class ExtractDataset(Section):
     """How datasets are opened."""
 
     periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
-    xr_open_kwargs: Annotated[Free, AfterValidator(_as_open_kwargs)] = Field(
+    xr_open_kwargs: Annotated[AnyMapping, AfterValidator(_as_open_kwargs)] = Field(
         default={}, description="keyword arguments of xarray.open_dataset"
     )
-    xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
+    xr_combine_kwargs: AnyMapping = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
     ensure_correct_time: Ignored = None
     to_level: Ignored = None
-    mask: bool = Absent("keep values only where the fixed field `mask` is 1; of the reference", False)
+    mask: bool = OmitDefault("keep values only where the fixed field `mask` is 1; of the reference", False)
     preprocess: Refused = None
     resample_methods: Refused = None
 
@@ -201,12 +201,12 @@ class Extraction(Section):
     chunks: Chunks = Field(default={}, description="chunks of what is extracted")
     properties_and_measures: Ignored = None
     clean_up: Ignored = None
-    create_mask: CreateMask | None = Absent("the source cells that are interpolated from; of the simulations")
-    repairs: tuple[RepairRow, ...] = Absent("known defects of single simulations, repaired in this order", ())
-    fill_in_time: Named[Filling] = Absent(
+    create_mask: CreateMask | None = OmitDefault("the source cells that are interpolated from; of the simulations")
+    repairs: tuple[RepairRow, ...] = OmitDefault("known defects of single simulations, repaired in this order", ())
+    fill_in_time: Named[Filling] = OmitDefault(
         "variables whose gaps are filled from other days, after regridding: forward, both or zero", {}
     )
-    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = Absent(
+    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = OmitDefault(
         "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
     )
 
@@ -279,7 +279,7 @@ class ExtractionSection(Section):
 
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
-    variables_and_units: Named[Unit] = Absent("the units of what is extracted, by variable", {})
+    variables_and_units: Named[Unit] = OmitDefault("the units of what is extracted, by variable", {})
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
     # The hash leaves it out, since it changes no number.
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
@@ -331,7 +331,7 @@ class RegridderKwargs(Arguments):
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
     extrap_dist_exponent: Number | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
-    extrap_num_src_pnts: Whole | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
+    extrap_num_src_pnts: Integer | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
     periodic: Literal[False] | None = Field(default=None, description="whether the grid goes around the Earth")
     reuse_weights: Literal[False] | None = Field(default=None, description="whether weights are read from a file")
     skipna: Literal[False] | None = Field(default=None, description="whether missing values are left out")
@@ -365,6 +365,6 @@ class Regrid(Section):
     """Section `regrid`."""
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
-    skip_coarser: bool = Absent("leave out grids of the cascade that are coarser than a simulation", False)
+    skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
     target: Ignored = None
     weights_location: Ignored = None

@@ -142,7 +142,7 @@ class InputCheck(InputTask):
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.ref_period",
         "custom.sim_period",
         "extraction.simulation.days_to_fill",
@@ -160,7 +160,7 @@ class InputCheck(InputTask):
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
         config = self.context.config
-        box, key = config.custom.amno_region.arguments(), "custom.amno_region"
+        box, key = config.domain.arguments(), config.name_of("domain")
         beyond = beyond_simulation(self.raw(), config.extraction.simulation, box, key)
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
@@ -183,9 +183,7 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        return self.examined(
-            self.raw(), config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region]
-        )
+        return self.examined(self.raw(), config.extraction.simulation, config.custom.sim_period, [config.domain])
 
 
 class RefInputCheck(InputTask):
@@ -203,7 +201,7 @@ class RefInputCheck(InputTask):
 
     def reading(self) -> list[str]:
         """Return, too, the key of the boxes that contain the pieces."""
-        boxes, *_ = self.context.workflow.pieces.keys()
+        boxes, *_ = self.context.production.pieces.keys()
         return [*super().reading(), boxes.removesuffix(".{piece}")]
 
     def raw(self) -> Match:

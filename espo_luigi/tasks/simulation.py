@@ -14,14 +14,19 @@ from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar
+from espo_luigi.science import calendar, regrid
+from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.extract.repairs import Repair, create_mask, idle_repairs, repair, with_repairs_told
-from espo_luigi.science.filling import fill_in_time
+from espo_luigi.science.extract.repairs import (
+    Repair,
+    create_mask,
+    idle_repairs,
+    repair,
+    with_repairs_told,
+)
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
-from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck, told
@@ -42,7 +47,7 @@ class Extract(EspoTask):
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.sim_period",
         "extraction.simulation.chunks",
         "extraction.simulation.create_mask",
@@ -62,7 +67,7 @@ class Extract(EspoTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
-        extraction, region = config.extraction.simulation, config.custom.amno_region.arguments()
+        extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
@@ -115,7 +120,7 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
-        "custom.amno_region.tile_buffer",
+        "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
@@ -141,7 +146,7 @@ class Regrid(EspoTask):
     def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
         config = self.context.config
         try:
-            regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
+            regrid.check_reach(extracted, reference, config.domain.tile_buffer)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
                 raise DataError(
@@ -151,7 +156,7 @@ class Regrid(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""
-        most = self.context.workflow.most_members
+        most = self.context.production.most_members
         if most == 1:
             return {}
         blocks = block_sizes(dataset)

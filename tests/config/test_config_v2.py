@@ -39,7 +39,7 @@ def test_the_values_of_2024s_sections_follow_from_those_of_v2(loaded: Any) -> No
     config = loaded()
     assert config.subregions.n == 50000
     assert config.custom.ref_period == ("1991", "2020") and config.custom.sim_period == ("1951", "2100")
-    assert config.custom.amno_region.name == "NAM" and config.custom.amno_region.tile_buffer == 1.5
+    assert config.domain.name == "NAM" and config.domain.tile_buffer == 1.5
     assert dict(config.custom.working_chunks) == {"loc": 600, "lat": 20, "lon": 20, "rlat": 20, "rlon": 20, "time": -1}
     assert dict(config.custom.final_chunks) == {"lat": 50, "lon": 50, "rlat": 50, "rlon": 50}
     assert config.reference_source == "CaSR" and config.extraction.reference.extract_dataset.mask

@@ -326,7 +326,7 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
 
     Values there would be extrapolated. Allowed are `tile_buffer` steps of the grid, or half a step, where a cell ends,
     and any distance between the outermost row and a pole. 2-D coordinates are not checked here, since their corners
-    need not reach those of a box: `regrid.cascade.check_reach` checks each cell.
+    need not reach those of a box: `regrid.check_reach` checks each cell.
     """
     if ds["lat"].ndim == 2:
         return ""

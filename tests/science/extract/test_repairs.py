@@ -21,7 +21,7 @@ from espo_luigi.science.extract.repairs import (
     repair,
     with_repairs_told,
 )
-from espo_luigi.science.regrid.cascade import regrid
+from espo_luigi.science.regrid import regrid
 
 # The defects that the scripts of ESPO 2.0 patch.
 PATCHES = (

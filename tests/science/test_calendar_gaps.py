@@ -8,13 +8,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-<<<<<<< HEAD:tests/science/test_filling.py
-from espo_luigi.science.extract.input_problems import require_days
-from espo_luigi.science.filling import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
-=======
 from espo_luigi.science.calendar import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
 from espo_luigi.science.extract.input_problems import require_days
->>>>>>> i40-int:tests/science/test_calendar_gaps.py
 
 DAYS, MEMBERS, CELLS = 1103, 2, 17
 CALENDARS = ("noleap", "360_day", "standard")

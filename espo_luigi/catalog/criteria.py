@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset, parse_date
@@ -241,26 +241,47 @@ def bounds(period: Period) -> tuple[datetime, datetime]:
     return start, end
 
 
-def covering(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[Asset], str | None]:
+def covering(
+    assets: Sequence[Asset], periods: Sequence[Period], whole: Period | None = None
+) -> tuple[list[Asset], str | None]:
     """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
+
+    Parameters
+    ----------
+    assets : sequence of Asset
+    periods : sequence of (start, end)
+        Each is covered to 99 % of its hours, without overlap.
+    whole : (start, end), optional
+        Years of which files reach the first and the last day; 30 December is the last in a 360-day calendar.
 
     Returns
     -------
     chosen : list of Asset
         The files that share a day with a period. Without periods, all files; with an objection, an empty list.
     objection : str or None
-        It names files without dates, files that overlap, or a period with less than 99 % of its hours.
     """
-    if not periods:
+    if not periods and whole is None:
         return list(assets), None
     undated = [asset.path for asset in assets if asset.start is None or asset.end is None]
     if undated:
         return [], f"no date_start or date_end for {undated[0]}"
     ordered = sorted(assets, key=_start)
-    objection = _overlap(ordered) or next(filter(None, (_shortfall(ordered, period) for period in periods)), None)
-    if objection:
+    objections = [_overlap(ordered)] if periods else []
+    objections += [*(_shortfall(ordered, period) for period in periods), _unreached(ordered, whole)]
+    if objection := next(filter(None, objections), None):
         return [], objection
-    return [asset for asset in ordered if overlaps(asset, periods)], None
+    return [asset for asset in ordered if not periods or overlaps(asset, periods)], None
+
+
+def _unreached(assets: Sequence[Asset], whole: Period | None) -> str | None:
+    begins = min(_start(asset) for asset in assets)
+    ends = max(asset.end for asset in assets if asset.end is not None) - timedelta(days=1)
+    if whole is None or (begins <= datetime(int(whole[0]), 1, 1) and ends >= datetime(int(whole[1]), 12, 30)):
+        return None
+    return (
+        f"covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of {'-'.join(whole)}: add the missing files to the "
+        "catalogue, or exclude the dataset"
+    )
 
 
 def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:

@@ -17,7 +17,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
-from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
+from espo_luigi.report.reading import Diagnosed, Made, RunView, TreatedStores
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.diagnose import aspects, flags, yearly
@@ -41,7 +41,7 @@ from espo_luigi.tasks.product import (
 )
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Extract, Rechunk
+from espo_luigi.tasks.simulation import Rechunk
 
 # How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
@@ -325,7 +325,7 @@ def run_view() -> RunView:
 
 
 def _treated(sim_id: str) -> TreatedStores:
-    """Where the counts of a simulation's treated and repaired days are, if they are there."""
+    """Where the counts of a simulation's treated days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
     finals = archives(run, sim_id)
     return TreatedStores(
@@ -334,7 +334,6 @@ def _treated(sim_id: str) -> TreatedStores:
             name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
             for name in run.config.biasadjust.variables
         },
-        repaired=Extract(sim_id=sim_id).repaired_path,
         clipped={var: info.task.clipped_path for var, info in finals.items() if isinstance(info.task, ConcatClean)},
     )
 

@@ -113,7 +113,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in MODULES:
         for name, value in list(vars(module).items()):
             home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-            if str(home).startswith(("espo_luigi.science", "espo_luigi.methods")) and (inspect.ismodule(value) or callable(value)):
+            if str(home).startswith(("espo_luigi.science", "espo_luigi.methods")) and (
+                inspect.ismodule(value) or callable(value)
+            ):
                 stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
                 monkeypatch.setattr(module, name, stand)
     # Whether a product with impossible values is published changes none of its values.

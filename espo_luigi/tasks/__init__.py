@@ -15,9 +15,10 @@
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
-A module of rules imports all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`.
-The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
-pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
+`production` says what a production line consists of; `espo_2024` and `espo_v2` describe ours. A module of rules imports
+all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`. The base of all rules is
+`base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and pieces (`partition`) and
+the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.install import install
@@ -49,6 +50,8 @@ from espo_luigi.tasks.diagnostics import (
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
+from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
+from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair

@@ -36,7 +36,6 @@ from espo_luigi.tasks.product import (
     ConcatCleanPreswap,
     HealthChecks,
     Move,
-    archives,
     final_archives,
 )
 from espo_luigi.tasks.publish import products
@@ -50,25 +49,9 @@ PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
-# The rules whose outputs a summary is made of, by the rule that makes the final archives. Cells are chosen where `prop`
-# has values: the reference's properties, or a scenario's, which may cover only a part of the domain.
-_SUMMARISED: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "ConcatenationFinal": {
-        "prop": ("MoveRef", "out_prop"),
-        "reference": ("RefDefault", "out_reference"),
-        "regchunked": ("Move", "out_regchunked"),
-    },
-    "ConcatClean": {
-        "prop": ("Diag", "out_scen_prop"),
-        "reference": ("MakeRef", "out_fullregion"),
-        "regchunked": ("Rechunk", "out_regchunked"),
-    },
-}
-
-
 def _summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
-    """Declare an input of a summary, from the rule of the run's workflow."""
-    rule, port = (lambda task, at=at: _SUMMARISED[task.context.workflow.product][name][at] for at in (0, 1))
+    """Declare an input of a summary, from the rule that the run's production names."""
+    rule, port = (lambda task, at=at: task.context.production.summarised[name][at] for at in (0, 1))
     return upstream(rules, port, which=rule, **fixed)
 
 
@@ -327,7 +310,7 @@ def run_view() -> RunView:
 def _treated(sim_id: str) -> TreatedStores:
     """Where the counts of a simulation's treated days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    finals = archives(run, sim_id)
+    finals = run.archives(sim_id)
     return TreatedStores(
         product=next(iter(finals.values())).path,
         counts={

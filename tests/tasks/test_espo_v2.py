@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 import yaml
 from complete_demo import complete_all, edit, in_order
-from demo_runs import use
+from demo_runs import content_of, copy_properties, use
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
@@ -48,13 +48,13 @@ def v2(tmp_path: Path, v2_raw: Path, own_settings: LuigiConfigParser) -> Callabl
     """A function that configures this process for the demo of ESPO v2, with changes of dotted keys."""
 
     def configure(members: int = 5, **changes: Any) -> list[Path]:
-        content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+        content = content_of(V2_DEMO / "config.yml")
         content["subregions"] |= changes
         content["extraction"]["simulation"]["search_data_catalogs"]["restrict_members"]["ordered"] = members
         paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
         del paths["demo"]
         text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(v2_raw)).replace("espo-v2-demo", str(tmp_path))
-        (tmp_path / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+        copy_properties(tmp_path)
         files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
         files[0].write_text(yaml.safe_dump(content, sort_keys=False))
         files[1].write_text(text)
@@ -85,14 +85,14 @@ def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_siz
     run = context()
     pieces = partition.pieces(run)
     assert pieces == [f"sr-{number}" for number in range(len(sizes))]
-    assert [run.workflow.pieces.cells(run, name) for name in pieces] == sizes
+    assert [run.production.pieces.cells(run, name) for name in pieces] == sizes
 
 
 def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
     v2()
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     lands = np.array([grid["land"].values for _, grid in cut])
     assert lands.sum(axis=0).max() == 1
     assert np.array_equal(lands.any(axis=0), (maps["tasmax"].isel(time=0).notnull()).values)
@@ -145,9 +145,9 @@ def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
         v2(n=n)
         run = context()
         for name in partition.pieces(run):
-            seed, first = run.workflow.pieces.draws(POOL, name, "pr")
+            seed, first = run.production.pieces.draws(POOL, name, "pr")
             drawn |= {
-                (n, first + cell): (seed, first + cell) for cell in range(int(run.workflow.pieces.cells(run, name)))
+                (n, first + cell): (seed, first + cell) for cell in range(int(run.production.pieces.cells(run, name)))
             }
     assert all(drawn[75, cell] == drawn[40, cell] for cell in range(186))
 
@@ -158,7 +158,7 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     run.__dict__["land_cells"] = 200
     with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
-        run.workflow.pieces.cut(run, maps, "sr-0")
+        run.production.pieces.cut(run, maps, "sr-0")
     with pytest.raises(DataError, match="186 land cells, and 200"):
         tasks.MakeRef().compute([])
 
@@ -167,7 +167,7 @@ def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.
     """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
     made = [((cells["tasmax"] - minus) * factor).assign_attrs(units=units) for cells, _ in cut]

@@ -14,10 +14,8 @@ from espo_luigi import store
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
 from espo_luigi.report.page import Heading, Section, Table, Text
-from espo_luigi.report.reading import Reader, RunView, TreatedStores
-from espo_luigi.science import pooling, stack
+from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.choices import TREATED, TREATMENTS
 from espo_luigi.science.extract.repairs import REPAIRS
 
 if TYPE_CHECKING:
@@ -199,13 +197,14 @@ def draw_inversions(path: Path, words: str) -> Figure:
     return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")
 
 
-_CLIPPED = "clipped"
+# Between a variable's name and the treatment in the name of a product's count of days.
+_DAYS = "_days_"
 _WORDS = {
     "jittered": "Jittered",
     "made_wet": "Made wet",
     "extrapolated": "Extrapolated",
     "limited": "Tail kept",
-    _CLIPPED: "Clipped",
+    "clipped": "Clipped",
 }
 _MEANING = (
     "Quantile mapping gives a day's value the factor of its quantile. These days got none, or hardly one of their own. "
@@ -238,66 +237,48 @@ class Treated:
 
 
 def treated_section(view: RunView) -> list[Section]:
-    """Return the section; none for a run without counts, as xsdba has none."""
+    """Return the section; none for products without counts, as xsdba has none."""
     reader = Reader()
-    counted = [each for sim_id, stores in view.treated.items() for each in _treated(sim_id, stores, reader)]
+    counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
     return [Section("Days treated otherwise", [*reader.warned(), *_treated_blocks(counted)])] if counted else []
 
 
-def _treated(sim_id: str, stores: TreatedStores, reader: Reader) -> Iterator[Treated]:
-    """The shares of each variable whose pieces have all been counted, or whose product was clipped."""
-    product = reader.dataset(stores.product, load=False) if stores.product.exists() else None
-    if product is None:
-        return
-    grid = stack.grid_of(product)
-    for variable in dict.fromkeys((*stores.counts, *stores.clipped)):
-        counted = _read(stores.counts.get(variable, ()), reader)
-        clipped = _read([stores.clipped[variable]] if variable in stores.clipped else [], reader)
-        shares: dict[str, xr.DataArray] = {}
-        if counted:
-            maps = _shares([pooling.member(piece, sim_id)[TREATED] for piece in counted], grid)
-            shares = {name: maps.sel(treatment=name, drop=True) for name in TREATMENTS}
-        if clipped:
-            shares[_CLIPPED] = _shares([one[variable] for one in clipped], grid)
-        if shares:
-            yield Treated(sim_id, variable, shares)
+def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
+    """The shares of each variable that the products at these paths count days of."""
+    for product in (reader.dataset(path, load=False) for path in paths if path.exists()):
+        shares: dict[str, dict[str, xr.DataArray]] = {}
+        for name, days in product.data_vars.items() if product is not None else ():
+            variable, _, treatment = str(name).partition(_DAYS)
+            if treatment and "days" in days.attrs:
+                shares.setdefault(variable, {})[treatment] = 100 * days.load() / days.attrs["days"]
+        yield from (Treated(sim_id, variable, of) for variable, of in shares.items())
 
 
-def _read(paths: Sequence[Path], reader: Reader) -> list[xr.Dataset]:
-    """The stores, or none of them if one is missing or cannot be read."""
-    found = [reader.dataset(path) for path in paths] if all(path.exists() for path in paths) else []
-    whole = [one for one in found if one is not None]
-    return whole if len(whole) == len(paths) else []
-
-
-def _shares(days: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
-    """The shares, in percent, of days that were counted in the cells of pieces."""
-    return stack.on_grid([100 * one.astype("float32") / one.attrs["days"] for one in days], grid)
-
-
-def _treated_blocks(found: Sequence[Treated]) -> list[Any]:
-    names = dict(zip(ids := list(dict.fromkeys(one.sim_id for one in found)), labels(ids), strict=True))
-    kinds = [kind for kind in _WORDS if any(kind in one.shares for one in found)]
-    columns = ["Simulation", "Variable", *(_WORDS[kind] for kind in kinds)]
-    rows = [[names[one.sim_id], one.variable, *(one.mean(kind) for kind in kinds)] for one in found]
-    with_any = [one for one in found if one.shown()]
-    shown = sorted(with_any, key=lambda one: -sum(float(share.sum()) for share in one.shares.values()))[
-        : maps.MOST_MAPS
-    ]
-    left = len(with_any) - len(shown)
+def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
+    names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
+    words = _WORDS | {
+        kind: kind.replace("_", " ").capitalize() for of in counted for kind in of.shares if kind not in _WORDS
+    }
+    kinds = [kind for kind in words if any(kind in of.shares for of in counted)]
+    rows = [[names[of.sim_id], of.variable, *(of.mean(kind) for kind in words)] for of in counted]
+    with_any = [of for of in counted if of.shown()]
+    most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
+    left = len(with_any) - len(most)
     return [
         Text(_MEANING),
-        Table(columns, rows, "Share of days [%], mean over the cells"),
+        Table(
+            ["Simulation", "Variable", *map(words.__getitem__, kinds)], rows, "Share of days [%], mean over the cells"
+        ),
         *([Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
         *(
             Drawing(
-                f"treated+{one.sim_id}+{one.variable}",
-                f"{names[one.sim_id]}: {one.variable}, days that were not mapped between quantiles",
+                f"treated+{of.sim_id}+{of.variable}",
+                f"{names[of.sim_id]}: {of.variable}, days that were not mapped between quantiles",
                 maps.share_maps,
-                [{_WORDS[kind]: share for kind, share in one.shown().items()}],
-                {"title": f"{one.variable} of {names[one.sim_id]}", "label": "Share of days [%]"},
+                [{words[kind]: share for kind, share in of.shown().items()}],
+                {"title": f"{of.variable} of {names[of.sim_id]}", "label": "Share of days [%]"},
             )
-            for one in with_any
-            if one in shown
+            for of in with_any
+            if of in most
         ),
     ]

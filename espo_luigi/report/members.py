@@ -231,9 +231,9 @@ class Treated:
         share = float(self.shares[treatment].mean())
         return "0" if share == 0 else f"{share:.3g}"
 
-    def shown(self) -> dict[str, xr.DataArray]:
+    def shown(self) -> list[str]:
         """Return the treatments that any day got."""
-        return {name: share for name, share in self.shares.items() if float(share.max()) > 0}
+        return [name for name, share in self.shares.items() if float(share.max()) > 0]
 
 
 def treated_section(view: RunView) -> list[Section]:
@@ -256,26 +256,23 @@ def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Tre
 
 def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
     names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
-    words = _WORDS | {
-        kind: kind.replace("_", " ").capitalize() for of in counted for kind in of.shares if kind not in _WORDS
-    }
-    kinds = [kind for kind in words if any(kind in of.shares for of in counted)]
+    counts = dict.fromkeys(kind for of in counted for kind in of.shares)
+    words = {kind: words for kind, words in _WORDS.items() if kind in counts}
+    words |= {kind: kind.replace("_", " ").capitalize() for kind in counts if kind not in words}
     rows = [[names[of.sim_id], of.variable, *(of.mean(kind) for kind in words)] for of in counted]
     with_any = [of for of in counted if of.shown()]
     most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
     left = len(with_any) - len(most)
     return [
         Text(_MEANING),
-        Table(
-            ["Simulation", "Variable", *map(words.__getitem__, kinds)], rows, "Share of days [%], mean over the cells"
-        ),
+        Table(["Simulation", "Variable", *words.values()], rows, "Share of days [%], mean over the cells"),
         *([Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
         *(
             Drawing(
                 f"treated+{of.sim_id}+{of.variable}",
                 f"{names[of.sim_id]}: {of.variable}, days that were not mapped between quantiles",
                 maps.share_maps,
-                [{words[kind]: share for kind, share in of.shown().items()}],
+                [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
                 {"title": f"{of.variable} of {names[of.sim_id]}", "label": "Share of days [%]"},
             )
             for of in with_any

@@ -226,46 +226,41 @@ def uncalibrated_section(found: Compared, reader: Reader) -> list[Section]:
     return [Section("Calibrated and not", blocks)]
 
 
-def first_page(found: Compared) -> list[Any]:
+def first_page(compared: Compared) -> list[Any]:
     """Return what the summary says: where adjusting made an aspect worse, and where calibration has failed."""
-    judged = {key: list(verdicts(ds)) for key, ds in found.items()}
-    count = sum(bool(of) for of in judged.values())
-    if not count:
+    judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
+    if not judged:
         return []
-    worse = _by_aspect(judged, "is_worse", "farther")
-    broken = _by_aspect(judged, "is_broken", "adjusted_off")
     blocks: list[Any] = []
-    if broken:
-        text = (
+    for which, share, words in (
+        (
+            "is_broken",
+            "adjusted_off",
             "Calibrated, and yet not right beyond noise. Something is broken, or the simulation has too few wet days, "
-            "which are kept (docs/explanation/uncalibrated.md):"
-        )
-        blocks.append(Warned("\n".join([text, *broken])))
-    if worse:
-        blocks.append(
-            Warned("\n".join(["Adjusting has made worse, beyond noise, what it does not calibrate:", *worse]))
-        )
-    if not blocks:
-        said = (
-            "Adjusting has made no aspect worse beyond noise that it does not calibrate, and all calibrated are right"
-        )
-        blocks.append(Text(f"{said} ({count} pair(s) of pool and domain; section “Calibrated and not”)."))
-    return blocks
+            "which are kept (docs/explanation/uncalibrated.md):",
+        ),
+        ("is_worse", "farther", "Adjusting has made worse, beyond noise, what it does not calibrate:"),
+    ):
+        if lines := _by_aspect(judged, which, share):
+            blocks.append(Warned("\n".join([words, *lines])))
+    said = (
+        "Adjusting has made no aspect worse beyond noise that it does not calibrate, and all calibrated are right "
+        f"({len(judged)} pair(s) of pool and domain; section “Calibrated and not”)."
+    )
+    return blocks or [Text(said)]
 
 
 def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, share: str) -> list[str]:
     """A line for each aspect: in how many pairs of pool and domain, and where most."""
-    pairs = sum(bool(of) for of in judged.values())
-    names = _names(judged)
-    found: dict[str, list[tuple[float, str]]] = {}
+    names, shares = _names(judged), dict[str, list[tuple[float, str]]]()
     for (pool, domain), of in judged.items():
-        for one in of:
-            if getattr(one, which):
-                found.setdefault(one.aspect, []).append((getattr(one, share), f"{names[pool]}, {domain}"))
+        for verdict in of:
+            if getattr(verdict, which):
+                shares.setdefault(verdict.aspect, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
     return [
-        f"• {ASPECTS[name].long_name}: in {len(of)} of {pairs} pair(s) of pool and domain, the most in "
+        f"• {ASPECTS[name].long_name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
         f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
-        for name, of in found.items()
+        for name, of in shares.items()
     ]
 
 
@@ -318,9 +313,8 @@ def aspects_figure(compared: Sequence[xr.Dataset], *, title: str = "") -> Figure
     """Draw how far each aspect is from the reference, before and after, and the shares of cells by verdict."""
     names = [name for name in ASPECTS if any(name in ds["aspect"].values for ds in compared)]
     calibrated = {name: any(bool(ds["calibrated"].sel(aspect=name)) for ds in compared) for name in names}
-    groups = [("Not calibrated", [name for name in names if not calibrated[name]])]
-    groups += [("Calibrated", [name for name in names if calibrated[name]])]
-    groups = [(words, of) for words, of in groups if of]
+    both = {"Not calibrated": False, "Calibrated": True}
+    groups = [(w, of) for w, is_so in both.items() if (of := [name for name in names if calibrated[name] == is_so])]
     rows = sum(len(of) for _, of in groups)
     height = 0.19 * rows + 1.6 + 0.3 * len(groups)
     options = {"gridspec_kw": {"height_ratios": [len(of) for _, of in groups]}, "sharex": "col"}
@@ -371,30 +365,19 @@ def _distance(compared: Sequence[xr.Dataset], name: str, side: str) -> float:
 
 def _shares(axes: Any, compared: Sequence[xr.Dataset], names: Sequence[str]) -> None:
     """Bars of the shares of cells that are nearer, no different, and farther."""
-    nearer, farther = np.zeros(len(names)), np.zeros(len(names))
-    judged = [one for ds in compared for one in verdicts(ds)]
-    for row, name in enumerate(names):
-        of = [one for one in judged if one.aspect == name]
-        if of:
-            nearer[row], farther[row] = (
-                100 * np.mean([getattr(one, side) for one in of]) for side in ("nearer", "farther")
-            )
+    judged = [verdict for ds in compared for verdict in verdicts(ds)]
+    of_aspects = [[verdict for verdict in judged if verdict.aspect == name] for name in names]
+    nearer, farther = (
+        np.array([100 * np.mean([getattr(verdict, side) for verdict in of]) if of else 0.0 for of in of_aspects])
+        for side in ("nearer", "farther")
+    )
     begins = np.zeros(len(names))
-    bars = {
-        "nearer": (nearer, _NEARER),
-        "no different within noise": (100 - nearer - farther, _SAME),
-        "farther": (farther, _FARTHER),
-    }
-    for words, (widths, (colour, hatch)) in bars.items():
-        axes.barh(
-            range(len(names)),
-            widths,
-            left=begins,
-            height=0.7,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            label=words,
-        )
+    for words, widths, (colour, hatch) in (
+        ("nearer", nearer, _NEARER),
+        ("no different within noise", 100 - nearer - farther, _SAME),
+        ("farther", farther, _FARTHER),
+    ):
+        looks: Any = {"color": colour, "hatch": hatch, "edgecolor": "white", "label": words}
+        axes.barh(range(len(names)), widths, left=begins, height=0.7, **looks)
         begins = begins + widths
     axes.set_xlim(0, 100)

@@ -239,30 +239,14 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
     rows = []
     for rule, of in by_rule(jobs).items():
         waits = [job.waited for job in of if job.waited is not None]
-        rows.append(
-            [
-                rule,
-                str(len(of)),
-                str(sum(not job.succeeded for job in of)),
-                f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}",
-                f"{max(job.peak_memory_bytes for job in of) / GIB:.2f} of "
-                f"{max(job.memory_bytes for job in of) / GIB:.1f}",
-                f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}",
-                _few(sum(job.seconds for job in of) / 3600),
-                _few(max(waits) / 60) if waits else "–",
-            ]
-        )
-    columns = [
-        "Rule",
-        "Jobs",
-        "Failed",
-        "CPUs used",
-        "Memory used [GiB]",
-        "Longest [min]",
-        "Hours in all",
-        "Longest wait [min]",
-    ]
-    return Table(columns, rows, "Used, of what was asked for")
+        cpus = f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}"
+        peak, asked = (max(getattr(job, name) for job in of) / GIB for name in ("peak_memory_bytes", "memory_bytes"))
+        longest = f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}"
+        hours, wait = _few(sum(job.seconds for job in of) / 3600), _few(max(waits) / 60) if waits else "–"
+        failed = str(sum(not job.succeeded for job in of))
+        rows.append([rule, str(len(of)), failed, cpus, f"{peak:.2f} of {asked:.1f}", longest, hours, wait])
+    columns = ["Rule", "Jobs", "Failed", "CPUs used", "Memory used [GiB]", "Longest [min]"]
+    return Table([*columns, "Hours in all", "Longest wait [min]"], rows, "Used, of what was asked for")
 
 
 def _few(value: float) -> str:
@@ -278,24 +262,17 @@ def products_table(view: RunView) -> list[Any]:
     rows, files = [], []
     for rule, of in rules.items():
         sizes = {path: size_bytes(path) or 0 for made in of for path in made.paths}
+        folder = os.path.commonpath([str(path.parent) for path in sizes]) if sizes else ""
         there = sum(made.complete for made in of)
-        rows.append([rule, str(len(of)), str(there), _size(sum(sizes.values())), _common_folder(list(sizes))])
-        files += [
-            [made.label, "yes" if made.complete else "no", _size(sizes[path]), str(path)]
-            for made in of
-            for path in made.paths
-        ]
-    columns = ["Rule", "Tasks", "Complete", "Size", "Folder"]
+        rows.append([rule, str(len(of)), str(there), _size(sum(sizes.values())), folder])
+        for made in of:
+            there_too = "yes" if made.complete else "no"
+            files += [[made.label, there_too, _size(sizes[path]), str(path)] for path in made.paths]
+    all_files = f"All {len(files)} products with sizes and paths"
     return [
-        Table(columns, rows, "Products, by rule"),
-        Table(
-            ["Task", "Complete", "Size", "Path"], files, f"All {len(files)} products with sizes and paths", folded=True
-        ),
+        Table(["Rule", "Tasks", "Complete", "Size", "Folder"], rows, "Products, by rule"),
+        Table(["Task", "Complete", "Size", "Path"], files, all_files, folded=True),
     ]
-
-
-def _common_folder(paths: Sequence[Path]) -> str:
-    return os.path.commonpath([str(path.parent) for path in paths]) if paths else ""
 
 
 def _size(n_bytes: int) -> str:

@@ -190,9 +190,9 @@ class Inversions(EspoTask):
         """Count both; the attributes have the product's repairs and inserted days."""
         pair = finalize.together(final)
         told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
-        # Archives that earlier versions made have another name for the variable.
-        (before,) = preswap.data_vars.values()
-        return consistency.inversions_before_and_after(before, pair["tasmax"], pair["tasmin"]).assign_attrs(told)
+        return consistency.inversions_before_and_after(preswap["dtr"], pair["tasmax"], pair["tasmin"]).assign_attrs(
+            told
+        )
 
 
 class Report(EspoTask):
@@ -205,6 +205,10 @@ class Report(EspoTask):
     is_about_all = True
     reads = ("custom.ref_period",)
 
+    @functools.cached_property
+    def _shown(self) -> list[luigi.Task]:
+        return [*products(), *summary_tasks()]
+
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all products and of the summaries of them."""
         return self._shown
@@ -215,10 +219,6 @@ class Report(EspoTask):
 
         super().check()
         check_report_replaceable(self.out_page().path)
-
-    @functools.cached_property
-    def _shown(self) -> list[luigi.Task]:
-        return [*products(), *summary_tasks()]
 
     def work(self) -> None:
         """Write the page."""
@@ -314,16 +314,8 @@ def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     ends = list(products())
     references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
     found = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
     for domain, sim_id in itertools.product(references, simulations):
-        diagnosis = found[domain, sim_id]
-        yield Diagnosed(
-            sim_id=sim_id,
-            domain=domain,
-            reference=references[domain],
-            summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
-            improvement=diagnosis.out_improvement().path,
-            sim_prop=diagnosis.out_sim_prop().path,
-            sim_meas=diagnosis.out_sim_meas().path,
-            scen_prop=diagnosis.out_scen_prop().path,
-            scen_meas=diagnosis.out_scen_meas().path,
-        )
+        paths = {name: getattr(found[domain, sim_id], f"out_{name}")().path for name in names}
+        summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
+        yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)

@@ -40,8 +40,8 @@ from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.publication.origin import listed
-from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
+from espo_luigi.report.reading import job_results
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
@@ -412,7 +412,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.
     monkeypatch.setattr("espo_luigi.report.report_page.WANTED_PERIODS", found.attrs["periods"])
-    monkeypatch.setattr("espo_luigi.report.product_sections.maps_section", lambda view, shares: Section("Maps", []))
+    monkeypatch.setattr("espo_luigi.report.report_page.maps_section", lambda view, shares: Section("Maps", []))
     report = tasks.Report()
     assert not report.complete()
     report.work()

@@ -9,8 +9,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
+from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region

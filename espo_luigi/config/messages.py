@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from espo_luigi.config.contents import Written, as_written
+from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest, problems_in, unknown
 from espo_luigi.fields import NoEffect, Section

@@ -12,7 +12,7 @@ import dask
 import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.criteria import Period
 from espo_luigi.catalog.files import is_zarr
 from espo_luigi.catalog.missing_chunks import missing_chunks
 from espo_luigi.catalog.open import on_grid_of, open_years, single, wanted_of, within

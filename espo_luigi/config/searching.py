@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -149,10 +150,19 @@ class CreateMask(Section):
     mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
 
 
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+
+
 def _as_comparison(value: Any) -> Any:
-    if isinstance(value, str) and value and not re.fullmatch(r"\s*([<>]=?|[=!]=)\s*[-+.\deE]+\s+\S.*", value):
+    if isinstance(value, str) and value and not re.fullmatch(rf"\s*([<>]=?|[=!]=)\s*{_NUMBER}\s+\S.*", value):
         raise ValueError('expected one of >=, >, <=, <, ==, !=, a number and units, such as "> 335 K"')
     return value
+
+
+def _as_days(value: Any) -> str:
+    if value != "" and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?", str(value)):
+        raise ValueError("expected a day, a month or a year, such as 2014-12-31")
+    return str(value)
 
 
 class RepairRow(Section):
@@ -164,7 +174,15 @@ class RepairRow(Section):
     where: Annotated[str | tuple[float, float], BeforeValidator(_as_comparison)] = Field(
         default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
     )
-    when: Annotated[str, BeforeValidator(str)] = Field(default="", description="a day, a month or a year")
+    when: Annotated[str, BeforeValidator(_as_days)] = Field(default="", description="a day, a month or a year")
+
+    @model_validator(mode="after")
+    def _of_some_values(self) -> RepairRow:
+        if not self.where and not self.when:
+            raise ValueError(f"this would replace all values of {self.variable}; expected where, when or both")
+        if self.what == "mean_of_neighbours" and isinstance(self.where, str):
+            raise ValueError("expected the latitude and longitude of a cell as `where` of mean_of_neighbours")
+        return self
 
 
 def _as_day(value: Any) -> str:
@@ -197,6 +215,10 @@ class Extraction(Section):
         """The wanted variables that vary in time, with their frequencies, in the order of the file."""
         wanted = self.search_data_catalogs.variables_and_freqs
         return {name: frequency for name, frequency in wanted.items() if frequency != "fx"}
+
+    def repaired(self, sim_id: str) -> set[str]:
+        """Return the variables that repairs of a simulation name."""
+        return {row.variable for row in self.repairs if fnmatchcase(sim_id, row.id)}
 
     @property
     def wanted_source(self) -> str | None:

@@ -131,7 +131,7 @@ def why_xsdba(run: RunContext, made: Made, var: str) -> str:
 def _setup(run: RunContext, made: Made, var: str, axis: TimeAxis) -> TrainingSetup:
     """The training's setup, of this cell alone."""
     given, units = run.config.biasadjust.variables[var].training_args, TrainedObject.of(made.training[var]).units
-    seed, first = run.workflow.pieces.draws(partition.pool_of(run, made.sim_id), made.cell.piece, var)
+    seed, first = run.production.pieces.draws(partition.pool_of(run, made.sim_id), made.cell.piece, var)
     arguments = given.arguments()
 
     def threshold(name: str) -> float | None:

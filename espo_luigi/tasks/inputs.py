@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import xarray as xr
@@ -176,8 +175,7 @@ class InputCheck(InputTask):
 
     def action(self, problem: str, variable: str) -> str:
         """Return what a kind of problem does; impossible values of a variable that will be repaired are a warning."""
-        repairs = self.context.config.extraction.simulation.repairs
-        repaired = {row.variable for row in repairs if fnmatchcase(self.sim_id, row.id)}
+        repaired = self.context.config.extraction.simulation.repaired(self.sim_id)
         if problem == "impossible_values" and variable in repaired:
             return "warn"
         return super().action(problem, variable)
@@ -203,7 +201,7 @@ class RefInputCheck(InputTask):
 
     def reading(self) -> list[str]:
         """Return, too, the key of the boxes that contain the pieces."""
-        boxes, *_ = self.context.workflow.pieces.keys()
+        boxes, *_ = self.context.production.pieces.keys()
         return [*super().reading(), boxes.removesuffix(".{piece}")]
 
     def raw(self) -> Match:

@@ -67,7 +67,7 @@ class PerfectPair(EspoTask):
         train, adjust = variable.training_args.arguments(), variable.adjusting_args.arguments(*MAKERS)
         if isinstance(train["group"], Mapping):  # a lone simulation is no pool
             train["group"] = {key: value for key, value in train["group"].items() if key != "add_dims"}
-        seed, first_cell = self.context.workflow.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
+        seed, first_cell = self.context.production.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
         shared = {
             "maximal_calendar": config.custom.maximal_calendar,
             "first_cell": first_cell,

@@ -196,6 +196,16 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
             _set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> 335"}]),
             r"`extraction.simulation.repairs.*where`.*> 335.*a number and units",
         ),
+        (_set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> e K"}]), "a number and units"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "when": "31/12/2014"}]),
+            "a day, a month or a year",
+        ),
+        (_set("extraction", "simulation", "repairs", to=[REPAIR]), "would replace all values of tasmax"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "what": "mean_of_neighbours", "when": "2014"}]),
+            "latitude and longitude of a cell",
+        ),
         (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
         (
             _set("diagnostics", "properties_and_measures", "change_units_arg", to={"tasmax": "degC", "tasmin": "degC"}),

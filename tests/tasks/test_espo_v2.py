@@ -85,14 +85,14 @@ def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_siz
     run = context()
     pieces = partition.pieces(run)
     assert pieces == [f"sr-{number}" for number in range(len(sizes))]
-    assert [run.workflow.pieces.cells(run, name) for name in pieces] == sizes
+    assert [run.production.pieces.cells(run, name) for name in pieces] == sizes
 
 
 def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
     v2()
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     lands = np.array([grid["land"].values for _, grid in cut])
     assert lands.sum(axis=0).max() == 1
     assert np.array_equal(lands.any(axis=0), (maps["tasmax"].isel(time=0).notnull()).values)
@@ -145,9 +145,9 @@ def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
         v2(n=n)
         run = context()
         for name in partition.pieces(run):
-            seed, first = run.workflow.pieces.draws(POOL, name, "pr")
+            seed, first = run.production.pieces.draws(POOL, name, "pr")
             drawn |= {
-                (n, first + cell): (seed, first + cell) for cell in range(int(run.workflow.pieces.cells(run, name)))
+                (n, first + cell): (seed, first + cell) for cell in range(int(run.production.pieces.cells(run, name)))
             }
     assert all(drawn[75, cell] == drawn[40, cell] for cell in range(186))
 
@@ -158,7 +158,7 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     run.__dict__["land_cells"] = 200
     with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
-        run.workflow.pieces.cut(run, maps, "sr-0")
+        run.production.pieces.cut(run, maps, "sr-0")
     with pytest.raises(DataError, match="186 land cells, and 200"):
         tasks.MakeRef().compute([])
 
@@ -167,7 +167,7 @@ def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.
     """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
     made = [((cells["tasmax"] - minus) * factor).assign_attrs(units=units) for cells, _ in cut]
@@ -348,7 +348,8 @@ def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
     families = {task.task_family for task in in_order(tasks.All())}
     assert families == {
         *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
-        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef", "Diag"),
+        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef"),
+        *("DiagExtract", "Diag"),
     }
 
 

@@ -130,12 +130,18 @@ def _check_products(config: RunConfig) -> None:
                 f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
-    for name in config.clean_up.variables:
+    for name, treatment in config.clean_up.variables.items():
         if name not in adjusted | {"tasmin"}:
             raise ConfigurationError(
-                f"`clean_up.xscen_clean_up.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
+                f"`clean_up.variables.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
                 f"expected {', '.join(sorted(adjusted | {'tasmin'}))}."
             )
+        for key, given in (("round_var", treatment.round_var), ("clip_var", treatment.clip_var)):
+            if others := [other for other in given if other != name]:
+                raise ConfigurationError(
+                    f"`clean_up.variables.{name}.{key}.{others[0]}`: the product of {name} holds {name} alone. Move the "
+                    f"key below `clean_up.variables.{others[0]}`, or take it away."
+                )
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:

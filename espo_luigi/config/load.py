@@ -26,7 +26,7 @@ from espo_luigi.config.dialects import (
     reference_source,
     translate,
 )
-from espo_luigi.config.messages import explain
+from espo_luigi.config.messages import explain, place_of
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
@@ -82,12 +82,20 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         config._written = written
         return checked(config)
     except ConfigurationError as error:
-        raise ConfigurationError(_as_given(str(error), written)) from error
+        raise ConfigurationError(_as_given(str(error), written, places)) from error
 
 
-def _as_given(text: str, written: Written) -> str:
-    """Return a message with keys as the user has written them."""
-    return re.sub(r"(?<=`)[\w.-]+(?=`)", lambda key: ".".join(as_written(tuple(key[0].split(".")), written)), text)
+def _as_given(text: str, written: Written, places: Mapping[KeyPath, str]) -> str:
+    """Return a message with keys as the user has written them, after the place of the first."""
+    keys: list[KeyPath] = []
+
+    def own(match: re.Match[str]) -> str:
+        keys.append(as_written(tuple(match[0].split(".")), written))
+        return ".".join(keys[-1])
+
+    text = re.sub(r"(?<=`)[\w.-]+(?=`)", own, text)
+    place = place_of(keys[0], places) if keys else ""
+    return f"{place}: {text}" if place else text
 
 
 def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, str], list[Path]]:

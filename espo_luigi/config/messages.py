@@ -36,7 +36,7 @@ def explain(
     for one in own or found:
         at = _locate(model, one["loc"])
         path = _own(at.path, written, places)
-        same = (path[-1] if path else "", _place(path, places), _problem(one, at))
+        same = (path[-1] if path else "", place_of(path, places), _problem(one, at))
         lines.setdefault(same, {})[f"`{'.'.join(path)}`"] = None
     return problems_in(
         what, [f"{', '.join(keys)}{f' ({place})' if place else ''}: {text}" for (_, place, text), keys in lines.items()]
@@ -111,8 +111,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 
 
-def _place(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
-    """The place of the key, or of the nearest section above it."""
+def place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
+    """Return the place of the key, or of the nearest section above it."""
     return next((places[path[:length]] for length in range(len(path), 0, -1) if path[:length] in places), "")
 
 

@@ -136,11 +136,11 @@ def _check_products(config: RunConfig) -> None:
                 f"`clean_up.variables.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
                 f"expected {', '.join(sorted(adjusted | {'tasmin'}))}."
             )
-        for key, given in (("round_var", treatment.round_var), ("clip_var", treatment.clip_var)):
-            if others := [other for other in given if other != name]:
+        for key in ("round_var", "clip_var"):
+            if others := [other for other in getattr(treatment, key) if other != name]:
                 raise ConfigurationError(
-                    f"`clean_up.variables.{name}.{key}.{others[0]}`: the product of {name} holds {name} alone. Move the "
-                    f"key below `clean_up.variables.{others[0]}`, or take it away."
+                    f"`clean_up.variables.{name}.{key}.{others[0]}`: the product of {name} holds {name} alone. Move it "
+                    f"below `clean_up.variables.{others[0]}`, or take it away."
                 )
 
 

@@ -68,8 +68,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places, paths = merged(paths)
-    # ESPO-G's files lie in the project's folder `config`, and refer to files as `config/NAME.yml`: hence the parent.
-    folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
+    folders = folders_of(paths)
     written = {**written, **translate(content)}
     fill_in(content)
     _read_properties(content, folders)
@@ -83,6 +82,14 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         return checked(config)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error
+
+
+def folders_of(files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the folders in which files are looked for that configuration files name.
+
+    ESPO-G's files lie in the project's folder `config`, and name files as `config/NAME.yml`: hence the parent.
+    """
+    return tuple(dict.fromkeys(folder for file in files for folder in (file.parent, file.parent.parent)))
 
 
 def _as_given(text: str, written: Written, places: Mapping[KeyPath, str]) -> str:

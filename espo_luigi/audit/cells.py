@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,17 +14,17 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science import calendar, stack
-from espo_luigi.science.choices import NEEDED_FOR
-from espo_luigi.science.filling import fill_in_time
+from espo_luigi.science import regrid as cascade
+from espo_luigi.science.calendar import fill_in_time
+from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.regrid import cascade
-from espo_luigi.science.regrid.sphere import Grid
+from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
+from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import ConcatClean, Move, cut_to_domain
+from espo_luigi.tasks.product import cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
+from espo_luigi.tasks.simulation import Extract
 
 _EARTH_KM = 6371.0
 
@@ -140,7 +140,8 @@ def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> 
     lazy = {piece: cascade.regrid_cells(raw, regridding(run, piece, raw), some) for piece, some in places.items()}
     (computed,) = dask.compute(lazy)
     how = run.config.extraction.simulation.fill_in_time
-    return {piece: _placed(fill_in_time(made, how=how), piece, places[piece]) for piece, made in computed.items()}
+    filled = {piece: fill_in_time(with_repairs_told(made), how=how) for piece, made in computed.items()}
+    return {piece: _placed(made, piece, places[piece]) for piece, made in filled.items()}
 
 
 def _placed(series: xr.Dataset, piece: str, places: np.ndarray) -> xr.Dataset:
@@ -157,9 +158,10 @@ def _placed(series: xr.Dataset, piece: str, places: np.ndarray) -> xr.Dataset:
 def series_of(run: RunContext, sim_id: str, cell: Cell) -> tuple[xr.Dataset, str]:
     """Return the regridded series of a cell, and the name of the store that has it, or "" if made of raw files."""
     places = np.array([cell.place])
-    for info in regridded_stores(run, sim_id, cell.piece):
-        kept = store.open_store(info.path).isel({stack.STACKED_DIM: places}).load()
-        return _placed(kept, cell.piece, places), info.path.name
+    for info in run.production.stores_on_the_way(sim_id, cell.piece)["regridding"]:
+        if store.is_complete(info.path):
+            kept = store.open_store(info.path).isel({stack.STACKED_DIM: places}).load()
+            return _placed(kept, cell.piece, places), info.path.name
     return from_raw(run, sim_id, {cell.piece: places})[cell.piece], ""
 
 
@@ -230,7 +232,7 @@ def adjust(run: RunContext, given: Series, only: Sequence[str] = ()) -> Series:
     `only` are the product's variables that are wanted, by default all.
     """
     in_order, training, adjusted = given.in_order(run), {}, {}
-    for var in needed(run, only):
+    for var in run.production.needed(only):
         names = {"pool": given.pool, "piece": given.piece, "var": var}
         made = Train(**names).compute(given.reference, given.reference, in_order, given.before)
         training[var] = made.compute(scheduler="synchronous")
@@ -283,41 +285,6 @@ def open_product(path: Any) -> xr.Dataset:
         raise StoreError(f"{error} (`espo make {path}`)") from error
 
 
-# What differs between the productions.
-
-
-def _is_2024(run: RunContext) -> bool:
-    return bool(run.workflow.product == "ConcatenationFinal")
-
-
-def regridded_stores(run: RunContext, sim_id: str, piece: str) -> list[Any]:
-    """Return the complete stores (`ZarrInfo`) that have a piece's regridded series, temporary or kept."""
-    infos = [
-        Rechunk(sim_id=sim_id, piece=piece).out_regchunked(),
-        Regrid(sim_id=sim_id, piece=piece).out_regridded(),
-    ]
-    if _is_2024(run):
-        infos.append(Move(sim_id=sim_id, piece=piece).out_regchunked())
-    return [info for info in infos if store.is_complete(info.path)]
-
-
-def cleaned_stores(run: RunContext, sim_id: str, piece: str) -> Iterator[Any]:
-    """Yield the stores (`ZarrInfo`), there or not, of a piece that is cleaned up."""
-    if _is_2024(run):
-        yield CleanUp(sim_id=sim_id, piece=piece).out_cleaned_up()
-        yield Move(sim_id=sim_id, piece=piece).out_scenario()
-
-
-def needed(run: RunContext, only: Sequence[str]) -> list[str]:
-    """Return the adjusted variables of which the product's variables `only` (by default all) are made."""
-    temperatures = {"tasmax", "tasmin"}
-    wanted = set(only) - temperatures
-    # CleanUp makes tasmin in any case.
-    if temperatures & set(only) or _is_2024(run):
-        wanted |= set(NEEDED_FOR[run.config.clean_up.temperatures])
-    return [name for name in run.config.biasadjust.variables if not only or name in wanted]
-
-
 @dataclass(frozen=True)
 class Made:
     """A cell as the rules make it for a simulation: its series, and the variables of its product (time)."""
@@ -335,21 +302,5 @@ def finish(run: RunContext, sim_id: str, cell: Cell, series: Series, only: Seque
     land = next(land for land in lands(run) if land.piece == cell.piece)
     y, x = stack.horizontal_dims(land.grid)
     grid = land.grid.isel({y: [cell.row], x: [cell.column]})
-    if _is_2024(run):
-        task = CleanUp(sim_id=sim_id, piece=cell.piece)
-        adjusted = [own.adjusted[var] for var in run.config.biasadjust.variables if var in own.adjusted]
-        product = task.compute(adjusted, grid).isel({y: 0, x: 0}).compute(scheduler="synchronous")
-        return Made(run, sim_id, cell, own, product)
-    of_pool, wanted = dict(own.adjusted), list(only) or list(run.published)
-    if set(wanted) & {"tasmax", "tasmin"}:
-        swap = Swap(pool=own.pool, piece=cell.piece)
-        swapped = swap.compute([own.adjusted[var] for var in swap.needs])
-        of_pool |= {name: swapped[name] for name in ("tasmax", "tasmin")}
-    joined = {
-        var: ConcatClean(sim_id=sim_id, var=var).compute(slices=[of_pool[var]], grids=[grid], extracted=[])[var]
-        for var in wanted
-    }
-    product = xr.Dataset(
-        {var: data.isel({y: 0, x: 0}).compute(scheduler="synchronous") for var, data in joined.items()}
-    )
-    return Made(run, sim_id, cell, own, product)
+    product = run.production.product_of_cell(run, sim_id, cell.piece, grid, own.adjusted, only)
+    return Made(run, sim_id, cell, own, product.isel({y: 0, x: 0}).compute(scheduler="synchronous"))

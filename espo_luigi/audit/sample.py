@@ -19,11 +19,10 @@ from espo_luigi.audit.cells import Cell, Made, Series
 from espo_luigi.audit.shown import plain
 from espo_luigi.audit.value import TOLERANCE, first_difference, made_of
 from espo_luigi.errors import DataError, ParameterError, StoreError
+from espo_luigi.science.calendar import day_of
 from espo_luigi.science.choices import TREATED
-from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.product import archives
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -106,7 +105,7 @@ def audit(number: int, seed: int) -> Audit:
     there = [
         sim_id
         for sim_id in run.simulations
-        if all(store.is_complete(info.path) for info in archives(run, sim_id).values())
+        if all(store.is_complete(info.path) for info in run.archives(sim_id).values())
     ]
     missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
     if not there:
@@ -182,7 +181,7 @@ def _remade(
 @functools.lru_cache(maxsize=2)
 def _products(run: RunContext, sim_id: str) -> dict[str, xr.Dataset]:
     """The opened product of each variable: opening an archive takes longer than comparing a cell."""
-    paths = {var: info.path for var, info in archives(run, sim_id).items()}
+    paths = {var: info.path for var, info in run.archives(sim_id).items()}
     opened = {path: cells.open_product(path) for path in set(paths.values())}
     return {var: opened[path] for var, path in paths.items()}
 

@@ -16,19 +16,17 @@ from espo_luigi.audit.cells import Cell, Made, Series
 from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, stack
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science import regrid as cascade
+from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to
 from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.base import package_versions
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.product import archives
 
 # How far a value may be from the product's where processors or versions differ: of the value.
 TOLERANCE = 1e-5
@@ -122,7 +120,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     step = step_of(first, date)
     pool, places = partition.pool_of(run, sim_id), np.array([cell.place])
     read = {name: cells.series_of(run, name, cell) for name in partition.members(run, pool)}
-    members = {name: series[cells.needed(run, list(infos))] for name, (series, _) in read.items()}
+    members = {name: series[run.production.needed(list(infos))] for name, (series, _) in read.items()}
     reference = cells.references_of(run, cell.piece, places, members[sim_id])
     given = Series(pool, cell.piece, places, reference, members)
     cells.check_complete(given, cell)
@@ -152,7 +150,7 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, dict[str, Any]]
     whole = run.full_id(sim_id)
     if whole not in run.simulations:
         raise ParameterError(not_one_of("sim_id", sim_id, list(run.simulations), takes_parts=True))
-    known = archives(run, whole)
+    known = run.archives(whole)
     if var and var not in known:
         raise ParameterError(not_one_of("var", var, list(known)))
     return whole, {var: known[var]} if var else known
@@ -285,17 +283,12 @@ def made_of(made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
 
 def treated(run: RunContext, var: str) -> str:
     """Return what the configuration does to a product's values, as the end of a sentence."""
-    treatment = run.config.treatment(var) or {"round_var": run.config.clean_up.xscen_clean_up.round_var}
-    low, high = treatment.get("clip_var", {}).get(var, (None, None))
-    said = [
-        f"rounded to {decimals} decimals"
-        for decimals in [treatment.get("round_var", {}).get(var)]
-        if decimals is not None
-    ]
-    said += [f"clipped to at least {low:g}"] if low is not None else []
-    said += [f"clipped to at most {high:g}"] if high is not None else []
-    bits = run.config.clean_up.bitround
-    said += [f"{bits} bits of the mantissa kept"] if bits is not None else []
+    treatment, said = run.production.treatment(var), []
+    if (decimals := treatment.round_var.get(var)) is not None:
+        said.append(f"rounded to {decimals} decimals")
+    for word, bound in zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False):
+        said += [] if bound is None else [f"clipped to at {word} {bound:g}"]
+    said += [] if treatment.bits is None else [f"{treatment.bits} bits of the mantissa kept"]
     return "".join(f"; {text}" for text in said)
 
 
@@ -310,12 +303,11 @@ def first_difference(made: Made, raw: xr.Dataset) -> str:
     """
     own, sim_id, piece = made.series, made.sim_id, made.cell.piece
     names, agrees = {"pool": own.pool, "piece": piece}, -1
-    stores: list[tuple[str, Any, xr.Dataset]] = [
-        ("regridding", info, raw) for info in cells.regridded_stores(made.run, sim_id, piece)[:1]
-    ]
+    kept = made.run.production.stores_on_the_way(sim_id, piece)
+    stores: list[tuple[str, Any, xr.Dataset]] = [("regridding", info, raw) for info in kept["regridding"]]
     stores += [("training", Train(**names, var=var).out_training(), ds) for var, ds in own.training.items()]
     stores += [("adjustment", Adjust(**names, var=var).out_adjusted(), ds) for var, ds in own.adjusted.items()]
-    stores += [("clean-up", info, made.product) for info in cells.cleaned_stores(made.run, sim_id, piece)]
+    stores += [("clean-up", info, made.product) for info in kept.get("clean-up", ())]
     for stage, info, ds in stores:
         if store.is_complete(info.path):
             if not _has(info.path, ds, made.cell):
@@ -347,7 +339,7 @@ def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
 
 def _blame(run: RunContext, sim_id: str, var: str) -> str:
     """What changed since a product was made, as `espo plan --rerun stale` finds it."""
-    changed = archives(run, sim_id)[var].task.stale()
+    changed = run.archives(sim_id)[var].task.stale()
     if changed:
         return f"Changed since: {', '.join(changed)}. Run again with `[espo] rerun = stale`."
     return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."

@@ -55,6 +55,7 @@ def show_plan(ends: Sequence[Any]) -> int:
 @click.option("--pool", default="", metavar="NAME,...", help="These pools of simulations only.")
 @click.option("--piece", default="", metavar="NAME,...", help="What is made of these pieces of the land only.")
 @click.option("--region", default="", metavar="NAME,...", help="The same as --piece, where pieces are regions.")
+@click.option("--module", default="", metavar="NAME", help="A module of rules: a run of all their tasks, not of All.")
 @click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
 @click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
 @click.option("--dag", type=click.Choice(["mermaid", "dot"]), help="Print its graph instead, for a program that draws.")
@@ -68,6 +69,7 @@ def plan(
     pool: str,
     piece: str,
     region: str,
+    module: str,
     rerun: str | None,
     each: bool,
     dag: str | None,
@@ -85,12 +87,13 @@ def plan(
     from espo_luigi.overview.states import BLOCKED
     from espo_luigi.tasks import staleness
     from espo_luigi.tasks.all import Selection, full_ids
+    from espo_luigi.tasks.make import tasks_of
 
     if rerun:
         get_config().set("espo", "rerun", rerun)
     with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
         selection = Selection(first, until, only, full_ids(sim_id), pool, piece, region)
-        found = plan_of(rules, selection)
+        found = plan_of(rules, selection, tasks_of(module) if module else ())
     if dag:
         say(NOTATIONS[dag](nodes_of(found, by_task=selection.is_of_one_simulation)))
     elif as_json:

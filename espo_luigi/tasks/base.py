@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.metadata
+import itertools
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -419,6 +420,21 @@ def provenance(marker: store.Marker) -> dict[str, str]:
 def every_piece(task: EspoTask) -> list[str]:
     """Return all pieces, from south to north, for an input of each."""
     return partition.pieces(task.context)
+
+
+def every(rule: type[EspoTask]) -> list[EspoTask]:
+    """Return all tasks of a rule: each choice of its wildcards, with the defaults of its other parameters.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter that is no wildcard lacks a default.
+    """
+    choices = {name: kind.choices(context()) for name, kind in rule.get_params() if isinstance(kind, WildcardParameter)}
+    try:
+        return [rule(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
+    except luigi.parameter.MissingParameterException as error:
+        raise ParameterError(f"{error}: give it a default, or make it one of the run's wildcards") from error
 
 
 def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
@@ -10,15 +11,40 @@ from espo_luigi.config.paths import match_path, render_path
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ParameterError, UnknownPathError, nearest
 from espo_luigi.tasks.all import All
-from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.base import EspoTask, every
 from espo_luigi.tasks.context import FACETS, context
 from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 
 def rules() -> list[type[EspoTask]]:
-    """Return the class of every rule."""
-    classes = [getattr(tasks, name) for name in tasks.__all__]
-    return [cls for cls in classes if issubclass(cls, EspoTask)]
+    """Return the class of every rule of this package."""
+    return _rules_among(getattr(tasks, name) for name in tasks.__all__)
+
+
+def tasks_of(module: str) -> list[EspoTask]:
+    """Import a module and return every task of the rules that the module defines.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such module, or it defines no rule.
+    """
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ParameterError(
+            f"--module {module}: {error}. Expected a module on Python's path; PYTHONPATH=. adds this folder."
+        ) from error
+    own = [rule for rule in _rules_among(vars(imported).values()) if rule.__module__ == module]
+    if not own:
+        raise ParameterError(
+            f"--module {module}: it defines no rule; expected subclasses of espo_luigi.tasks.EspoTask."
+        )
+    return [task for rule in own for task in every(rule)]
+
+
+def _rules_among(values: Iterable[object]) -> list[type[EspoTask]]:
+    return [one for one in values if isinstance(one, type) and issubclass(one, EspoTask) and one is not EspoTask]
 
 
 def task_for(path: Path) -> EspoTask:

@@ -1,0 +1,78 @@
+"""A rule in a user's module: the code of the how-to page is planned, run, shown and made stale like our rules."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from complete_demo import DAY360, NOLEAP, edit
+from luigi.configuration import LuigiConfigParser
+
+from espo_luigi import store
+from espo_luigi.errors import ParameterError
+from espo_luigi.tasks import ConcatenationFinal, make
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-rule.md"
+
+
+def scenario() -> xr.Dataset:
+    """Three years of a product: the second has 10 days above 25 °C, the third 30, at each of six cells."""
+    time = xr.date_range("1981-01-01", "1983-12-31", freq="D", use_cftime=True, calendar="noleap")
+    days = np.full(time.size, 290.0, "float32")
+    days[365 : 365 + 10] = days[730 : 730 + 30] = 300.0
+    lat, lon = [45.0, 45.5], [-66.0, -65.5, -65.0]
+    data = np.broadcast_to(days[:, None, None], (days.size, 2, 3))
+    attrs = {"units": "K", "standard_name": "air_temperature", "cell_methods": "time: maximum within days"}
+    coords: Any = {"time": time, "lat": lat, "lon": lon}
+    return xr.DataArray(data, coords, ("time", "lat", "lon"), "tasmax", attrs).chunk(time=365).to_dataset()
+
+
+@pytest.fixture()
+def folder(tmp_path: Path, configured: Any, own_settings: LuigiConfigParser) -> Path:
+    """A run's folder with the page's module beside its luigi.cfg, where the products of 2024 are complete."""
+    files = configured()
+    for sim_id in (NOLEAP, DAY360):
+        task = ConcatenationFinal(sim_id=sim_id)
+        store.write_store(scenario(), task.out_scenario().path, task.marker())
+        store.pack(task.out_scenario().path, task.out_final().path, task.marker())
+    (module,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(module)
+    settings = f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {' '.join(map(str, files))}\n"
+    (tmp_path / "luigi.cfg").write_text(settings)
+    return tmp_path
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / words[0]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    return subprocess.run(
+        [program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(folder: Path) -> None:
+    before = command(folder, "espo", "plan", "--module", "mine")
+    assert before.returncode == 0, before.stderr
+    assert re.search(r"^SummerDays +- +2 ", before.stdout, re.MULTILINE), before.stdout
+    ran = command(folder, "luigi", "--module", "mine", "AllSummerDays", "--local-scheduler")
+    assert ran.returncode == 0, ran.stderr
+    for sim_id in (NOLEAP, DAY360):
+        made = store.open_store(folder / f"final/indicators/{sim_id}+summer-days.zarr.zip")
+        assert made["summer_days"].values[:, 1, 1].tolist() == [0, 10, 30]
+    status = command(folder, "espo", "status")
+    assert "SummerDays" in status.stdout, status.stdout + status.stderr
+    edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2009"))
+    after = command(folder, "espo", "plan", "--module", "mine", "--rerun", "stale", "--tasks")
+    assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after.stdout), after.stdout + after.stderr
+
+
+def test_a_module_that_is_not_there_or_has_no_rule_is_refused(folder: Path) -> None:
+    with pytest.raises(ParameterError, match=r"--module nowhere: .*PYTHONPATH=\."):
+        make.tasks_of("nowhere")
+    with pytest.raises(ParameterError, match="--module json: it defines no rule"):
+        make.tasks_of("json")

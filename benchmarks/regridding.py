@@ -16,8 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from espo_luigi.science.regrid.cascade import Stage, apply_weights, cascade
-from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weights_and_outside
+from espo_luigi.science.regrid import Stage, apply_weights, cascade
+from espo_luigi.science.sphere import Extrapolation, Grid, weights_and_outside
 
 IDW = Extrapolation()
 SOURCE = Grid(np.linspace(8.5, 85.5, 64), np.linspace(178, 352, 88), "rectilinear")

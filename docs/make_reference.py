@@ -249,15 +249,16 @@ def text_of(value: object) -> str:
 _MODULES = (fields, bias_adjustment, health_checks, regions)
 _WORDS = {
     "Period": "period", "Periods": "periods", "Longitudes": "[west, east]", "Latitudes": "[south, north]",
-    "Chunks": "chunks", "Chunk": "whole number", "Whole": "whole number", "Number": "number", "Names": "list of names",
-    "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths", "Free": "mapping", "Unit": "unit",
+    "Chunks": "chunks", "Chunk": "whole number", "Integer": "whole number", "Number": "number",
+    "Names": "list of names", "InputPath": "path", "OutputPath": "path", "InputPaths": "list of paths",
+    "AnyMapping": "mapping", "Unit": "unit",
     "Threshold": "threshold", "PositiveThreshold": "threshold", "Frequency": "frequency", "Date": "date",
     "Shape": "path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
 # Required keys that `espo_luigi.config.contents.fill_in` gives a value.
 _FILLED_IN = {
-    "name": "NAME; *required* of `amno_region`",
+    "name": "NAME; *required* of `domain`",
     "period": "`custom.ref_period`",
     "periods": "`custom.sim_period`",
     "to_level_prop": "by section and step",

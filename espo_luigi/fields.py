@@ -95,7 +95,7 @@ def single_or_mapping(kind: type, single: Any, section: type[Section], expected:
     return BeforeValidator(validated)
 
 
-def Absent(description: str, default: Any = None, **options: Any) -> Any:
+def OmitDefault(description: str, default: Any = None, **options: Any) -> Any:
     """Return the field of a key that leaves no trace in dumps, and so in hashes, where it has its default."""
     return Field(default=default, exclude_if=lambda value: value == default, description=description, **options)
 
@@ -120,7 +120,7 @@ def _no_boolean(value: Any) -> Any:
 
 
 # Without the check, `true` would count as 1.
-Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Integer = Annotated[int, BeforeValidator(_no_boolean)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 
 Value = TypeVar("Value")
@@ -130,7 +130,7 @@ Named = Annotated[
     AfterValidator(MappingProxyType),
     WrapSerializer(lambda value, dump: dump(dict(value))),
 ]
-Free = Annotated[Named[Any], NothingIsEmpty]
+AnyMapping = Annotated[Named[Any], NothingIsEmpty]
 
 
 def file_name_part(name: str) -> str:

@@ -26,10 +26,8 @@ from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.demo.make import ensure_demo
 from espo_luigi.errors import CatalogError, EspoError, StoreError
 from espo_luigi.explain.figure import check_suffix
-from espo_luigi.publication.alone import alone
-from espo_luigi.publication.catalogue import add_to_catalogue
-from espo_luigi.publication.crate import METADATA_NAME, OF_OURS
-from espo_luigi.publication.relations import RELATIONS
+from espo_luigi.publication.catalogue import add_to_catalogue, alone
+from espo_luigi.publication.origin import METADATA_NAME, OF_OURS, RELATIONS
 from espo_luigi.replacing import by_manifest, delete, is_hidden_name, partial_path, write_manifest, write_ours
 from espo_luigi.report.report_page import write_report
 from espo_luigi.report.view import RunView

@@ -1,14 +1,16 @@
-"""Criteria and exclusions of a search: which rows of a catalogue have the wanted values."""
+"""What a search asks of rows: wanted values, versions, periods that files cover, and fixed fields of the same grid."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset, parse_date
 from espo_luigi.errors import CatalogError, as_text, nearest
+from espo_luigi.science.choices import each_period
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,20 @@ _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 _MOST_STEPS, _USUAL_CELL, _LONGEST_CELL = 10**8, 300, 1000
 _CHARACTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """What stands for one character in a regular expression: an escape, or a set in brackets."""
+
+
+MINIMUM_COVERAGE = 0.99
+"""The fraction of a period's hours that files must cover."""
+
+Period = tuple[str, str]
+
+FIXED = "fx"
+"""The `xrfreq` of fields without time."""
+
+_OF_A_RUN = ("id", "activity", "driving_model", "driving_member", "institution", "experiment", "member")
+"""The columns that may differ: the land of a model is the same in all of its runs, whichever institution made them."""
+_OF_A_GRID = ("mip_era", "source", "domain", "processing_level", "bias_adjust_project", "grid_label", "region")
+"""The columns that must agree where both rows have them."""
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -199,3 +215,128 @@ def listed(values: Iterable[Any], separator: str = ", ") -> str:
     texts = [as_text(str(value)) for value in values]
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return separator.join(texts[:_SHOWN]) + more
+
+
+def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple[Period, ...]:
+    """Return periods, ``(start, end)`` or a sequence of such pairs, as a tuple of pairs; empty for None.
+
+    Raises
+    ------
+    CatalogError
+        If it is none of these, or a period ends before it starts.
+    """
+    if not periods:
+        return ()
+    pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)]
+    proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    if len(proper) < len(pairs) or any(bounds(pair)[0] >= bounds(pair)[1] for pair in proper):
+        raise CatalogError(f"periods {periods!r}: expected [start, end] with start before end, or a list of such.")
+    return proper
+
+
+def bounds(period: Period) -> tuple[datetime, datetime]:
+    """The beginning of a period's first day and the end of its last."""
+    start, end = parse_date(period[0], "a period"), parse_date(period[1], "a period", end=True)
+    assert start is not None and end is not None
+    return start, end
+
+
+def covering(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[Asset], str | None]:
+    """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
+
+    Returns
+    -------
+    chosen : list of Asset
+        The files that share a day with a period. Without periods, all files; with an objection, an empty list.
+    objection : str or None
+        It names files without dates, files that overlap, or a period with less than 99 % of its hours.
+    """
+    if not periods:
+        return list(assets), None
+    undated = [asset.path for asset in assets if asset.start is None or asset.end is None]
+    if undated:
+        return [], f"no date_start or date_end for {undated[0]}"
+    ordered = sorted(assets, key=_start)
+    objection = _overlap(ordered) or next(filter(None, (_shortfall(ordered, period) for period in periods)), None)
+    if objection:
+        return [], objection
+    return [asset for asset in ordered if overlaps(asset, periods)], None
+
+
+def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:
+    """Whether a file with dates shares at least a day with a period."""
+    return any(_shared_seconds(asset, bounds(period)) for period in periods)
+
+
+def _start(asset: Asset) -> datetime:
+    assert asset.start is not None
+    return asset.start
+
+
+def _overlap(ordered: Sequence[Asset]) -> str | None:
+    latest: Asset | None = None
+    for asset in ordered:
+        if latest is not None and latest.end > _start(asset):  # type: ignore[operator]
+            return (
+                f"{latest.path} and {asset.path} overlap in time; leave one of them out of the catalogue, or exclude it"
+            )
+        latest = asset
+    return None
+
+
+def _shared_seconds(asset: Asset, limits: tuple[datetime, datetime]) -> float:
+    start, end = max(_start(asset), limits[0]), min(asset.end or limits[1], limits[1])
+    return max((end - start).total_seconds(), 0.0)
+
+
+def _shortfall(ordered: Sequence[Asset], period: Period) -> str | None:
+    limits = bounds(period)
+    covered = sum(_shared_seconds(asset, limits) for asset in ordered) / (limits[1] - limits[0]).total_seconds()
+    if covered >= MINIMUM_COVERAGE:
+        return None
+    extents = ", ".join(f"{asset.columns['date_start']} to {asset.columns['date_end']}" for asset in ordered[:5])
+    more = f" and {len(ordered) - 5} more" if len(ordered) > 5 else ""
+    wanted = f"{period[0]}-{period[1]}"
+    return f"files cover {covered:.1%} of {wanted} ({extents}{more}), expected at least {MINIMUM_COVERAGE:.0%}"
+
+
+def usable_fields(assets: Iterable[Asset], exclusions: Mapping[str, Any]) -> list[Asset]:
+    """Return the rows of fixed fields that are sound, and that no exclusion fits.
+
+    Exclusions of a run (its id, experiment, member and so on) do not count: its fields may serve other runs.
+    """
+    others = {column: value for column, value in exclusions.items() if column not in _OF_A_RUN}
+    fields = (asset for asset in assets if asset.columns.get("xrfreq") == FIXED and not asset.faults)
+    return [asset for asset in fields if not any(fits(asset, {column: value}) for column, value in others.items())]
+
+
+def choose_field(
+    variable: str, run: Sequence[Asset], fields: Sequence[Asset], criteria: Mapping[str, Any]
+) -> tuple[Asset | None, str]:
+    """Return the row of a fixed field that serves a run, or an objection.
+
+    The run's own field is preferred, then a row that fits the search's criteria, then the row that shares most columns
+    with the run. Ids and paths decide the rest.
+    """
+    named = [asset for asset in fields if variable in asset.variables]
+    own = run[0].columns
+
+    def rank(field: Asset) -> tuple[Any, ...]:
+        apart = sum(field.columns.get(column) != own.get(column) for column in _OF_A_RUN)
+        return field.id != run[0].id, not fits(field, criteria), apart, field.id, field.path
+
+    serving = sorted((asset for asset in named if _serves(asset, run)), key=rank)
+    if serving:
+        return serving[0], ""
+    if not named:
+        return None, f"{variable} has no rows of frequency {FIXED} in the catalogue"
+    grids = (f"{column} {listed(values_of(named, column))}" for column in _OF_A_GRID if values_of(named, column))
+    return None, f"{variable} is there, but not of its source and grid (there are fields of {'; '.join(grids)})"
+
+
+def _serves(field: Asset, run: Sequence[Asset]) -> bool:
+    source = run[0].columns.get("source")
+    same = field.id == run[0].id or (source is not None and field.columns.get("source") == source)
+    return same and not any(
+        {field.columns.get(column, "")} - {"", *values} for column in _OF_A_GRID if (values := values_of(run, column))
+    )

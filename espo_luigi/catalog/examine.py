@@ -12,21 +12,21 @@ import dask
 import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.criteria import Period
 from espo_luigi.catalog.files import is_zarr
 from espo_luigi.catalog.missing_chunks import missing_chunks
 from espo_luigi.catalog.open import on_grid_of, open_years, single, wanted_of, within
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.calendar import calendar_of, day_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, day_of, subset_boxes, wanted_days
+from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, subset_boxes, wanted_days
 from espo_luigi.science.extract.input_fills import doubtful_fill
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
 from espo_luigi.science.extract.input_values import value_problems
+from espo_luigi.science.grid import cells_in
 from espo_luigi.science.possible import Limits
-from espo_luigi.science.scopes import cells_in
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def examine_match(
     masked : optional
         A function that takes out the values of cells that will not be used, lazily.
     scopes : optional
-        Further limits, each of a part of the regions (`science.scopes.cells_in`). A scope without cells is logged.
+        Further limits, each of a part of the regions (`science.grid.cells_in`). A scope without cells is logged.
     """
     held = _open(match, period, dict(xr_open_kwargs or {}))
     problems = held.problems

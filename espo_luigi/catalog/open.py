@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog.cells import is_url
 from espo_luigi.catalog.cmip7 import is_cmip7, searched_names
-from espo_luigi.catalog.coverage import Period
+from espo_luigi.catalog.criteria import Period
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
-from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.calendar import calendar_of, floor_to_day, whole_years
+from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
 from espo_luigi.science.extract.dataset import (
     as_maps,
     check_regular,
     normalise_coordinates,
     to_canonical_units,
 )
-from espo_luigi.science.filling import insert_days
 
 logger = logging.getLogger(__name__)
 

@@ -18,15 +18,16 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.fields import (
-    Absent,
+    AnyMapping,
     Arguments,
     ByFileName,
-    Free,
     Ignored,
+    Integer,
     Named,
     Names,
     NothingIsEmpty,
     Number,
+    OmitDefault,
     Period,
     Periods,
     PositiveThreshold,
@@ -34,7 +35,6 @@ from espo_luigi.fields import (
     Section,
     Switch,
     Unused,
-    Whole,
     single_or_mapping,
 )
 from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Consistency, Engine, Method
@@ -47,7 +47,7 @@ class GroupOfDays(Arguments):
     """A grouping with a window."""
 
     group: GroupName = Field(description="the grouping's name")
-    window: Whole = Field(
+    window: Integer = Field(
         default=1, ge=1, description="the number of time steps around each that count as the same group"
     )
     add_dims: tuple[Literal["realization"], ...] = Field(
@@ -133,7 +133,7 @@ class _AnyDetrend(Arguments):
 class _PolyDetrend(_AnyDetrend):
     """Arguments of detrending by a polynomial."""
 
-    degree: Annotated[Whole, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
+    degree: Annotated[Integer, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
     preserve_mean: bool | None = Field(default=None, description="whether the mean stays")
 
 
@@ -143,7 +143,7 @@ class _LoessDetrend(_AnyDetrend):
     f: Annotated[Number, Field(gt=0, le=1)] | None = Field(
         default=None, description="the share of the series that each fit takes"
     )
-    niter: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the number of iterations")
+    niter: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the number of iterations")
     d: Literal[0, 1] | None = Field(default=None, description="the degree of each fit")
     weights: Literal["tricube", "gaussian"] | None = Field(default=None, description="the form of the weights")
     equal_spacing: bool | None = Field(default=None, description="whether the steps of time are equal")
@@ -154,8 +154,10 @@ class _RollingMeanDetrend(_AnyDetrend):
     """Arguments of detrending by a rolling mean."""
 
     weights: list[Number] | None = Field(default=None, description="the weights within the window")
-    win: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
-    min_periods: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="how many values a mean needs")
+    win: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
+    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(
+        default=None, description="how many values a mean needs"
+    )
 
 
 class Detrend(Arguments):
@@ -240,7 +242,7 @@ class TrainingArgs(Section):
     xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
         default_factory=TrainArguments, description="further arguments of the method's train"
     )
-    additive_space: AdditiveSpace | None = Absent(
+    additive_space: AdditiveSpace | None = OmitDefault(
         "{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
     )
     jitter_over: Refused = None
@@ -256,7 +258,7 @@ class AdjustingArgs(Section):
     bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
     bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
     align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    bias_adjust_reference: str | None = Absent(
+    bias_adjust_reference: str | None = OmitDefault(
         "attribute of the scenarios; of ESPO v2, the reference's source by default"
     )
     to_level: Ignored = None
@@ -293,11 +295,11 @@ class BiasAdjust(Section):
 class XscenCleanUp(Section):
     """The treatment of the adjusted variables."""
 
-    round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
+    round_var: Named[Annotated[Integer, Field(ge=0, le=30)]] = Field(
         default={}, description="decimals that are kept, by variable"
     )
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
-    add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
+    add_attrs: Annotated[Named[AnyMapping], NothingIsEmpty] = Field(
         default={}, description="attributes by variable; `global` for the dataset"
     )
     maybe_unstack_dict: Ignored = None
@@ -327,7 +329,7 @@ def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
 class VariableCleanUp(Section):
     """The treatment of a variable's product in ESPO v2, in this order."""
 
-    round_var: Named[Annotated[Whole, Field(ge=0, le=30)]] = Field(
+    round_var: Named[Annotated[Integer, Field(ge=0, le=30)]] = Field(
         default={}, description="decimals that are kept, by variable"
     )
     clip_var: Named[tuple[Number | None, Number | None]] = Field(
@@ -337,7 +339,7 @@ class VariableCleanUp(Section):
         default={},
         description="attributes that stay (names or regular expressions), by variable; `global` for the dataset's",
     )
-    add_attrs: Annotated[Named[Free], NothingIsEmpty] = Field(
+    add_attrs: Annotated[Named[AnyMapping], NothingIsEmpty] = Field(
         default={}, description="attributes by variable; `global` for the dataset's"
     )
     change_attr_prefix: str = Field(
@@ -359,11 +361,11 @@ class CleanUp(Section):
     xscen_clean_up: XscenCleanUp = Field(
         default_factory=XscenCleanUp, description="treatment of the adjusted variables"
     )
-    variables: Named[VariableCleanUp] = Absent("treatment of each variable's product, in ESPO v2", {})
-    temperatures: Consistency = Absent(
+    variables: Named[VariableCleanUp] = OmitDefault("treatment of each variable's product, in ESPO v2", {})
+    temperatures: Consistency = OmitDefault(
         "how tasmax, tasmin and dtr are made consistent: derived, swap, dqm-dtr", "derived"
     )
-    bitround: Annotated[Whole, Field(ge=1, le=23)] | None = Absent("bits of the mantissa that products keep")
+    bitround: Annotated[Integer, Field(ge=1, le=23)] | None = OmitDefault("bits of the mantissa that products keep")
     # The hash leaves it out, since it changes no number.
     on_impossible: Literal["fail", "warn"] = Field(
         default="fail", exclude=True, description="what impossible values in a product do: no product, or an attribute"

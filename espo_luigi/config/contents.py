@@ -48,13 +48,15 @@ class Move:
         return {**rest, **({outer: inner} if inner else {}), self.new: mapping[outer][last]}
 
 
-_REGIONS = ("custom.regions.*", "custom.amno_region", "off-diag.domains.*")
+_REGIONS = ("custom.regions.*", "domain", "off-diag.domains.*")
 _ADJUSTED = "biasadjust.variables.*"
 
 MOVES: tuple[Move, ...] = (
     Move("custom", ("chunks",), "working_chunks"),
     Move("custom", ("out_chunks",), "final_chunks"),
-    Move("custom", ("full_region",), "amno_region"),
+    Move("", ("custom", "amno_region"), "domain"),
+    Move("", ("custom", "full_region"), "domain"),
+    Move("", ("full_region",), "domain"),
     *(Move(where, ("buffer",), "tile_buffer") for where in _REGIONS),
     *(Move(where, ("bbox", "lon_bnds"), "lon_bnds") for where in _REGIONS),
     *(Move(where, ("bbox", "lat_bnds"), "lat_bnds") for where in _REGIONS),
@@ -77,7 +79,7 @@ def modernise(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], Written]:
     """
     written: dict[KeyPath, KeyPath] = {}
     for move in (*_source_moves(content), *MOVES):
-        where = move.where.split(".")
+        where = move.where.split(".") if move.where else []
         found = [at for at, mapping in mappings(content, where) if move.applies(mapping)]
         written |= {(*at, move.new): as_written((*at, *move.old), written) for at in found}
         content = changed(content, where, move)

@@ -13,7 +13,7 @@ from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
-from espo_luigi.config.regions import Custom, Region
+from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
@@ -41,7 +41,7 @@ def checked(config: RunConfig) -> RunConfig:
     _check_inputs(config)
     _check_products(config)
     _check_regions(config.custom.regions)
-    _check_whole_domain(config.custom)
+    _check_domain(config)
     _check_grids(config)
     _check_source(config)
     _check_variables(config)
@@ -54,7 +54,7 @@ def checked(config: RunConfig) -> RunConfig:
     check_settings(config.dask_settings)
     if config.off_diag is None:
         return config
-    return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config.custom)})
+    return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config)})
 
 
 def _check_pieces(config: RunConfig) -> None:
@@ -160,13 +160,13 @@ def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
     )
 
 
-def _check_whole_domain(custom: Custom) -> None:
-    """Refuse regions that the whole domain, which is cut out of the simulations, does not cover."""
-    whole = custom.amno_region
-    for key, region in custom.regions.items():
-        if missing := missing_sides(region.box, whole.box):
+def _check_domain(config: RunConfig) -> None:
+    """Refuse regions that the domain, which is cut out of the simulations, does not cover."""
+    domain = config.domain
+    for key, region in config.custom.regions.items():
+        if missing := missing_sides(region.box, domain.box):
             raise ConfigurationError(
-                f"`custom.amno_region` ({whole.box}) does not cover `custom.regions.{key}` ({region.box}): {missing} "
+                f"`domain` ({domain.box}) does not cover `custom.regions.{key}` ({region.box}): {missing} "
                 "would be extrapolated. Give it bounds that cover all regions, or correct the region's."
             )
 
@@ -335,15 +335,15 @@ def _check_variables(config: RunConfig) -> None:
             )
 
 
-def _with_hosts(off_diag: OffDiag, custom: Custom) -> OffDiag:
-    steps = {name: _hosted(name, step, off_diag.domains, custom) for name, step in off_diag.steps.items()}
+def _with_hosts(off_diag: OffDiag, config: RunConfig) -> OffDiag:
+    steps = {name: _hosted(name, step, off_diag.domains, config) for name, step in off_diag.steps.items()}
     return off_diag.model_copy(update={"each": off_diag.each.model_copy(update=steps)})
 
 
-def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], custom: Custom) -> DiagStep:
+def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], config: RunConfig) -> DiagStep:
     path = f"off-diag.steps.{name}.domain"
     # Only the whole domain's scenario is made; the reference and the regridded simulation only exist by region.
-    hosts = dict(custom.regions) | ({custom.amno_region.name: custom.amno_region} if name == "scen" else {})
+    hosts = dict(config.custom.regions) | ({config.domain.name: config.domain} if name == "scen" else {})
     found = {}
     for domain, box in domains.items():
         if domain not in step.domain:
@@ -364,7 +364,7 @@ def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
         return similar[0]
     raise ConfigurationError(
         f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'} "
-        "These are `custom.regions`, and for a scenario the name of `custom.amno_region`."
+        "These are `custom.regions`, and for a scenario the name of `domain`."
     )
 
 

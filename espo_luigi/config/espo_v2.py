@@ -22,7 +22,7 @@ _REFUSED = {
     "filter_extremes": "this limit of adjusted values is not done by espo_luigi: v2 has `max_tail_factor` in its place",
 }
 # Sections that only v2 has, and that are translated into others.
-SECTIONS = ("full_region", "chunks", "diagregion", "QC", "save_to_zarr", *_REFUSED)
+SECTIONS = ("chunks", "diagregion", "QC", "save_to_zarr", *_REFUSED)
 # What v2's scripts repair, as they name it.
 REPAIRS: tuple[Mapping[str, Any], ...] = (
     {"id": "*_BCC-CSM2-MR_*", "variable": "tasmin", "when": "2014-12-31", "what": "missing"},
@@ -94,7 +94,6 @@ def _mapping(content: Any, *path: str) -> dict[str, Any]:
 
 def _custom(content: Mapping[str, Any]) -> Translation:
     sources: dict[str, tuple[KeyPath, Any]] = {
-        "amno_region": (("full_region",), _at(content, "full_region")),
         "ref_period": _first(content, ("extraction", "reference"), ("search_data_catalogs",), ("extract_dataset",)),
         "sim_period": _first(content, ("extraction", "simulation"), ("extract_dataset",), ("search_data_catalogs",)),
         "final_chunks": (("chunks", "final"), _horizontal(_at(content, "chunks", "final"))),

@@ -19,20 +19,20 @@ from pydantic import (
 from espo_luigi.config.regions import Calendar
 from espo_luigi.errors import nearest
 from espo_luigi.fields import (
-    Absent,
+    AnyMapping,
     Arguments,
     ByFileName,
-    Free,
     Frequency,
+    Integer,
     Latitudes,
     Longitudes,
     Named,
     Names,
     NothingIsEmpty,
+    OmitDefault,
     Section,
     Threshold,
     Unit,
-    Whole,
     find_file,
 )
 from espo_luigi.files import load_json
@@ -49,20 +49,20 @@ class _Bounds(Arguments):
 
 
 class _Repeating(Arguments):
-    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of days")
+    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of days")
 
 
 class _RepeatingBeyond(Arguments):
     thresh: Threshold = Field(description="the threshold, with its unit")
-    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of days")
+    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of days")
     op: Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"] | None = Field(
         default=None, description="the comparison"
     )
 
 
 class _Deviations(Arguments):
-    n: Annotated[Whole, Field(ge=1)] = Field(description="the number of standard deviations")
-    window: Annotated[Whole, Field(ge=1)] | None = Field(default=None, description="the window of days")
+    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of standard deviations")
+    window: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window of days")
 
 
 class _NoArguments(Arguments):
@@ -122,8 +122,8 @@ class FlagsArguments(Arguments):
 class CfChecks(Arguments):
     """The CF checks of a variable, each with its arguments."""
 
-    cfcheck_from_name: Free = Field(default={}, description="attributes as the variable's name asks for")
-    check_valid: Free = Field(default={}, description="one attribute's value: key and expected")
+    cfcheck_from_name: AnyMapping = Field(default={}, description="attributes as the variable's name asks for")
+    check_valid: AnyMapping = Field(default={}, description="one attribute's value: key and expected")
 
 
 def _known_methods(value: Any) -> Any:
@@ -312,9 +312,9 @@ class InputLimits(Limits):
 class HealthChecks(Checks):
     """Section `health_checks`."""
 
-    inputs: InputLimits | None = Absent("limits of the raw files' values; by default those of the products")
+    inputs: InputLimits | None = OmitDefault("limits of the raw files' values; by default those of the products")
 
-    scopes: ByFileName[ScopedChecks] | None = Absent("further sets of checks, each of a part of the domain")
+    scopes: ByFileName[ScopedChecks] | None = OmitDefault("further sets of checks, each of a part of the domain")
 
     @property
     def sets(self) -> dict[str, Checks]:

@@ -17,21 +17,23 @@ from espo_luigi.config.espo_v2 import SECTIONS as V2_SECTIONS
 from espo_luigi.config.espo_v2 import translated
 from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.config.yaml_files import KeyPath, merge, read_yaml
+from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file
 
 logger = logging.getLogger(__name__)
 
+SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
 SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS)
 
 
 def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> RunConfig:
     """Read YAML files, merge them in order, and validate the result once.
 
-    Mappings are merged key by key; for anything else, the later file wins. Names of older versions of ESPO-G's
-    schema are accepted. Environment variables and ``~`` in paths are expanded; relative paths start from the working
-    folder, those of files to be read also from the folders of the configuration files and the folders above these.
+    Mappings are merged key by key; for anything else, the later file wins. A file's `base` names another that comes
+    before it: beside it, or one of those that the package holds, such as espo-g6/config.yml. Files of ESPO-G 2024 and
+    of ESPO v2 are translated. Environment variables and ``~`` in paths are expanded; relative paths start from the
+    working folder, those of files to be read also from the folders of the configuration files and the folders above.
 
     Parameters
     ----------
@@ -54,7 +56,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         raise ConfigurationError(f"From the configuration files {files!r}: {error}.") from error
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
-    content, written, places = _merged(paths)
+    content, written, places, paths = merged(paths)
     # ESPO-G's files lie in the project's folder `config`, and refer to files as `config/NAME.yml`: hence the parent.
     folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
     content, moved = translated(content)
@@ -66,6 +68,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         explained = explain(error, RunConfig, written, places)
         raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
     try:
+        config._written = written
         return checked(config)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written)) from error
@@ -76,14 +79,16 @@ def _as_given(text: str, written: Written) -> str:
     return re.sub(r"(?<=`)[\w.-]+(?=`)", lambda key: ".".join(as_written(tuple(key[0].split(".")), written)), text)
 
 
-def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[KeyPath, str]]:
-    """Return the files' content, where moved keys were written, and the place of each key as it was written."""
+def merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[KeyPath, str], list[Path]]:
+    """Return the content of files and of their bases, where moved keys were written, places of keys, and all files."""
     content: Mapping[str, Any] = {}
     written: dict[KeyPath, KeyPath] = {}
     places: dict[KeyPath, str] = {}
+    read: dict[Path, YamlFile] = {}
     for path in paths:
-        file = read_yaml(path)
-        modern, moved = modernise(file.content)
+        _read_with_base(path, read)
+    for path, file in read.items():
+        modern, moved = modernise({key: value for key, value in file.content.items() if key != "base"})
         before, source = reference_source(written), reference_source(moved)
         if before and source and source != before:
             raise ConfigurationError(
@@ -91,9 +96,32 @@ def _merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[
                 "a run has one reference. Name the same source in both files."
             )
         content = merge(content, _known_sections(modern, path))
+        written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
         places |= file.places
-    return content, {**written, **COPIED}, places
+    return content, {**written, **COPIED}, places, list(read)
+
+
+def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, ...] = ()) -> None:
+    """Read a file and, before it, its base; each once."""
+    if path in above:
+        raise ConfigurationError(f"{path}: its `base` leads back to the file itself. Name another file.")
+    file = read_yaml(path)
+    if "base" in file.content:
+        base, place = file.content["base"], file.places["base",]
+        try:
+            if not isinstance(base, str):
+                raise ValueError("expected the name of a YAML file")
+            found = find_file(base, (path.parent, SHIPPED))
+        except ValueError as error:
+            raise ConfigurationError(f"`base` ({place}): got {base!r}: {error}.") from error
+        if not found.is_file():
+            raise ConfigurationError(
+                f"`base` ({place}): got {base!r}, expected a YAML file; looked in {Path.cwd()}, {path.parent} and the "
+                f"package's {SHIPPED}."
+            )
+        _read_with_base(found, read, (*above, path))
+    read.setdefault(path, file)
 
 
 def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:

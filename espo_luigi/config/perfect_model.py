@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from espo_luigi.fields import Names, Periods, Section, Whole
+from espo_luigi.fields import Integer, Names, Periods, Section
 
 METHODS_BY_NAME = {"QDM": "QuantileDeltaMapping", "EQM": "EmpiricalQuantileMapping"}
 
@@ -17,7 +17,7 @@ class PerfectModelSection(Section):
     methods: Annotated[tuple[Literal["QDM", "EQM"], ...], BeforeValidator(lambda value: value or ())] = Field(
         default=(), description="methods beside the configured method and Scaling, through xsdba: QDM, EQM"
     )
-    cells: Whole = Field(
+    cells: Integer = Field(
         default=100, ge=1, description="how many cells of each region or slice the further methods are applied to"
     )
     simulations: Names = Field(

@@ -13,13 +13,14 @@ from espo_luigi.fields import (
     ByFileName,
     Chunks,
     Ignored,
+    Integer,
     Latitudes,
     Longitudes,
     Number,
+    OmitDefault,
     OutputPath,
     Period,
     Section,
-    Whole,
     file_name_part,
 )
 from espo_luigi.science.boxes import Box
@@ -77,10 +78,19 @@ def _without_time(value: Any) -> Any:
     return {dim: size for dim, size in value.items() if dim != "time"} if isinstance(value, dict) else value
 
 
+def _land_cells_only(value: Any) -> Any:
+    if value is False:
+        raise ValueError(
+            "expected true: land cells alone are computed, and maps are made of them at the end. Leave the key out; a "
+            "region without any land, too, which would hold nothing"
+        )
+    return value
+
+
 class Subregions(Section):
     """Section `subregions` of ESPO v2."""
 
-    n: Whole = Field(ge=1, description="the number of land cells of a slice")
+    n: Integer = Field(ge=1, description="the number of land cells of a slice")
 
 
 class Custom(Section):
@@ -89,8 +99,9 @@ class Custom(Section):
     regions: ByFileName[Region] = Field(
         default={}, description="the regions that are computed one by one and concatenated, from south to north"
     )
-    amno_region: Region = Field(description="the whole domain: what is extracted, and the name of the final product")
-    stack_drop_nans: bool = Field(default=True, description="compute on land cells only, stacked along `loc`")
+    stack_drop_nans: Annotated[bool, BeforeValidator(_land_cells_only)] = OmitDefault(
+        "true, the only value: land cells alone are computed, stacked along `loc`", True
+    )
     working_chunks: Chunks = Field(
         default={"lat": 20, "lon": 20, "loc": 600, "time": -1}, description="chunks while adjusting"
     )

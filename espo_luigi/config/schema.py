@@ -8,17 +8,18 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
+from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
 from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.perfect_model import PerfectModelSection
-from espo_luigi.config.regions import Custom, Paths, Subregions
+from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
-from espo_luigi.fields import Absent, Free, Ignored, Section
+from espo_luigi.fields import AnyMapping, Ignored, OmitDefault, Section
 from espo_luigi.science.choices import each_period
 
 
@@ -63,8 +64,17 @@ class RunConfig(Section):
 
     project: Project | None = Field(default=None, description="names for the products")
     paths: Paths = Field(description="the folders of the run")
-    subregions: Subregions | None = Absent("makes it an ESPO v2: land is cut into slices of cells, not into regions")
+    subregions: Subregions | None = OmitDefault("slices of cells, as ESPO v2 cuts land, in place of `custom.regions`")
+    production: str | None = OmitDefault(
+        "the production line by its name; espo-v2 by default where `subregions` is given, else espo-2024"
+    )
+    domain: Region = Field(description="the whole domain: what is extracted, and the name of the final product")
     custom: Custom = Field(description="regions, chunks and periods")
+    keep: Annotated[tuple[Literal["pieces", "regridded"], ...], BeforeValidator(lambda value: value or ())] = Field(
+        default=("pieces", "regridded"),
+        exclude=True,  # the hash leaves it out, since it changes no number
+        description="archives of the steps before the product that are kept, too",
+    )
     extraction: ExtractionSection = Field(description="the data to read: reference and simulations")
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
@@ -74,12 +84,12 @@ class RunConfig(Section):
     )
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
-    domain_diag: DomainDiag | None = Absent("diagnostics of small domains, of ESPO v2", alias="domain-diag")
-    perfect_model: PerfectModelSection = Absent("tests of the methods on known futures", PerfectModelSection())
+    domain_diag: DomainDiag | None = OmitDefault("diagnostics of small domains, of ESPO v2", alias="domain-diag")
+    perfect_model: PerfectModelSection = OmitDefault("tests of the methods on known futures", PerfectModelSection())
     # How a run is computed and reported never changes a number: neither belongs in the hash.
-    dask: Free = Field(default={}, exclude=True, description="dask's settings")
-    logging: Free = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
-    demo: Free | None = Field(default=None, description="the built-in example data")
+    dask: AnyMapping = Field(default={}, exclude=True, description="dask's settings")
+    logging: AnyMapping = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
+    demo: AnyMapping | None = Field(default=None, description="the built-in example data")
     tasks: Ignored = None
     indicators: Ignored = None
     indicator: Ignored = None
@@ -89,6 +99,12 @@ class RunConfig(Section):
     io: Ignored = None
     utils: Ignored = None
     tdd: Ignored = None
+
+    _written: Written = PrivateAttr(default={})
+
+    def name_of(self, key: str) -> str:
+        """Return a key as the user's files have it: `custom.amno_region`, for example, for `domain`."""
+        return ".".join(as_written(tuple(key.split(".")), self._written))
 
     @property
     def reference_source(self) -> str:

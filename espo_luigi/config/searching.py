@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from espo_luigi.errors import nearest
 from espo_luigi.fields import (
-    Absent,
+    AnyMapping,
     Arguments,
     ByFileName,
     Chunks,
-    Free,
     Frequency,
     Ignored,
     InputPaths,
+    Integer,
     Named,
     NothingIsEmpty,
     Number,
+    OmitDefault,
     Periods,
     Refused,
     Section,
     Switch,
     Unit,
-    Whole,
 )
 from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
@@ -39,7 +40,7 @@ _MOST_CELLS = 10_000_000
 class RestrictMembers(Switch):
     """Which members of a simulation are kept."""
 
-    ordered: Whole = Field(ge=1, description="the number of members that are kept, the first in natural order")
+    ordered: Integer = Field(ge=1, description="the number of members that are kept, the first in natural order")
 
 
 class SearchDataCatalogs(Section):
@@ -56,8 +57,8 @@ class SearchDataCatalogs(Section):
         default=None, description="which members are kept, such as `ordered: 1`"
     )
     periods: Periods | None = Field(default=None, description="years that must be covered")
-    other_search_criteria: Free = Field(default={}, description="wanted values of catalogue columns")
-    exclusions: Free | None = Field(default=None, description="unwanted values of catalogue columns")
+    other_search_criteria: AnyMapping = Field(default={}, description="wanted values of catalogue columns")
+    exclusions: AnyMapping | None = Field(default=None, description="unwanted values of catalogue columns")
     coverage_kwargs: Refused = None
     id_columns: Refused = None
     conversion_yaml: Refused = None
@@ -129,13 +130,13 @@ class ExtractDataset(Section):
     """How datasets are opened."""
 
     periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
-    xr_open_kwargs: Annotated[Free, AfterValidator(_as_open_kwargs)] = Field(
+    xr_open_kwargs: Annotated[AnyMapping, AfterValidator(_as_open_kwargs)] = Field(
         default={}, description="keyword arguments of xarray.open_dataset"
     )
-    xr_combine_kwargs: Free = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
+    xr_combine_kwargs: AnyMapping = Field(default={}, description="keyword arguments of xarray.combine_by_coords")
     ensure_correct_time: Ignored = None
     to_level: Ignored = None
-    mask: bool = Absent("keep values only where the fixed field `mask` is 1; of the reference", False)
+    mask: bool = OmitDefault("keep values only where the fixed field `mask` is 1; of the reference", False)
     preprocess: Refused = None
     resample_methods: Refused = None
 
@@ -149,10 +150,19 @@ class CreateMask(Section):
     mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
 
 
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+
+
 def _as_comparison(value: Any) -> Any:
-    if isinstance(value, str) and value and not re.fullmatch(r"\s*([<>]=?|[=!]=)\s*[-+.\deE]+\s+\S.*", value):
+    if isinstance(value, str) and value and not re.fullmatch(rf"\s*([<>]=?|[=!]=)\s*{_NUMBER}\s+\S.*", value):
         raise ValueError('expected one of >=, >, <=, <, ==, !=, a number and units, such as "> 335 K"')
     return value
+
+
+def _as_days(value: Any) -> str:
+    if value != "" and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?", str(value)):
+        raise ValueError("expected a day, a month or a year, such as 2014-12-31")
+    return str(value)
 
 
 class RepairRow(Section):
@@ -164,7 +174,15 @@ class RepairRow(Section):
     where: Annotated[str | tuple[float, float], BeforeValidator(_as_comparison)] = Field(
         default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
     )
-    when: Annotated[str, BeforeValidator(str)] = Field(default="", description="a day, a month or a year")
+    when: Annotated[str, BeforeValidator(_as_days)] = Field(default="", description="a day, a month or a year")
+
+    @model_validator(mode="after")
+    def _of_some_values(self) -> RepairRow:
+        if not self.where and not self.when:
+            raise ValueError(f"this would replace all values of {self.variable}; expected where, when or both")
+        if self.what == "mean_of_neighbours" and isinstance(self.where, str):
+            raise ValueError("expected the latitude and longitude of a cell as `where` of mean_of_neighbours")
+        return self
 
 
 def _as_day(value: Any) -> str:
@@ -183,12 +201,12 @@ class Extraction(Section):
     chunks: Chunks = Field(default={}, description="chunks of what is extracted")
     properties_and_measures: Ignored = None
     clean_up: Ignored = None
-    create_mask: CreateMask | None = Absent("the source cells that are interpolated from; of the simulations")
-    repairs: tuple[RepairRow, ...] = Absent("known defects of single simulations, repaired in this order", ())
-    fill_in_time: Named[Filling] = Absent(
+    create_mask: CreateMask | None = OmitDefault("the source cells that are interpolated from; of the simulations")
+    repairs: tuple[RepairRow, ...] = OmitDefault("known defects of single simulations, repaired in this order", ())
+    fill_in_time: Named[Filling] = OmitDefault(
         "variables whose gaps are filled from other days, after regridding: forward, both or zero", {}
     )
-    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = Absent(
+    days_to_fill: tuple[Annotated[str, BeforeValidator(_as_day)], ...] = OmitDefault(
         "days that files may lack (YYYY-MM-DD); `fill_in_time` fills them", ()
     )
 
@@ -197,6 +215,10 @@ class Extraction(Section):
         """The wanted variables that vary in time, with their frequencies, in the order of the file."""
         wanted = self.search_data_catalogs.variables_and_freqs
         return {name: frequency for name, frequency in wanted.items() if frequency != "fx"}
+
+    def repaired(self, sim_id: str) -> set[str]:
+        """Return the variables that repairs of a simulation name."""
+        return {row.variable for row in self.repairs if fnmatchcase(sim_id, row.id)}
 
     @property
     def wanted_source(self) -> str | None:
@@ -257,7 +279,7 @@ class ExtractionSection(Section):
 
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
-    variables_and_units: Named[Unit] = Absent("the units of what is extracted, by variable", {})
+    variables_and_units: Named[Unit] = OmitDefault("the units of what is extracted, by variable", {})
     ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
     # The hash leaves it out, since it changes no number.
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
@@ -309,7 +331,7 @@ class RegridderKwargs(Arguments):
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
     extrap_dist_exponent: Number | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
-    extrap_num_src_pnts: Whole | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
+    extrap_num_src_pnts: Integer | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
     periodic: Literal[False] | None = Field(default=None, description="whether the grid goes around the Earth")
     reuse_weights: Literal[False] | None = Field(default=None, description="whether weights are read from a file")
     skipna: Literal[False] | None = Field(default=None, description="whether missing values are left out")
@@ -343,6 +365,6 @@ class Regrid(Section):
     """Section `regrid`."""
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
-    skip_coarser: bool = Absent("leave out grids of the cascade that are coarser than a simulation", False)
+    skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
     target: Ignored = None
     weights_location: Ignored = None

@@ -22,10 +22,9 @@ from espo_luigi.explain.steps import why_xsdba
 from espo_luigi.explain.values import TOLERANCE
 from espo_luigi.explain.way import check_complete, made_of, step_of_difference
 from espo_luigi.science import stack
-from espo_luigi.science.extract.dataset import day_of
+from espo_luigi.science.calendar import day_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.product import archives
 
 # Cells that are adjusted together: a pool's members share a block of the kernels.
 _CELLS_AT_ONCE = 50
@@ -117,7 +116,7 @@ def audit(number: int, seed: int) -> Audit:
     """
     began, run = time.monotonic(), context()
     _products.cache_clear()
-    finals = {sim_id: archives(run, sim_id).values() for sim_id in run.simulations}
+    finals = {sim_id: run.archives(sim_id).values() for sim_id in run.simulations}
     there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]
     missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
     if not there:
@@ -181,7 +180,7 @@ def _remade(
 @functools.lru_cache(maxsize=2)
 def _products(run: RunContext, sim_id: str) -> dict[str, xr.Dataset]:
     """The opened product of each variable: opening an archive takes longer than comparing a cell."""
-    paths = {var: info.path for var, info in archives(run, sim_id).items()}
+    paths = {var: info.path for var, info in run.archives(sim_id).items()}
     opened = {path: cells.open_product(path) for path in set(paths.values())}
     return {var: opened[path] for var, path in paths.items()}
 

@@ -15,18 +15,18 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError, StoreError
 from espo_luigi.science import calendar, stack
-from espo_luigi.science.choices import NEEDED_FOR
-from espo_luigi.science.filling import fill_in_time
+from espo_luigi.science import regrid as cascade
+from espo_luigi.science.calendar import fill_in_time
+from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.regrid import cascade
-from espo_luigi.science.regrid.sphere import Grid
+from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
+from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import ConcatClean, Move, cut_to_domain
+from espo_luigi.tasks.product import cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
-from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
+from espo_luigi.tasks.simulation import Extract
 
 Task = TypeVar("Task", bound=EspoTask)
 _EARTH_KM = 6371.0
@@ -147,7 +147,8 @@ def from_raw(run: RunContext, sim_id: str, cells: Mapping[str, Sequence[Cell]]) 
     }
     (computed,) = dask.compute(lazy)
     how = run.config.extraction.simulation.fill_in_time
-    return {piece: _placed(fill_in_time(one, how=how), piece, cells[piece]) for piece, one in computed.items()}
+    told = {piece: with_repairs_told(one) for piece, one in computed.items()}
+    return {piece: _placed(fill_in_time(one, how=how), piece, cells[piece]) for piece, one in told.items()}
 
 
 def _placed(series: xr.Dataset, piece: str, cells: Sequence[Cell]) -> xr.Dataset:
@@ -163,12 +164,7 @@ def _placed(series: xr.Dataset, piece: str, cells: Sequence[Cell]) -> xr.Dataset
 
 def stores_on_the_way(run: RunContext, sim_id: str, piece: str) -> list[Any]:
     """Return the complete stores (`ZarrInfo`) that have a piece's regridded series, temporary or kept."""
-    infos = [
-        Rechunk(sim_id=sim_id, piece=piece).out_regchunked(),
-        Regrid(sim_id=sim_id, piece=piece).out_regridded(),
-    ]
-    if run.workflow.product == "ConcatenationFinal":
-        infos.append(Move(sim_id=sim_id, piece=piece).out_regchunked())
+    infos = run.production.stores_on_the_way(sim_id, piece)["regridding"]
     return [info for info in infos if store.is_complete(info.path)]
 
 
@@ -254,12 +250,7 @@ def finish(run: RunContext, sim_id: str, series: Series, number: int, only: Sequ
 
 def needed(run: RunContext, only: Sequence[str]) -> list[str]:
     """Return the adjusted variables of which the product's variables `only` (by default all) are made."""
-    temperatures = {"tasmax", "tasmin"}
-    wanted = set(only) - temperatures
-    # CleanUp makes tasmin in any case.
-    if temperatures & set(only) or run.workflow.product == "ConcatenationFinal":
-        wanted |= set(NEEDED_FOR[run.config.clean_up.temperatures])
-    return [name for name in run.config.biasadjust.variables if not only or name in wanted]
+    return run.production.needed(only)
 
 
 def references_of(run: RunContext, cells: Sequence[Cell], simulation: xr.Dataset) -> xr.Dataset:
@@ -304,23 +295,8 @@ def _product_of(
     land = next(land for land in lands(run) if land.piece == cell.piece)
     y, x = stack.horizontal_dims(land.grid)
     grid = land.grid.isel({y: [cell.row], x: [cell.column]})
-    if run.workflow.product == "ConcatenationFinal":
-        task = CleanUp(sim_id=sim_id, piece=cell.piece)
-        made = task.compute([adjusted[var] for var in run.config.biasadjust.variables if var in adjusted], grid)
-        return _only(made, "cleaned_up").isel({y: 0, x: 0}).compute(scheduler="synchronous")
-    pool = partition.pool_of(run, sim_id)
-    of_pool = dict(adjusted)
-    wanted = list(only) or list(run.published)
-    if set(wanted) & {"tasmax", "tasmin"}:
-        swap = Swap(pool=pool, piece=cell.piece)
-        swapped = swap.compute([adjusted[var] for var in swap.needs])
-        of_pool |= {name: swapped[name] for name in ("tasmax", "tasmin")}
-    products = {}
-    for var in wanted:
-        task = ConcatClean(sim_id=sim_id, var=var)
-        made = task.compute(slices=[of_pool[var]], grids=[grid], extracted=[])
-        products[var] = made.isel({y: 0, x: 0}).compute(scheduler="synchronous")[var]
-    return xr.Dataset(products)
+    made = run.production.product_of_cell(run, sim_id, cell.piece, grid, adjusted, only)
+    return made.isel({y: 0, x: 0}).compute(scheduler="synchronous")
 
 
 def _only(made: Any, port: str) -> xr.Dataset:

@@ -19,10 +19,10 @@ from espo_luigi.methods.dqm import method as kernel_backend
 from espo_luigi.methods.dqm import quantile_mapping
 from espo_luigi.methods.dqm.windows import plan_windows
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.regrid import cascade
 from espo_luigi.science.units import convert_to, threshold_in
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import JITTER_OF_DTR
@@ -131,7 +131,7 @@ def why_xsdba(run: RunContext, made: Made, var: str) -> str:
 def _setup(run: RunContext, made: Made, var: str, axis: TimeAxis) -> TrainingSetup:
     """The training's setup, of this cell alone."""
     given, units = run.config.biasadjust.variables[var].training_args, TrainedObject.of(made.training[var]).units
-    seed, first = run.workflow.pieces.draws(partition.pool_of(run, made.sim_id), made.cell.piece, var)
+    seed, first = run.production.pieces.draws(partition.pool_of(run, made.sim_id), made.cell.piece, var)
     arguments = given.arguments()
 
     def threshold(name: str) -> float | None:

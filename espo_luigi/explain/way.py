@@ -17,16 +17,14 @@ from espo_luigi.explain.cells import Cell, Made
 from espo_luigi.explain.steps import adjusted_of, place_of
 from espo_luigi.explain.values import TOLERANCE, Day, Final, Way, within_tolerance
 from espo_luigi.science import calendar, stack
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.choices import NEEDED_FOR
-from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.finalize.gaps import DAYS_OF_A_GAP
 from espo_luigi.store.marker import processor
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Train
+from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.base import package_versions
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.product import Move, archives
 
 
 def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way:
@@ -44,7 +42,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     run = context()
     sim_id, variables = _known(run, sim_id, var)
     cell = cells.find_cell(run, lat, lon)
-    infos = archives(run, sim_id)
+    infos = run.archives(sim_id)
     products = {
         name: cells.in_product(cells.open_product(infos[name].path), run, sim_id, cell)[name] for name in variables
     }
@@ -73,7 +71,7 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, list[str]]:
     whole = run.full_id(sim_id)
     if whole not in run.simulations:
         raise ParameterError(not_one_of("sim_id", sim_id, list(run.simulations), takes_parts=True))
-    known = list(archives(run, whole))
+    known = list(run.archives(whole))
     if var and var not in known:
         raise ParameterError(not_one_of("var", var, known))
     return whole, [var] if var else known
@@ -148,14 +146,9 @@ def _final(run: RunContext, made: Made, product: xr.DataArray, step: int, path: 
     var, value = str(product.name), float(product.isel(time=step))
     clean = made.product[var]
     day_value = float(clean.isel(time=step))
-    config = run.config
     sources, how = made_of(run, made, var, step)
-    if run.workflow.product == "ConcatenationFinal":
-        rounding, clipping, bits = config.clean_up.xscen_clean_up.round_var, {}, None
-    else:
-        treatment = config.treatment(var)
-        rounding, clipping = treatment.get("round_var", {}), treatment.get("clip_var", {})
-        bits = config.clean_up.bitround
+    treatment = run.production.treatment(var)
+    rounding, clipping, bits = treatment.round_var, treatment.clip_var, treatment.bits
     final = Final(
         var,
         str(clean.attrs.get("units", "")),
@@ -210,9 +203,8 @@ def _kept_stores(run: RunContext, made: Made) -> Iterator[tuple[str, Any, xr.Dat
         found.append(("training", Train(pool=pool, piece=piece, var=var).out_training(), own))
     for var, own in made.adjusted.items():
         found.append(("adjustment", Adjust(pool=pool, piece=piece, var=var).out_adjusted(), own))
-    if run.workflow.product == "ConcatenationFinal":
-        found.append(("clean-up", CleanUp(sim_id=sim_id, piece=piece).out_cleaned_up(), made.product))
-        found.append(("clean-up", Move(sim_id=sim_id, piece=piece).out_scenario(), made.product))
+    for info in run.production.stores_on_the_way(sim_id, piece).get("clean-up", ()):
+        found.append(("clean-up", info, made.product))
     return (one for one in found if store.is_complete(one[1].path))
 
 
@@ -234,7 +226,7 @@ def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
 
 def _blame(run: RunContext, sim_id: str, var: str) -> str:
     """What changed since a product was made, as `espo plan --rerun stale` finds it."""
-    changed = archives(run, sim_id)[var].task.stale()
+    changed = run.archives(sim_id)[var].task.stale()
     if changed:
         return f"Changed since: {', '.join(changed)}. Run again with `[espo] rerun = stale`."
     return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."

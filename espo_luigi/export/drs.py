@@ -18,7 +18,7 @@ from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
 from espo_luigi.export.conventions import is_project_of_cordex
 from espo_luigi.export.netcdf import Layout
-from espo_luigi.fields import Chunk, Free, Named, Names, Section, Whole, check_wildcard
+from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard
 
 FOLDER = Path(__file__).parent / "drs"
 # The fields of paths and attributes, and where a value comes from.
@@ -32,7 +32,7 @@ FIELDS: Mapping[str, str] = {
     "driving_member": "the catalogue; of a global simulation, `member`",
     "driving": "`driving_model/driving_member/` of a regional simulation, else nothing",
     "variable": "the variable's name in the file",
-    "domain": "custom.amno_region.name",
+    "domain": "domain.name",
     "reference": "the source of extraction.reference",
     "calibration": "the years of biasadjust's training, such as 1991-2020",
     "method": "biasadjust's method",
@@ -94,8 +94,8 @@ class Drs(Section):
     file: Annotated[str, BeforeValidator(lambda value: _template(value, [*FIELDS, DATES]))] = Field(
         description="a file's name, which ends in _{dates}.nc"
     )
-    years: Annotated[Whole, Field(ge=1)] = Field(description="calendar years by file; a last file may have fewer")
-    first_year: Whole | None = Field(
+    years: Annotated[Integer, Field(ge=1)] = Field(description="calendar years by file; a last file may have fewer")
+    first_year: Integer | None = Field(
         default=None, description="a year with which a file begins; by default the first of the series"
     )
     chunks: Named[Chunk] = Field(
@@ -106,7 +106,7 @@ class Drs(Section):
     format: Literal["NETCDF4", "NETCDF4_CLASSIC"] = Field(default="NETCDF4", description="the data model")
     rename: Named[str] = Field(default={}, description="names of variables in files, where they are others")
     required: Names = Field(default=(), description="global attributes without which nothing is exported")
-    attributes: Named[Free] = Field(
+    attributes: Named[AnyMapping] = Field(
         default={}, description="attributes to set: `global`, `variable` (the exported one), or a variable's name"
     )
     _name: str = PrivateAttr(default="")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.regrid.sphere import cell_corners, unit_vectors
+from espo_luigi.science.sphere import cell_corners, unit_vectors
 
 # Outlines of rotated grids are thinned: each of the four sides keeps this many points.
 _POINTS_PER_SIDE = 25
@@ -78,12 +78,12 @@ def _clipped(ring: tuple[tuple[float, float], ...], side: float) -> list[tuple[f
     return [*kept, kept[0]]
 
 
-def union(footprints: list[Footprint]) -> list[float]:
-    """Return the box around all footprints, as `Footprint.bbox` has it."""
-    west, east = min(one.west for one in footprints), max(one.east for one in footprints)
-    west, east = (-180.0, 180.0) if east - west >= 360 else (west, east)
-    south, north = min(one.south for one in footprints), max(one.north for one in footprints)
-    return Footprint(west, south, east, north, ()).bbox
+def union(boxes: Sequence[Sequence[float]]) -> list[float]:
+    """Return the box around boxes, all as `Footprint.bbox` has them."""
+    west, south, east, north = np.array([(w, s, e if e >= w else e + 360, n) for w, s, e, n in boxes]).T
+    first, last = west.min(), east.max()
+    first, last = (-180.0, 180.0) if last - first >= 360 else (first, last)
+    return Footprint(first, south.min(), last, north.max(), ()).bbox
 
 
 def footprint_of(ds: xr.Dataset) -> Footprint:
@@ -150,6 +150,25 @@ def _of_sides(sides: list[np.ndarray]) -> Footprint:
     return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])
 
 
+def cube_of(ds: xr.Dataset, period: Sequence[str], is_daily: bool) -> dict[str, Any]:
+    """Return the dimensions and variables of a dataset, as STAC's datacube extension describes them."""
+    time = {"type": "temporal", "description": f"calendar {ds['time'].dt.calendar}", "extent": list(period)}
+    variables = {}
+    for name in sorted(map(str, ds.variables)):
+        data = ds[name]
+        if name in ds.data_vars or data.ndim > 1:
+            said = {"description": data.attrs.get("long_name"), "unit": data.attrs.get("units")}
+            variables[name] = {
+                "type": "data" if name in ds.data_vars else "auxiliary",
+                "dimensions": [str(dim) for dim in data.dims],
+                **{key: str(text) for key, text in said.items() if text},
+            }
+    return {
+        "cube:dimensions": {"time": time | ({"step": "P1D"} if is_daily else {}), **dimensions(ds)},
+        "cube:variables": variables,
+    }
+
+
 def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
     """Return the dimensions of the data variables but `time`, as STAC's datacube extension describes them."""
     names = dict.fromkeys(str(dim) for data in ds.data_vars.values() for dim in data.dims if dim != "time")
@@ -157,55 +176,20 @@ def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _dimension(ds: xr.Dataset, name: str) -> dict[str, Any]:
+    import pyproj
+
     along = ds[name]
     axis, code = _SPATIAL.get(along.attrs.get("standard_name", name), _SPATIAL.get(name, ("", None)))
-    system = code or _rotated(ds)
     if along.dtype.kind not in "iuf":
         return {"type": "other", "values": [str(value) for value in along.values]}
     values = along.values.astype(np.float64)
     extent = {"extent": [_rounded(values.min()), _rounded(values.max())]}
-    if not axis or not system:
+    mappings = [data.attrs for data in ds.variables.values() if "grid_north_pole_latitude" in data.attrs]
+    if not axis or not (code or mappings):
         return {"type": "other", **extent}
+    # A grid mapping without a radius leaves the shape of the Earth open; PROJ takes WGS 84.
+    system = code or pyproj.CRS.from_cf(mappings[0]).to_json_dict()
     steps = np.diff(values)
     is_even = steps.size > 0 and np.allclose(steps, steps[0], rtol=1e-3)
     step = {"step": abs(_rounded(steps.mean()))} if is_even else {}
     return {"type": "spatial", "axis": axis, **extent, **step, "reference_system": system}
-
-
-def _rotated(ds: xr.Dataset) -> dict[str, Any] | None:
-    """The rotated grid of a dataset as PROJJSON; None for other grids."""
-    found = (one.attrs for one in ds.variables.values() if "grid_north_pole_latitude" in one.attrs)
-    return next(map(_projjson, found), None)
-
-
-def _projjson(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    pole = {
-        "Grid north pole latitude (netCDF CF convention)": mapping["grid_north_pole_latitude"],
-        "Grid north pole longitude (netCDF CF convention)": mapping.get("grid_north_pole_longitude", 0.0),
-        "North pole grid longitude (netCDF CF convention)": mapping.get("north_pole_grid_longitude", 0.0),
-    }
-    axes = [("Longitude", "lon", "east"), ("Latitude", "lat", "north")]
-    system = {
-        "subtype": "ellipsoidal",
-        "axis": [dict(zip(("name", "abbreviation", "direction"), axis, strict=True), unit="degree") for axis in axes],
-    }
-    # A grid mapping without a radius leaves the shape of the Earth open; PROJJSON needs it, and WGS 84 is usual.
-    base = {"name": "WGS 84", "datum": _WGS84, "coordinate_system": system}
-    return {
-        "type": "DerivedGeographicCRS",
-        "name": "rotated latitude and longitude",
-        "base_crs": {"type": "GeographicCRS", **base},
-        "conversion": {
-            "name": "rotated pole",
-            "method": {"name": "Pole rotation (netCDF CF convention)"},
-            "parameters": [{"name": name, "value": float(value), "unit": "degree"} for name, value in pole.items()],
-        },
-        "coordinate_system": system,
-    }
-
-
-_WGS84 = {
-    "type": "GeodeticReferenceFrame",
-    "name": "World Geodetic System 1984",
-    "ellipsoid": {"name": "WGS 84", "semi_major_axis": 6378137, "inverse_flattening": 298.257223563},
-}

@@ -1,6 +1,6 @@
 """Figures of daily series: annual cycle, quantiles, wet days and spells, means of all years, and changes.
 
-They draw `science.diagnose.summaries`, by kind: `{"reference": [one], "raw": [one a simulation], "adjusted": […]}`.
+They draw `science.diagnose.yearly`, by kind: `{"reference": [one], "raw": [one a simulation], "adjusted": […]}`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report.drawings import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
-from espo_luigi.science.diagnose.summaries import SEASONS
+from espo_luigi.science.diagnose.yearly import SEASONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
 
 @drawing
 def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw the change of each variable's quantiles in each season, raw against adjusted, from `summaries.changes`."""
+    """Draw the change of each variable's quantiles in each season, raw against adjusted, from `yearly.changes`."""
     figure, axes = panels(9.6, 7.0, 3, 4, between=0.3, sharey="row", sharex=True)
     for row, name in zip(axes, VARIABLES, strict=True):
         for place, season in zip(row, SEASONS, strict=True):

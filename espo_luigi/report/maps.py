@@ -16,7 +16,7 @@ import xarray as xr
 
 from espo_luigi.report.drawings import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
 from espo_luigi.science.calendar import SECONDS_PER_DAY
-from espo_luigi.science.regrid.sphere import unit_vectors
+from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
 if TYPE_CHECKING:

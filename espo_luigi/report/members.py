@@ -17,8 +17,8 @@ from espo_luigi.report.page import Heading, Section, Table, Text
 from espo_luigi.report.product_sections import MOST_MAPS, lacking
 from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import RunView
+from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.filling import INSERTED_DAYS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

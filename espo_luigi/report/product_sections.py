@@ -17,7 +17,7 @@ from espo_luigi.report.drawings import Drawing, labels, long_name, short
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import comparison
+from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.store.inventory import size_bytes
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
 def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
     """Draw the heatmap of stores of measures, by row."""
     opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
-    found = comparison.heatmap(opened)["heatmap"].compute()
+    found = diagnosis.heatmap(opened)["heatmap"].compute()
     return improvement.heatmap_figure(improvement.in_published_order(found), title=title)
 
 

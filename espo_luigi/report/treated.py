@@ -1,4 +1,4 @@
-"""The section of a report about days that were not mapped between quantiles, or barely, and about repaired days."""
+"""The section of a report about days that were not mapped between quantiles, or barely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import xarray as xr
 
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import Drawing, labels
-from espo_luigi.report.page import Heading, Section, Table, Text
+from espo_luigi.report.page import Section, Table, Text
 from espo_luigi.report.product_sections import MOST_MAPS, lacking
 from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import RunView, TreatedStores
@@ -60,15 +60,9 @@ def treated_section(view: RunView) -> list[Section]:
     """Return the section; none for a run without counts (an earlier version, or xsdba)."""
     reader = Reader()
     found = [one for sim_id, stores in view.treated.items() for one in _treated(sim_id, stores, reader)]
-    repaired = {
-        sim_id: days
-        for sim_id, stores in view.treated.items()
-        if stores.repaired.exists() and (days := reader.dataset(stores.repaired)) is not None
-    }
-    if not found and not repaired:
+    if not found:
         return []
-    blocks = [*(_treated_blocks(found) if found else []), *(_repaired_blocks(repaired) if repaired else [])]
-    return [Section("Days treated otherwise", [*lacking(reader), *blocks])]
+    return [Section("Days treated otherwise", [*lacking(reader), *_treated_blocks(found)])]
 
 
 def _treated(sim_id: str, stores: TreatedStores, reader: Reader) -> Iterator[Treated]:
@@ -124,23 +118,5 @@ def _treated_blocks(found: Sequence[Treated]) -> list[Any]:
             )
             for one in with_any
             if one in shown
-        ),
-    ]
-
-
-def _repaired_blocks(repaired: Mapping[str, xr.Dataset]) -> list[Any]:
-    names = dict(zip(repaired, labels(repaired), strict=True))
-    return [
-        Heading("Repaired"),
-        Text("Days on which a value of the raw simulation was repaired, on its own grid."),
-        *(
-            Drawing(
-                f"repaired+{sim_id}",
-                f"{names[sim_id]}: repaired days",
-                maps.share_maps,
-                [{str(name): one for name, one in days.data_vars.items()}],
-                {"title": f"Repaired in {names[sim_id]}", "label": "Days [d]"},
-            )
-            for sim_id, days in list(repaired.items())[:MOST_MAPS]
         ),
     ]

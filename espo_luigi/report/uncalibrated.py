@@ -13,8 +13,7 @@ from espo_luigi.report.page import Heading, Section, Table, Text, Warned
 from espo_luigi.report.product_sections import MOST_SERIES, lacking
 from espo_luigi.report.reading import Reader
 from espo_luigi.report.view import RunView
-from espo_luigi.science.diagnose.aspects import ASPECTS
-from espo_luigi.science.diagnose.uncalibrated import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, verdicts
+from espo_luigi.science.diagnose.aspects import ASPECTS, FALSE_DISCOVERIES, LEAST_YEARS, Verdict, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -36,7 +36,7 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class TreatedStores:
-    """What was counted of a simulation: days treated, by variable and piece, repaired, and clipped, by variable.
+    """What was counted of a simulation: days treated, by variable and piece, and clipped, by variable.
 
     Each may be missing: an earlier version counted nothing, nor does xsdba, and few simulations are repaired or
     clipped. A product has the grid.
@@ -44,7 +44,6 @@ class TreatedStores:
 
     product: Path
     counts: Mapping[str, tuple[Path, ...]]
-    repaired: Path
     clipped: Mapping[str, Path] = field(default_factory=dict)
 
 

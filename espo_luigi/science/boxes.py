@@ -54,7 +54,7 @@ def overlap(one: Box, other: Box) -> bool:
 def made_edges(first: float, last: float, step: float) -> tuple[float, int]:
     """Return the last edge and the number of the cells that xESMF's cf_grid_2d makes between two bounds.
 
-    Whole steps from the first bound, past the last by half a step at most; see `espo_luigi.science.regrid.cascade`.
+    Whole steps from the first bound, past the last by half a step at most; see `espo_luigi.science.regrid`.
     """
     cells = math.ceil((last + step / 2 - first) / step) - 1
     return first + cells * step, cells

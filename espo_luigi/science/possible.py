@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import day_of
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.extract.dataset import day_of
 from espo_luigi.science.units import convert_to
 
 # The lowest and the highest possible value of a variable.

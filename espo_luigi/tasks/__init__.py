@@ -9,15 +9,16 @@
 | `product` | FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
-| `domain_diagnostics` | DiagRef, Diag |
+| `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
-A module of rules imports all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`.
-The base of all rules is `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and
-pieces (`partition`) and the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
+`production` says what a production line consists of; `espo_2024` and `espo_v2` describe ours. A module of rules imports
+all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`. The base of all rules is
+`base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and pieces (`partition`) and
+the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.install import install
@@ -36,17 +37,21 @@ from espo_luigi.tasks.base import (
 from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
+    Diag,
+    DiagExtract,
     DiagImprovedEtHeatmap,
     DiagMeasuresImprovement,
     Diagnostics,
     DiagnosticsReference,
+    DiagRef,
     MoveDiag,
     MoveRef,
     OffDiagRefProp,
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
+from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
@@ -76,6 +81,7 @@ __all__ = [
     "ConcatenationDiag",
     "ConcatenationFinal",
     "Diag",
+    "DiagExtract",
     "DiagImprovedEtHeatmap",
     "DiagMeasuresImprovement",
     "DiagRef",

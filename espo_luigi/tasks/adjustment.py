@@ -156,7 +156,7 @@ def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
 
 def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
     """Return the seed of a task's random draws, and the place of its first cell, to which each cell's is added."""
-    seed, first = task.context.workflow.pieces.draws(task.pool, task.piece, task.var)
+    seed, first = task.context.production.pieces.draws(task.pool, task.piece, task.var)
     return seed, first + task.cells_before
 
 

@@ -21,10 +21,10 @@ from espo_luigi.config.paths import check_products_folder, existing_parent
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
-from espo_luigi.science import land
+from espo_luigi.science import grid
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.partition import Workflow
+from espo_luigi.tasks.production import Production, production_of
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ class RunContext:
         return self._only(self._search(self.config.extraction.simulation, {"id": sim_id}), f"id = {sim_id}")
 
     @functools.cached_property
-    def workflow(self) -> Workflow:
-        """How the production is divided, and where its outputs lie."""
-        return partition.workflow_of(self.config)
+    def production(self) -> Production:
+        """The production line: how its work is divided, its rules, and where its outputs lie."""
+        return production_of(self.config)
 
     @functools.cached_property
     def pools(self) -> Mapping[str, tuple[str, ...]]:
@@ -137,11 +137,15 @@ class RunContext:
 
     def members(self, pool: str) -> Sequence[str]:
         """Return the ids of a pool's simulations: in a job, those that the driver has found."""
-        return settings().pool_members.get(pool) or self.workflow.members(self, pool)
+        return settings().pool_members.get(pool) or self.production.members(self, pool)
 
     def is_regional(self, sim_id: str) -> bool:
         """Return True if a simulation covers only a part of the domain, to which its products are cut."""
-        return self.workflow.is_regional(self, sim_id)
+        return self.production.is_regional(self, sim_id)
+
+    def archives(self, sim_id: str) -> dict[str, Any]:
+        """Return the store (`ZarrInfo`) of the final archive of each variable of a simulation's product."""
+        return self.production.archives(self, sim_id)
 
     def facets(self, sim_id: str) -> dict[str, str]:
         """Return the fields of paths that describe a simulation: the catalogue's columns, and `driving`."""
@@ -174,14 +178,14 @@ class RunContext:
     @functools.cached_property
     def _reference(self) -> Match | CatalogError:
         try:
-            return self._only(self._search(self.config.extraction.reference, None, strict=True), "extraction.reference")
+            return self._only(self._search(self.config.extraction.reference, None), "extraction.reference")
         except CatalogError as error:
             return error
 
     @property
     def mask_variable(self) -> str:
-        """The reference's variable that has values on land only: the first of its search."""
-        return next(iter(self.config.extraction.reference.search_data_catalogs.variables_and_freqs))
+        """The reference's variable that has values on land only: the first of its search that varies in time."""
+        return next(iter(self.config.extraction.reference.series))
 
     @functools.cached_property
     def reference_on_its_first_day(self) -> xr.Dataset:
@@ -190,7 +194,7 @@ class RunContext:
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
         found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
-        return land.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
+        return grid.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the opened reference and its fixed fields, in memory, both without values where its mask is not 1."""
@@ -220,7 +224,7 @@ class RunContext:
     @functools.cached_property
     def cells_by_area(self) -> float:
         """How many cells the reference has in a degree squared; opens the file of its first day."""
-        box = self.config.custom.amno_region
+        box = self.config.domain
         found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
@@ -257,9 +261,10 @@ class RunContext:
                 "tmpdir": str(config.paths.tmpdir),
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
-                "domain": config.custom.amno_region.name,
+                "domain": config.domain.name,
                 "period": "-".join(config.custom.sim_period),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
+                **self.production.fields(),
             }
         return self._fields[form]
 
@@ -279,9 +284,7 @@ class RunContext:
                 )
         return True
 
-    def _search(
-        self, extraction: Extraction, instead: dict[str, Any] | None, *, strict: bool = False
-    ) -> dict[str, Match]:
+    def _search(self, extraction: Extraction, instead: dict[str, Any] | None) -> dict[str, Match]:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
@@ -289,7 +292,7 @@ class RunContext:
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         tell = warn_of_dropped if extraction is self.config.extraction.reference else self._drop
-        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, strict=strict, tell_dropped=tell)
+        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, tell_dropped=tell)
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason

@@ -138,8 +138,8 @@ class Experience:
 
 
 def measured() -> dict[str, Any]:
-    """Return the package's table for the run's workflow: the measured cost of each rule's jobs, processor, date."""
-    return _tables()[context().workflow.name]
+    """Return the package's table for the run's production: the measured cost of each rule's jobs, processor, date."""
+    return _tables().get(context().production.costs, {"rules": {}})
 
 
 @cache

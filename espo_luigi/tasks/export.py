@@ -32,7 +32,7 @@ from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParame
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import OutputPort
-from espo_luigi.tasks.product import archives, final_archives
+from espo_luigi.tasks.product import final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
 
@@ -50,7 +50,7 @@ class DrsParameter(luigi.Parameter):
     def normalize(self, x: str) -> str:
         """Return the name, or the absolute path."""
         is_path = "/" in x or x.endswith((".yml", ".yaml"))
-        return str(Path(x).absolute()) if is_path else x or context().workflow.drs
+        return str(Path(x).absolute()) if is_path else x or context().production.drs
 
 
 class _ChecksumsPort(OutputPort):
@@ -73,7 +73,7 @@ class Export(EspoTask):
     out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
     reads = (
         "biasadjust.variables",
-        "custom.amno_region.name",
+        "domain.name",
         "custom.sim_period",
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
         "project.name",
@@ -97,7 +97,7 @@ class Export(EspoTask):
 
     def check_outputs(self) -> None:
         """Raise an error if the files have no names, or cannot get them."""
-        if self.var not in (known := list(archives(self.context, self.sim_id))):
+        if self.var not in (known := list(self.context.archives(self.sim_id))):
             raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
         self.names.check()
         if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
@@ -158,7 +158,7 @@ class Exports(luigi.WrapperTask):
         for part in parts:
             parameter.check("sim_id", run.full_id(part), self.get_task_family())
         wanted = [run.full_id(part) for part in parts] or list(run.simulations)
-        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in archives(run, sim_id)]
+        every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in run.archives(sim_id)]
         return [Export(sim_id=sim_id, var=var, drs=self.drs, folder=self.folder) for sim_id, var in every]
 
     def requires(self) -> list[luigi.Task]:
@@ -206,13 +206,13 @@ class Names:
         for (sim_id, var), fields in self.fields.items():
             for name in self._missing(sim_id, var, fields):
                 missing[name].append(f"{var} of {sim_id}")
-        return lacking(self.drs, missing, self.run.workflow.attributes) if missing else ""
+        return lacking(self.drs, missing, self.run.production.attributes) if missing else ""
 
     def _missing(self, sim_id: str, var: str, fields: Mapping[str, str]) -> list[str]:
         config = self.run.config
         given = [config.attributes.get("global", {}), config.treatment(var).get("add_attrs", {}).get("global", {})]
         missing = self.drs.missing(fields, *given)
-        if missing and store.is_complete(archive := archives(self.run, sim_id)[var].path):
+        if missing and store.is_complete(archive := self.run.archives(sim_id)[var].path):
             missing = self.drs.missing(fields, *given, store.open_store(archive, check=False).attrs)
         return missing
 
@@ -225,7 +225,7 @@ def names_of(run: RunContext, drs: Drs) -> Names:
 @functools.lru_cache(maxsize=8)
 def _names_of(run: RunContext, drs: str, _hash: str) -> Names:
     found = load_drs(drs)
-    every = [(sim_id, var) for sim_id in run.simulations for var in archives(run, sim_id)]
+    every = [(sim_id, var) for sim_id in run.simulations for var in run.archives(sim_id)]
     return Names(run, found, {(sim_id, var): fields_of(run, found, sim_id, var) for sim_id, var in every})
 
 
@@ -240,7 +240,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
         "driving_model": columns.get("driving_model") or facets["source"],
         "driving_member": columns.get("driving_member") or facets["member"],
         "variable": drs.name_of(var),
-        "domain": config.custom.amno_region.name,
+        "domain": config.domain.name,
         "reference": config.reference_source,
         "calibration": "-".join(how.training_args.period),
         "method": how.training_args.method,

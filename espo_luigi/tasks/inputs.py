@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import xarray as xr
@@ -143,7 +142,7 @@ class InputCheck(InputTask):
     sim_id = SimulationParameter()
     out_problems = kept("checks/{domain}/{sim_id}+{domain}_input.csv")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.ref_period",
         "custom.sim_period",
         "extraction.simulation.days_to_fill",
@@ -161,7 +160,7 @@ class InputCheck(InputTask):
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
         config = self.context.config
-        box, key = config.custom.amno_region.arguments(), "custom.amno_region"
+        box, key = config.domain.arguments(), config.name_of("domain")
         beyond = beyond_simulation(self.raw(), config.extraction.simulation, box, key)
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
@@ -176,8 +175,7 @@ class InputCheck(InputTask):
 
     def action(self, problem: str, variable: str) -> str:
         """Return what a kind of problem does; impossible values of a variable that will be repaired are a warning."""
-        repairs = self.context.config.extraction.simulation.repairs
-        repaired = {row.variable for row in repairs if fnmatchcase(self.sim_id, row.id)}
+        repaired = self.context.config.extraction.simulation.repaired(self.sim_id)
         if problem == "impossible_values" and variable in repaired:
             return "warn"
         return super().action(problem, variable)
@@ -185,9 +183,7 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        return self.examined(
-            self.raw(), config.extraction.simulation, config.custom.sim_period, [config.custom.amno_region]
-        )
+        return self.examined(self.raw(), config.extraction.simulation, config.custom.sim_period, [config.domain])
 
 
 class RefInputCheck(InputTask):
@@ -196,13 +192,17 @@ class RefInputCheck(InputTask):
     out_problems = kept("checks/{domain}/{ref_source}+{domain}_input.csv")
     reads = (
         "custom.ref_period",
-        partition.PIECES_KEY,
         "extraction.reference.days_to_fill",
         "extraction.reference.extract_dataset.mask",
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
     )
+
+    def reading(self) -> list[str]:
+        """Return, too, the key of the boxes that contain the pieces."""
+        boxes, *_ = self.context.production.pieces.keys()
+        return [*super().reading(), boxes.removesuffix(".{piece}")]
 
     def raw(self) -> Match:
         """Return the reference."""

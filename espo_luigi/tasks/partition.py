@@ -1,229 +1,28 @@
-"""How a production is divided: its simulations into pools, its land cells into pieces; and where its outputs lie.
+"""How a run is divided: its simulations into pools, its land cells into pieces.
 
 The members of a pool are adjusted together; each piece is made on its own. Rules name both and ask here for the rest.
-What differs between the workflows is a value here, `Workflow`; its `product` names the rule whose archives are the
-product.
+The run's `Production` decides.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog import Match
 from espo_luigi.config import Region, RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError
-from espo_luigi.science import stack
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
-from espo_luigi.science.land import count_cells, holds_land
+from espo_luigi.science.grid import count_cells, holds_land
 from espo_luigi.science.stack import horizontal_dims
 
-# Keys of the configuration, as `EspoTask.reads` has them: a box, all boxes, and only their names and order.
+# Keys of the configuration, as `EspoTask.reads` has them: a box, and only the names and order of all boxes.
 PIECE_KEY = "custom.regions.{piece}"
-PIECES_KEY = "custom.regions"
 NAMES_KEY = "custom.regions.*"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "
-
-
-class Pieces(Protocol):
-    """The parts of the land that are worked on side by side."""
-
-    def names(self, run: Any) -> list[str]:
-        """Return the names of all pieces, from south to north."""
-
-    def box(self, name: str) -> Region:
-        """Return the box that contains a piece."""
-
-    def cells(self, run: Any, name: str) -> float | None:
-        """Return how many cells a piece has, or None where only its box is known."""
-
-    def keys(self) -> tuple[str, ...]:
-        """Return the configuration's keys on which a piece `{piece}` depends."""
-
-    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return a piece of `reference`, which covers its box: the stacked cells, and their grid with `land`."""
-
-    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
-        """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """Pieces are the boxes of `custom.regions`, each with a grid of its own."""
-
-    regions: Mapping[str, Region]
-    stacked: bool
-
-    def names(self, run: Any) -> list[str]:
-        """Return the keys of the boxes, in their order."""
-        return list(self.regions)
-
-    def box(self, name: str) -> Region:
-        """Return the box."""
-        return self.regions[name]
-
-    def cells(self, run: Any, name: str) -> None:
-        """Return None."""
-
-    def keys(self) -> tuple[str, ...]:
-        """Return the box's key."""
-        return (PIECE_KEY,)
-
-    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the land cells of the box (all cells where they are not stacked), and its grid."""
-        grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
-        return stack.stack_drop_nans(reference) if self.stacked else reference, grid
-
-    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
-        """Return a seed for each box, in which cells are counted from 0."""
-        return f"{pool}+{name}+{var}", 0
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …"""
-
-    size: int
-    whole: Region
-
-    def names(self, run: Any) -> list[str]:
-        """Return as many names as it takes for the land cells of the reference."""
-        return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
-
-    def box(self, name: str) -> Region:
-        """Return the whole domain, without a buffer."""
-        return self.whole
-
-    def cells(self, run: Any, name: str) -> float:
-        """Return the size of the slice; the last may be shorter."""
-        return min(self.size, run.land_cells - self._first(name))
-
-    def keys(self) -> tuple[str, ...]:
-        """Return the keys of the domain and of the slices."""
-        return ("custom.amno_region", "subregions")
-
-    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
-
-        Raises
-        ------
-        DataError
-            If the reference has not the number of land cells that the run was planned with.
-        """
-        cells = stack.stack_drop_nans(reference.drop_vars(("mask", "orog"), errors="ignore"))
-        check_land_cells(run, cells.sizes[stack.STACKED_DIM])
-        first = self._first(name)
-        grid, land = stack.grid_of(reference), stack.land_of(reference)
-        places = np.flatnonzero(land.values)
-        own = np.zeros(land.size, bool)
-        own[places[first : first + self.size]] = True
-        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if first else land.attrs
-        grid = grid.assign(land=land.copy(data=own.reshape(land.shape)).assign_attrs(attrs))
-        grid = grid.assign_coords(
-            {name: one.variable for name, one in reference.coords.items() if "grid_mapping_name" in one.attrs}
-        )
-        return cells.isel({stack.STACKED_DIM: slice(first, first + self.size)}), grid
-
-    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
-        """Return a seed for the whole domain: slices of any size draw the same."""
-        return f"{pool}+{var}", self._first(name)
-
-    def _first(self, name: str) -> int:
-        return int(name.removeprefix("sr-")) * self.size
-
-
-@dataclass(frozen=True)
-class Workflow:
-    """What a production divides its work into, and where outputs lie.
-
-    `names` has the templates of outputs, by RULE.PORT, that differ from those of their classes.
-    """
-
-    name: str
-    pieces: Pieces
-    pool_of: Callable[[Any, str], str]
-    members: Callable[[Any, str], Sequence[str]]
-    # The most members that a pool can have.
-    most_members: int
-    # Whether a simulation covers only a part of the domain, to which its products are cut.
-    is_regional: Callable[[Any, str], bool]
-    # The rule that makes the final archives, the key of the attributes that they are given, and the DRS of exports.
-    product: str
-    attributes: str
-    drs: str
-    names: Mapping[str, str] = field(default_factory=dict)
-
-
-# The members of a pool of v2, where the configuration does not say how many are kept.
-_MOST_MEMBERS = 5
-_V2_PATH = (
-    "{final}/staging/simulation/biasadjusted/ESPO_v20_{ref_source}/{mip_era}/{activity}/{domain}/{institution}/"
-    "{source}/{driving}{experiment}/{member}/day/{var}/"
-)
-_V2_NAMES = {
-    "RefDefault.out_reference": "{final}/reference/split_regions/{domain}_{ref_source}_{piece}_default.zarr",
-    "RefDefault.out_grid": "{final}/reference/split_regions/{domain}_{ref_source}_{piece}_coords.zarr",
-    "ReferenceCalendar.out_reference": "{final}/reference/split_regions/{domain}_{ref_source}_{piece}_{calendar}.zarr",
-    "ConcatClean.out_final": _V2_PATH + "{var}_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}_{period}.{archive}",
-    "HealthChecks.out_checks": "{final}/checks/{domain}/{sim_id}+{ref_source}+{domain}_checks.zarr",
-}
-
-
-def _espo_2024(config: RunConfig) -> Workflow:
-    """Pools of one, boxes, and the templates of the classes."""
-    return Workflow(
-        name="espo-2024",
-        pieces=Boxes(config.custom.regions, config.custom.stack_drop_nans),
-        pool_of=lambda run, sim_id: sim_id,
-        members=lambda run, pool: [pool],
-        most_members=1,
-        is_regional=lambda run, sim_id: False,
-        product="ConcatenationFinal",
-        attributes="clean_up.xscen_clean_up.add_attrs.global",
-        drs="espo-g6",
-    )
-
-
-def _espo_v2(config: RunConfig) -> Workflow:
-    """Pools by model and experiment, slices, and the names of v2."""
-    assert config.subregions is not None
-    return Workflow(
-        name="espo-v2",
-        pieces=Slices(config.subregions.n, config.custom.amno_region.model_copy(update={"tile_buffer": 0.0})),
-        pool_of=lambda run, sim_id: _by_model_and_experiment(run.simulation(sim_id)),
-        members=lambda run, pool: run.pools.get(pool, ()),
-        most_members=config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS,
-        is_regional=lambda run, sim_id: _is_driven(run.simulation(sim_id)),
-        product="ConcatClean",
-        attributes="clean_up.xscen_clean_up.VARIABLE.add_attrs.global",
-        drs="espo-v2",
-        names=_V2_NAMES,
-    )
-
-
-def workflow_of(config: RunConfig) -> Workflow:
-    """Return the workflow of a configuration: with a section `subregions`, that of v2."""
-    return _espo_2024(config) if config.subregions is None else _espo_v2(config)
-
-
-def _is_driven(match: Match) -> bool:
-    return bool(match.columns.get("driving_model"))
-
-
-def _by_model_and_experiment(match: Match) -> str:
-    """ScenarioMIP_{source}_{experiment} of global models, {source}_{driving_model}_{experiment} of regional ones."""
-    columns = ("source", "driving_model", "experiment") if _is_driven(match) else ("activity", "source", "experiment")
-    if missing := [name for name in columns if not match.columns.get(name)]:
-        raise CatalogError(
-            f"{match.id}: the catalogue has no {' or '.join(missing)}, which names its pool. Correct the catalogue."
-        )
-    return "_".join(match.columns[name] for name in columns)
 
 
 def pools(run: Any) -> list[str]:
@@ -233,7 +32,7 @@ def pools(run: Any) -> list[str]:
 
 def pool_of(run: Any, sim_id: str) -> str:
     """Return the name of a simulation's pool."""
-    return str(run.workflow.pool_of(run, sim_id))
+    return str(run.production.pool_of(run, sim_id))
 
 
 def members(run: Any, pool: str) -> list[str]:
@@ -265,23 +64,23 @@ def pools_by_name(run: Any, simulations: Iterable[str]) -> dict[str, tuple[str, 
 
 def pieces(run: Any) -> list[str]:
     """Return the names of all pieces, from south to north."""
-    return list(run.workflow.pieces.names(run))
+    return list(run.production.pieces.names(run))
 
 
 def boxes(run: Any) -> list[Region]:
     """Return the boxes that contain the pieces, each once."""
-    return list(dict.fromkeys(run.workflow.pieces.box(name) for name in pieces(run)))
+    return list(dict.fromkeys(run.production.pieces.box(name) for name in pieces(run)))
 
 
 def box_of(run: Any, piece: str) -> Region:
     """Return the box that contains a piece."""
-    found: Region = run.workflow.pieces.box(piece)
+    found: Region = run.production.pieces.box(piece)
     return found
 
 
 def whole(run: Any) -> Region:
     """Return the box of the whole domain, without the buffer that simulations need."""
-    found: Region = run.config.custom.amno_region
+    found: Region = run.config.domain
     return found.model_copy(update={"tile_buffer": 0.0})
 
 
@@ -328,7 +127,7 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
 
 
 def _area_of(run: Any, piece: str) -> float:
-    cells = run.workflow.pieces.cells(run, piece)
+    cells = run.production.pieces.cells(run, piece)
     return _area(box_of(run, piece)) if cells is None else cells / run.cells_by_area
 
 
@@ -354,7 +153,7 @@ def cut_piece(reference: xr.Dataset, run: Any, piece: str) -> xr.Dataset:
 
 def key_of(run: Any, piece: str) -> str:
     """Return the key of the box that contains a piece."""
-    return str(run.workflow.pieces.keys()[0].format(piece=piece))
+    return str(run.production.pieces.keys()[0].format(piece=piece))
 
 
 def cut_box(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:

@@ -67,7 +67,7 @@ class PerfectPair(EspoTask):
         train, adjust = variable.training_args.arguments(), variable.adjusting_args.arguments(*MAKERS)
         if isinstance(train["group"], Mapping):  # a lone simulation is no pool
             train["group"] = {key: value for key, value in train["group"].items() if key != "add_dims"}
-        seed, first_cell = self.context.workflow.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
+        seed, first_cell = self.context.production.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
         shared = {
             "maximal_calendar": config.custom.maximal_calendar,
             "first_cell": first_cell,
@@ -176,8 +176,8 @@ class PerfectModel(EspoTask):
         run, found = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
-                f"the domain {run.config.custom.amno_region.name} has {run.land_cells} land cells; expected 1 or more. "
-                "Correct the bounds of `custom.amno_region`."
+                f"the domain {run.config.domain.name} has {run.land_cells} land cells; expected 1 or more. "
+                f"Correct the bounds of `{run.config.name_of('domain')}`."
             )
         if not pairs(run, self.truth):
             experiments = sorted({run.simulation(one).columns.get("experiment", "") for one in found})

@@ -2,7 +2,7 @@
 
 This is the only module that imports sciluigi, whose import otherwise creates a ``log/`` folder, adds handlers to
 Luigi's loggers and warns about PostgreSQL and S3. A stand-in for its ``interface`` module, put in place before the
-import, avoids all of it. The package's own `__init__` imports that module, and `WorkflowTask` uses it.
+import, avoids all of it. The package's own `__init__` imports that module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def _import_sciluigi() -> types.ModuleType:
 _sciluigi = _import_sciluigi()
 DependencyHelpers: Any = _sciluigi.dependencies.DependencyHelpers
 TargetInfo: Any = _sciluigi.dependencies.TargetInfo
-WorkflowTask: Any = _sciluigi.WorkflowTask
 
 
 class ZarrInfo(TargetInfo):
@@ -88,8 +87,8 @@ class OutputPort:
         return self if task is None else BoundOutput(task, self)
 
     def template_of(self, rule: Any, run: Any) -> str:
-        """Return the path template of this output of `rule`: the workflow's own, or the class's."""
-        return str(run.workflow.names.get(f"{rule.get_task_family()}.{self.name}", self.template))
+        """Return the path template of this output of `rule`: the production's own, or the class's."""
+        return str(run.production.templates.get(f"{rule.get_task_family()}.{self.name}", self.template))
 
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
@@ -123,10 +122,13 @@ Wildcard = str | Callable[[Any], str | list[str]]
 class InputPort:
     """A named input of a rule: by default, a certain output of a certain upstream task.
 
-    Wired on first use, unless a workflow has set the attribute before.
+    Wired on first use, unless something has set the attribute before. `rules` are all that `which`, if given, may
+    return.
     """
 
-    def __init__(self, rules: tuple[Any, ...], output: Named, which: Named, fixed: dict[str, Wildcard]) -> None:
+    def __init__(
+        self, rules: tuple[Any, ...], output: Named, which: Callable[[Any], Any] | None, fixed: dict[str, Wildcard]
+    ) -> None:
         self.rules = rules
         self.output = output
         self.which = which
@@ -144,10 +146,9 @@ class InputPort:
         return bound
 
     def _wire(self, task: Any) -> Any:
-        wanted = _named(self.which, task)
-        rule = next(rule for rule in self.rules if wanted in ("", rule.__name__))
+        rule = self.which(task) if self.which else self.rules[0]
         taken = wildcard_names(rule)
-        fixed = {name: value for name, value in self.fixed.items() if name in taken or len(self.rules) == 1}
+        fixed = {name: value for name, value in self.fixed.items() if name in taken or not self.which}
         values = {name: value(task) if callable(value) else value for name, value in fixed.items()}
         shared = {name: getattr(task, name) for name in taken if hasattr(task, name)}
         many = next((name for name, value in values.items() if isinstance(value, list)), None)
@@ -156,13 +157,11 @@ class InputPort:
         return found[0] if many is None else found
 
 
-def upstream(
-    rule: Any, output: str | Callable[[Any], str], *, which: str | Callable[[Any], str] = "", **fixed: Wildcard
-) -> Any:
+def upstream(rule: Any, output: Named, *, which: Callable[[Any], Any] | None = None, **fixed: Wildcard) -> Any:
     """Declare an input: the port `output` of a rule, with this task's wildcards.
 
-    Of several rules, `which` names the one that is meant. A keyword fixes a wildcard, if the rule has it; a list makes
-    a list of inputs. A function of the task may stand for a wildcard, the port's name, or the rule's.
+    Of several rules, `which` returns the rule of a task. A keyword fixes a wildcard, if the rule has it; a list makes a
+    list of inputs. A function of the task may stand for a wildcard, or the port's name.
     """
     return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
 

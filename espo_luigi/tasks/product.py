@@ -27,11 +27,14 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, CleanUp, ProductTask, Swap, product_chunks, rows_of_chunks
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PublishedParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import ZarrInfo, kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk
 
 logger = logging.getLogger(__name__)
+
+# The variables that `Swap` makes.
+TEMPERATURES = ("tasmax", "tasmin")
 
 
 class FinalZarr(EspoTask):
@@ -81,7 +84,7 @@ class ConcatenationFinal(EspoTask):
     in_pieces = upstream(FinalZarr, "out_scenario", piece=every_piece)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     uncut = ("in_pieces",)
-    reads = ("custom.amno_region.name", "custom.final_chunks", partition.NAMES_KEY)
+    reads = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
 
@@ -95,7 +98,7 @@ class ConcatenationFinal(EspoTask):
         """Put the pieces together from south to north; fails if land has no data."""
         files = product_chunks(self, pieces[0])
         in_rows = [rechunk(piece, rows_of_chunks(files, piece)) for piece in pieces]
-        whole = finalize.concatenate(in_rows, domain=self.context.config.custom.amno_region.name)
+        whole = finalize.concatenate(in_rows, domain=self.context.config.domain.name)
         gaps.check_data(whole, gaps.join_land([grid["land"] for grid in grids], whole), days=files["time"])
         return whole
 
@@ -121,7 +124,7 @@ class JoinTask(ProductTask):
     values_in_outputs = 2.0
     possible: ClassVar[Mapping[str, Limits]] = POSSIBLE
     reads: ClassVar[tuple[str, ...]] = (
-        "custom.amno_region.name",
+        "domain.name",
         "custom.final_chunks",
         "custom.working_chunks",
         "clean_up.bitround",
@@ -205,8 +208,8 @@ class ConcatClean(JoinTask):
     var = PublishedParameter()
     in_slices = upstream(
         (Adjust, Swap),
-        lambda task: f"out_{task.var}" if task.is_swapped else "out_adjusted",
-        which=lambda task: "Swap" if task.is_swapped else "Adjust",
+        lambda task: f"out_{task.var}" if task.var in TEMPERATURES else "out_adjusted",
+        which=lambda task: Swap if task.var in TEMPERATURES else Adjust,
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         piece=every_piece,
     )
@@ -219,11 +222,6 @@ class ConcatClean(JoinTask):
     def name(self) -> str:
         """The variable."""
         return str(self.var)
-
-    @property
-    def is_swapped(self) -> bool:
-        """True if `Swap` makes the variable."""
-        return self.var in ("tasmax", "tasmin")
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Publish, and keep the counts of clipped days for the report."""
@@ -251,7 +249,7 @@ class ConcatCleanPreswap(JoinTask):
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_joined = temporary("dtrpreswap+day+{sim_id}+{domain}+{period}.zarr")
-    out_final = packed("preswap/dtrpreswap_day_ESPO6_v20_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
+    out_final = packed("preswap/dtrpreswap_day_{label}_{ref_source}+{sim_id}_{domain}.zarr.zip", "out_joined")
     reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)
     name = "dtr"
     # The days on which tasmax is below tasmin are what this archive shows.
@@ -271,15 +269,7 @@ class ConcatCleanPreswap(JoinTask):
 def final_archives(variables: Callable[[Any], str | list[str]]) -> Any:
     """Declare an input: a simulation's final archive, or those of its variables."""
     rules = (ConcatenationFinal, ConcatClean)
-    return upstream(rules, "out_final", which=lambda task: task.context.workflow.product, var=variables)
-
-
-def archives(run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
-    """Return the final archive of each variable of a simulation's product; the archive of 2024 has no dtr."""
-    if run.workflow.product == "ConcatenationFinal":
-        variables = ["tasmax", "tasmin", *(var for var in run.published if var not in ("tasmax", "tasmin", "dtr"))]
-        return dict.fromkeys(variables, ConcatenationFinal(sim_id=sim_id).out_final())
-    return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
+    return upstream(rules, "out_final", which=lambda task: task.context.production.final_rule, var=variables)
 
 
 class HealthChecks(EspoTask):

@@ -15,7 +15,7 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, chunks, stack
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.land import land_map
+from espo_luigi.science.grid import land_map
 from espo_luigi.science.possible import credible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
@@ -69,7 +69,7 @@ class MakeRef(EspoTask):
     values_in_outputs = 1.0
     in_checked = upstream(RefInputCheck, "out_problems")
     out_fullregion = kept("reference/{domain}_{ref_source}_fullregion.zarr")
-    reads = (*_READ, "custom.amno_region", "custom.final_chunks")
+    reads = (*_READ, "domain", "custom.final_chunks")
 
     def raw(self) -> Match:
         """Return the reference."""
@@ -92,7 +92,7 @@ class RefDefault(EspoTask):
     in_checked = upstream(RefInputCheck, "out_problems")
     # Outputs are written in this order, the larger store last: a stopped job resumes from its blocks.
     out_grid = kept("reference/{ref_source}+{piece}+coords.zarr")
-    reads = (*_READ, "custom.stack_drop_nans", "custom.working_chunks")
+    reads = (*_READ, "custom.working_chunks")
     out_reference = kept("reference/{ref_source}+{piece}+default.zarr")
 
     def check(self) -> None:
@@ -102,13 +102,11 @@ class RefDefault(EspoTask):
 
     @functools.cached_property
     def _land_was_looked_for(self) -> bool:
-        custom, key = self.context.config.custom, partition.key_of(self.context, self.piece)
+        key = partition.key_of(self.context, self.piece)
         box = partition.box_of(self.context, self.piece).arguments()
         lacking = "" if self.complete() else partition.missing_land(self.land(), box, key)
-        if lacking and custom.stack_drop_nans:
-            raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
         if lacking:
-            logger.warning("%s: the products of this region will be NaN", lacking)
+            raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
         return True
 
     def land(self) -> xr.Dataset:
@@ -120,7 +118,7 @@ class RefDefault(EspoTask):
 
     def reading(self) -> list[str]:
         """Return, too, the keys that say what the piece is."""
-        keys = self.context.workflow.pieces.keys()
+        keys = self.context.production.pieces.keys()
         return super().reading() + [key.format_map(self.wildcards) for key in keys]
 
     def raw(self) -> Match:
@@ -131,7 +129,7 @@ class RefDefault(EspoTask):
         """Cut the reference to the piece, stack its land cells, and chunk it for work along time."""
         run = self.context
         maps = reference_maps(run, partition.box_of(run, self.piece))
-        reference, grid = run.workflow.pieces.cut(run, maps, self.piece)
+        reference, grid = run.production.pieces.cut(run, maps, self.piece)
         grid["land"].attrs |= told(checked, "reference")
         return {"reference": chunks.rechunk(reference, run.config.custom.working_chunks), "grid": grid}
 

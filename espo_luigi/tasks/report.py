@@ -18,18 +18,17 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
-from espo_luigi.science import samples, stack
-from espo_luigi.science.diagnose import aspects, flags, summaries, uncalibrated
+from espo_luigi.science import grid, stack
+from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, every_member
-from espo_luigi.tasks.base import EspoTask, PoolParameter, SimulationParameter, every_piece
+from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
 from espo_luigi.tasks.product import (
@@ -37,12 +36,11 @@ from espo_luigi.tasks.product import (
     ConcatCleanPreswap,
     HealthChecks,
     Move,
-    archives,
     final_archives,
 )
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Extract, Rechunk
+from espo_luigi.tasks.simulation import Rechunk
 
 # How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
@@ -51,25 +49,9 @@ PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
-# The rules whose outputs a summary is made of, by the rule that makes the final archives. Cells are chosen where `prop`
-# has values: the reference's properties, or a scenario's, which may cover only a part of the domain.
-_SUMMARISED: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "ConcatenationFinal": {
-        "prop": ("MoveRef", "out_prop"),
-        "reference": ("RefDefault", "out_reference"),
-        "regchunked": ("Move", "out_regchunked"),
-    },
-    "ConcatClean": {
-        "prop": ("Diag", "out_scen_prop"),
-        "reference": ("MakeRef", "out_fullregion"),
-        "regchunked": ("Rechunk", "out_regchunked"),
-    },
-}
-
-
 def _summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
-    """Declare an input of a summary, from the rule of the run's workflow."""
-    rule, port = (lambda task, at=at: _SUMMARISED[task.context.workflow.product][name][at] for at in (0, 1))
+    """Declare an input of a summary, from the rule that the run's production names."""
+    rule, port = (lambda task, at=at: task.context.production.summarised[name][at] for at in (0, 1))
     return upstream(rules, port, which=rule, **fixed)
 
 
@@ -78,15 +60,15 @@ def _pieces_of_raw(task: Any) -> Any:
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
 
 
-class SeriesTask(DomainTask):
+class SeriesTask(EspoTask):
     """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
 
-    sim_id = SimulationParameter()
+    sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
+    in_final = final_archives(lambda task: [name for name in task.context.published if name in yearly.DISPLAY_UNITS])
     reads = (
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
@@ -112,7 +94,7 @@ class SeriesTask(DomainTask):
         sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
         return self.describe(
             next(iter(prop.data_vars.values())),
-            {name: summaries.in_display_units(ds) for name, ds in sources.items()},
+            {name: yearly.in_display_units(ds) for name, ds in sources.items()},
         )
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -127,9 +109,9 @@ class SeriesSummary(SeriesTask):
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
-        cells = samples.evenly(field, SAMPLE_CELLS)
-        return summaries.compare(
-            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
+        cells = grid.evenly(field, SAMPLE_CELLS)
+        return yearly.compare(
+            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
         ).assign_attrs(cells=_cells_of(cells))
@@ -142,20 +124,20 @@ class YearlySums(SeriesTask):
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the calibration period of some cells and of a neighbour of each."""
-        cells = samples.evenly(field, COMPARED_CELLS)
-        beside = samples.beside(field, cells)
+        cells = grid.evenly(field, COMPARED_CELLS)
+        beside = grid.beside(field, cells)
         found = aspects.yearly_sums(
-            {name: samples.at_cells(ds, cells) for name, ds in sources.items()},
-            {name: samples.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
+            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
+            {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
             period=self.period,
         )
         return found.assign_attrs(cells=_cells_of(cells))
 
 
-class NotCalibrated(DomainTask):
+class NotCalibrated(EspoTask):
     """Rule `not_calibrated`, new against ESPO-G: whether a pool is nearer to the reference now, beyond noise."""
 
-    pool = PoolParameter()
+    pool, diag_domain = PoolParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
@@ -163,7 +145,7 @@ class NotCalibrated(DomainTask):
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
-        return uncalibrated.compare_aspects(
+        return aspects.compare_aspects(
             sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
         )
 
@@ -279,7 +261,7 @@ def _inversions() -> list[Inversions]:
     return [Inversions(sim_id=task.sim_id) for task in products() if isinstance(task, ConcatCleanPreswap)]
 
 
-def _cells_of(cells: samples.Cells) -> str:
+def _cells_of(cells: grid.Cells) -> str:
     return f"{len(cells.rows)} of {cells.of} land cells, evenly spaced in the order of rows"
 
 
@@ -326,16 +308,15 @@ def run_view() -> RunView:
 
 
 def _treated(sim_id: str) -> TreatedStores:
-    """Where the counts of a simulation's treated and repaired days are, if they are there."""
+    """Where the counts of a simulation's treated days are, if they are there."""
     run, pool = context(), partition.pool_of(context(), sim_id)
-    finals = archives(run, sim_id)
+    finals = run.archives(sim_id)
     return TreatedStores(
         product=next(iter(finals.values())).path,
         counts={
             name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
             for name in run.config.biasadjust.variables
         },
-        repaired=Extract(sim_id=sim_id).repaired_path,
         clipped={var: info.task.clipped_path for var, info in finals.items() if isinstance(info.task, ConcatClean)},
     )
 

@@ -14,15 +14,19 @@ from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar
+from espo_luigi.science import calendar, regrid
+from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.extract.mask import create_mask
-from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
-from espo_luigi.science.filling import fill_in_time
+from espo_luigi.science.extract.repairs import (
+    Repair,
+    create_mask,
+    idle_repairs,
+    repair,
+    with_repairs_told,
+)
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
-from espo_luigi.science.regrid import cascade as regrid
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.inputs import InputCheck, told
@@ -39,12 +43,11 @@ class Extract(EspoTask):
     """Rule `extract`: a simulation over the whole domain, in its own calendar, daily stamps at midnight."""
 
     sim_id = SimulationParameter()
-    beside = ("repaired_path",)
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
     reads = (
-        "custom.amno_region",
+        "domain",
         "custom.sim_period",
         "extraction.simulation.chunks",
         "extraction.simulation.create_mask",
@@ -64,15 +67,14 @@ class Extract(EspoTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, cut the period and the domain, and repair; with a mask, if any."""
         config = self.context.config
-        extraction, region = config.extraction.simulation, config.custom.amno_region.arguments()
+        extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
-        repaired, counts = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
-        self._repaired_days = repaired_days(counts.values())
-        with_repairs = {str(count.name) for count in counts.values()} & set(repaired.data_vars)
+        repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
+        with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
         repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
@@ -83,11 +85,6 @@ class Extract(EspoTask):
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
 
-    @property
-    def repaired_path(self) -> Path:
-        """The store of the days on which each cell's variables (y, x) were repaired; none is there without repairs."""
-        return self.for_report("{sim_id}+repaired.zarr")
-
     def _mask(self, opened: xr.Dataset, variable: str, **where: Any) -> xr.DataArray:
         options = self.context.config.extraction.simulation.extract_dataset
         return create_mask(open_fixed(self.raw(), opened, xr_open_kwargs=options.xr_open_kwargs)[variable], **where)
@@ -97,13 +94,12 @@ class Extract(EspoTask):
         return {"chunks": parts_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish; warn of cells that lack whole years, since the scenario's cells around them will lack years, too."""
+        """Publish; warn of repairs that change nothing, and of cells whose gaps leave the scenario around them gaps."""
         super().write(dataset, path, marker)
-        if self._repaired_days:
-            store.write_store(self._repaired_days, self.repaired_path, marker)
-        else:
-            store.remove(self.repaired_path)
-        incomplete = store.open_store(path)[gaps.INCOMPLETE]
+        written = store.open_store(path)
+        for row in idle_repairs(written):
+            logger.warning("the repair (%s) changes nothing in %s. Correct or remove it.", row, self.sim_id)
+        incomplete = written[gaps.INCOMPLETE]
         if incomplete.any():
             logger.warning(
                 "%s lacks a year's values or more in %d of %d cells; the scenario's cells around them will, too",
@@ -124,7 +120,7 @@ class Regrid(EspoTask):
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
     reads = (
-        "custom.amno_region.tile_buffer",
+        "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
@@ -138,7 +134,7 @@ class Regrid(EspoTask):
         if not self.context.is_regional(self.sim_id):
             self._check_reach(extracted, reference)
         regridded = regrid.regrid(
-            extracted,
+            with_repairs_told(extracted),
             reference,
             **config.regrid.regrid_dataset.arguments(),
             skip_coarser=config.regrid.skip_coarser,
@@ -150,7 +146,7 @@ class Regrid(EspoTask):
     def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
         config = self.context.config
         try:
-            regrid.check_reach(extracted, reference, config.custom.amno_region.tile_buffer)
+            regrid.check_reach(extracted, reference, config.domain.tile_buffer)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
                 raise DataError(
@@ -160,7 +156,7 @@ class Regrid(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""
-        most = self.context.workflow.most_members
+        most = self.context.production.most_members
         if most == 1:
             return {}
         blocks = block_sizes(dataset)

@@ -34,10 +34,10 @@ def v2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, production.Size]
 def test_the_run_of_v2_is_a_pool_of_the_members_in_three_slices_that_divide_nothing(v2: Any) -> None:
     folder, size = v2
     run = RunContext(load([folder / "config.yml", folder / "paths.yml"]))
-    assert run.workflow.name == "espo-v2"
+    assert run.production.name == "espo-v2"
     assert [len(members) for members in run.pools.values()] == [2]
     assert run.land_cells == size.cells
-    lengths = [run.workflow.pieces.cells(run, name) for name in partition.pieces(run)]
+    lengths = [run.production.pieces.cells(run, name) for name in partition.pieces(run)]
     assert len(lengths) == V2.pieces == 3 and lengths[0] == lengths[1] != lengths[2]
     assert all(length % run.config.custom.working_chunks["loc"] for length in lengths)
     assert run.config.custom.sim_period == ("1951", "2020")

@@ -19,7 +19,7 @@ from espo_luigi.catalog.examine import examine_match
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.dataset import extract
 from espo_luigi.science.finalize.gaps import with_incomplete_cells
-from espo_luigi.science.regrid.cascade import regrid
+from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import stack_drop_nans
 
 # `ESPO_EXAMPLES=2000 pytest tests/catalog/test_raw_files_generated.py` looks further.

@@ -215,7 +215,7 @@ def test_arguments_are_frozen(load_with: Any) -> None:
 
 
 def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
-    from espo_luigi.science.regrid import cascade as regrid
+    from espo_luigi.science import regrid
 
     for name, values in regrid._KEYWORDS.items():
         if values is not None:

@@ -97,7 +97,7 @@ def test_regions_that_moved_away_from_the_grids_are_refused_and_accepted_without
 
 def test_a_whole_domain_may_count_longitudes_in_the_other_way(tmp_path: Path) -> None:
     config = demo_with(tmp_path, ("custom.amno_region.lon_bnds", "[293, 295.5]"))
-    assert config.custom.amno_region.lon_bnds == (293, 295.5)
+    assert config.domain.lon_bnds == (293, 295.5)
 
 
 def test_the_last_of_december_is_warned_about_and_refused_where_all_years_have_360_days(

@@ -61,6 +61,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("off-diag: {steps: {ref: {properties_and_measures: {properties: {indicators: {a: {base: xsdba.properties.mean, input: {ds: tasmax}}}}}}}}", "expected a variable for each of da, such as"),  # noqa: E501
         ("custom: {maximal_calendar: no_leap}", "got 'no_leap' (text), expected '360_day', 'noleap',"),
         ("custom: {maximal_calendar: no_leap}", "did you mean noleap?"),
+        ("custom: {stack_drop_nans: false}", "`custom.stack_drop_nans` ({file}, line 1): got False (true or false): expected true: land cells alone are computed, and maps are made of them at the end. Leave the key out"),  # noqa: E501
         ("custom: {stack_drop_nans: perhaps}", "`custom.stack_drop_nans` ({file}, line 1): got 'perhaps' (text): expected a valid boolean"),  # noqa: E501
         ("custom: {working_chunks: {loc: 0}}", "`custom.working_chunks.loc` ({file}, line 1): got 0 (a whole number): expected a number of points above 0, or -1"),  # noqa: E501
         ("custom: {ref_period: ['1991']}", "`custom.ref_period` ({file}, line 1): got ['1991'] (a list): expected two years, [first, last]"),  # noqa: E501
@@ -271,6 +272,9 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: {a: 0b11}\n", "got 0b11, which is no decimal number"),
         ("custom: {a: !!int ten}\n", "got ten, which is no decimal number"),
         ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
+        ("custom: {a: !!set {b, c}}\n", "a tag (`!!name`) does not suit its value: `custom.a` has the tag"),
+        ("custom: {a: !mine b}\n", "line 1, column 13: not valid YAML: could not determine a constructor for the tag '!mine'"),  # noqa: E501
+        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got the value 'b'"),
         ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
         ("custom: {a: " + "[" * 51 + "]" * 51 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
         ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
@@ -291,7 +295,7 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once(write
     merged = ["b0: &b0 {x: 1, y: 2}"] + [
         f"b{n}: &b{n} {{p: *b{n - 1}, q: *b{n - 1}, <<: *b{n - 1}}}" for n in range(1, 40)
     ]
-    for text, line in (("\n".join(lines), 6), ("\n".join(merged), 10)):
+    for text, line in (("\n".join(lines), 6), ("\n".join(merged), 11)):
         begun = time.perf_counter()
         with pytest.raises(
             ConfigurationError, match=rf"line {line}: its aliases \(`\*name`\) stand for more than 200000"

@@ -39,8 +39,8 @@ def test_regions_are_the_three_bands_from_south_to_north(espo_g6: RunConfig) -> 
     }
     assert list(regions) == ["south", "middle", "north"]
     assert {region.lon_bnds for region in regions.values()} == {(-179.95, -10)}
-    assert (espo_g6.custom.amno_region.name, espo_g6.custom.amno_region.tile_buffer) == ("NAM", 1.5)
-    assert espo_g6.custom.amno_region.lat_bnds == (10, 83.4)
+    assert (espo_g6.domain.name, espo_g6.domain.tile_buffer) == ("NAM", 1.5)
+    assert espo_g6.domain.lat_bnds == (10, 83.4)
 
 
 def centres(first: float, last: float, step: float) -> np.ndarray:

@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dumped import given
 from pydantic import ValidationError
 
 from espo_luigi.config import RunConfig, load
+from espo_luigi.config.load import merged
 from espo_luigi.errors import ConfigurationError
 
 
@@ -25,7 +27,7 @@ def test_values_have_the_types_that_tasks_expect(load_with: Any) -> None:
     assert list(config.custom.regions) == ["south", "north"]
     assert config.custom.regions["south"].lat_bnds == (45.0, 47.05)
     assert config.custom.regions["south"].tile_buffer == 0
-    assert config.custom.amno_region.tile_buffer == 1.5
+    assert config.domain.tile_buffer == 1.5
     assert config.custom.ref_period == ("1991", "2020")
     assert config.reference_source == "ERA5-Land"
     assert config.variables == ("tasmax", "tasmin", "pr", "dtr")
@@ -94,7 +96,7 @@ def test_what_null_removed_can_be_given_anew(load_with: Any) -> None:
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ("custom: {stack_drop_nans: false}", "custom: {stack_drop_nans: null}"),
+        ("custom: {maximal_calendar: standard}", "custom: {maximal_calendar: null}"),
         ("custom: {regions: {south: {tile_buffer: 2}}}", "custom: {regions: {south: {tile_buffer: null}}}"),
         ("custom: {working_chunks: {lat: 1}}", "custom: {working_chunks: null}"),
         ("clean_up: {xscen_clean_up: {round_var: {pr: 5}}}", "clean_up: {xscen_clean_up: {round_var: {pr: null}}}"),
@@ -201,7 +203,7 @@ dask:
 def test_the_configuration_cannot_be_changed(load_with: Any) -> None:
     config = load_with()
     with pytest.raises(ValidationError, match="frozen"):
-        config.custom.stack_drop_nans = False
+        config.custom.maximal_calendar = "standard"
     with pytest.raises(TypeError, match="does not support item assignment"):
         config.custom.regions["west"] = config.custom.regions["south"]
     with pytest.raises(ValidationError, match="frozen"):
@@ -276,7 +278,7 @@ def test_the_periods_are_those_that_variables_are_adjusted_with(load_with: Any) 
     assert attributes["global"]["said"].endswith(": ERA5-Land, 1991-2020 and 2001-2010, 1950-2100")
 
 
-@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "c72b5a070f85"), ("demo", "aaf979932f61")])
+@pytest.mark.parametrize(("name", "expected"), [("espo-g6", "43fc21eca36f"), ("demo", "517521958a3a")])
 def test_the_hash_of_what_is_shipped_changes_with_its_files_only(
     monkeypatch: pytest.MonkeyPatch, name: str, expected: str
 ) -> None:
@@ -409,3 +411,30 @@ def test_known_sections_are_accepted_in_silence(load_with: Any, section: str, ca
 def test_no_file_at_all_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="No configuration file was given"):
         load([])
+
+
+def test_a_file_is_merged_over_its_base_which_is_beside_it_or_shipped(write: Any, small: str, load_with: Any) -> None:
+    write(small, "base.yml")
+    over = write("base: base.yml\ncustom: {maximal_calendar: standard}\n", "over.yml")
+    last = write("base: base.yml\nclean_up: {xscen_clean_up: {round_var: {pr: 5}}}\n", "last.yml")
+    expected = load_with("custom: {maximal_calendar: standard}", "clean_up: {xscen_clean_up: {round_var: {pr: 5}}}")
+    # A base that two files name is merged once, before both.
+    assert load([over, last]).hash == expected.hash
+    paths = write({"paths": {"tmpdir": "/tmp/work", "final": "/tmp/final"}}, "paths.yml")
+    shipped = merged([write("base: espo-g6/config.yml\n", "mine.yml"), paths])[0]
+    assert shipped["project"]["name"] == "ESPO-G6-E5L"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("base: nowhere.yml", "`base` ({file}, line 1): got 'nowhere.yml', expected a YAML file; looked in "),
+        ("base: [config.yml]", "`base` ({file}, line 1): got ['config.yml']: expected the name of a YAML file"),
+        ("base: config.yml", "{file}: its `base` leads back to the file itself. Name another file."),
+        ("base: $NOT_THERE/config.yml", "the environment variable NOT_THERE is not set"),
+    ],
+)
+def test_a_base_that_cannot_be_read_is_named(write: Any, text: str, expected: str) -> None:
+    file = write(text)
+    with pytest.raises(ConfigurationError, match=re.escape(expected.format(file=file))):
+        load([file])

@@ -162,8 +162,8 @@ def stage_2024(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
 
 def test_nested_boxes_and_buffers_are_read(stage_2024: RunConfig) -> None:
     assert stage_2024.custom.regions["middle_nodup"].lat_bnds == (40.05, 65.05)
-    assert stage_2024.custom.amno_region.tile_buffer == 1.5
-    assert stage_2024.custom.amno_region.lon_bnds == (-179.95, -10)
+    assert stage_2024.domain.tile_buffer == 1.5
+    assert stage_2024.domain.lon_bnds == (-179.95, -10)
     assert stage_2024.off_diag.domains["Ute"].lat_bnds == (35.0, 40.0)
 
 

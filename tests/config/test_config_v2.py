@@ -39,7 +39,7 @@ def test_the_values_of_2024s_sections_follow_from_those_of_v2(loaded: Any) -> No
     config = loaded()
     assert config.subregions.n == 50000
     assert config.custom.ref_period == ("1991", "2020") and config.custom.sim_period == ("1951", "2100")
-    assert config.custom.amno_region.name == "NAM" and config.custom.amno_region.tile_buffer == 1.5
+    assert config.domain.name == "NAM" and config.domain.tile_buffer == 1.5
     assert dict(config.custom.working_chunks) == {"loc": 600, "lat": 20, "lon": 20, "rlat": 20, "rlon": 20, "time": -1}
     assert dict(config.custom.final_chunks) == {"lat": 50, "lon": 50, "rlat": 50, "rlon": 50}
     assert config.reference_source == "CaSR" and config.extraction.reference.extract_dataset.mask
@@ -195,6 +195,16 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (
             _set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> 335"}]),
             r"`extraction.simulation.repairs.*where`.*> 335.*a number and units",
+        ),
+        (_set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> e K"}]), "a number and units"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "when": "31/12/2014"}]),
+            "a day, a month or a year",
+        ),
+        (_set("extraction", "simulation", "repairs", to=[REPAIR]), "would replace all values of tasmax"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "what": "mean_of_neighbours", "when": "2014"}]),
+            "latitude and longitude of a cell",
         ),
         (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
         (

@@ -200,7 +200,7 @@ def test_bands_of_the_demo_are_linked_and_have_several_working_chunks(raw: Path,
 
 
 def test_each_diagnosed_domain_lies_within_the_region_that_hosts_it(run_config: RunConfig) -> None:
-    regions = {**run_config.custom.regions, run_config.custom.amno_region.name: run_config.custom.amno_region}
+    regions = {**run_config.custom.regions, run_config.domain.name: run_config.domain}
     for step in run_config.off_diag.steps.values():
         assert set(step.domain) == set(run_config.off_diag.domains)
         for name, host in step.domain.items():

@@ -1,4 +1,4 @@
-"""What a report says of days that were not mapped between quantiles, and of repaired days."""
+"""What a report says of days that were not mapped between quantiles."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from report_examples import SIMULATIONS, field, properties, write_run
+from report_examples import SIMULATIONS, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
@@ -34,12 +34,10 @@ def piece(cells: slice, days: list[int], pooled: bool) -> xr.Dataset:
 
 @pytest.fixture()
 def view(tmp_path: Path) -> RunView:
-    """Two simulations in a pool, on two pieces of the land; days of the first were repaired in a cell."""
+    """Two simulations in a pool, on two pieces of the land."""
     found = write_run(tmp_path)
-    product, repaired = tmp_path / "product.zarr", tmp_path / "repaired.zarr"
+    product = tmp_path / "product.zarr"
     store.write_store(properties(0.0), product, MARKER)
-    days = field(np.eye(3, 4), "Days", "d")
-    store.write_store(xr.Dataset({"tasmax": days}), repaired, MARKER)
     pr, tasmax = ((tmp_path / f"{name}-0.zarr", tmp_path / f"{name}-1.zarr") for name in ("pr", "tasmax"))
     for path, cells, treated in zip(pr, (slice(5), slice(5, None)), ([0, 40, 8, 0], [0, 0, 8, 4]), strict=True):
         store.write_store(piece(cells, treated, pooled=True), path, MARKER)
@@ -49,8 +47,8 @@ def view(tmp_path: Path) -> RunView:
     clipped = tmp_path / "clipped.zarr"
     store.write_store(piece(slice(11), [4] * 4, pooled=False)["treated"][:, 0].to_dataset(name="dtr"), clipped, MARKER)
     stores = {
-        SIMULATIONS[0]: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, repaired, {"pr": none, "tasmax": none}),
-        SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, none, {"pr": none, "dtr": clipped}),
+        SIMULATIONS[0]: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, {"pr": none, "tasmax": none}),
+        SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, {"pr": none, "dtr": clipped}),
     }
     return replace(found, treated=stores)
 
@@ -74,11 +72,11 @@ def test_a_run_that_clips_nothing_has_no_column_of_clipped_days(view: RunView) -
     assert "Clipped" not in table.columns
 
 
-def test_maps_have_the_treatments_that_occur_and_the_repaired_days(view: RunView) -> None:
+def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
     (section,) = treated_section(view)
     drawings = {block.name: block for block in section.blocks if isinstance(block, Drawing)}
     clipped = f"treated+{SIMULATIONS[1]}+dtr"
-    assert set(drawings) == {f"treated+{SIMULATIONS[0]}+pr", f"repaired+{SIMULATIONS[0]}", clipped}
+    assert set(drawings) == {f"treated+{SIMULATIONS[0]}+pr", clipped}
     assert list(drawings[clipped].arguments[0]) == ["Clipped"]
     (fields,) = drawings[f"treated+{SIMULATIONS[0]}+pr"].arguments
     assert list(fields) == ["Made wet", "Extrapolated", "Tail kept"]
@@ -86,7 +84,7 @@ def test_maps_have_the_treatments_that_occur_and_the_repaired_days(view: RunView
     np.testing.assert_allclose(fields["Made wet"].values.ravel()[1:], expected)
     assert np.isnan(fields["Made wet"].values[0, 0])
     pictures = [picture for part in with_pictures([section], 0) for picture in part.pictures]
-    assert all(picture.png.startswith(b"\x89PNG") for picture in pictures) and len(pictures) == 3
+    assert all(picture.png.startswith(b"\x89PNG") for picture in pictures) and len(pictures) == 2
 
 
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from espo_luigi.science import regrid
 from espo_luigi.science.boxes import Box, made_edges, missing_sides, overlap
-from espo_luigi.science.regrid import cascade as regrid
 
 OUTER = Box((-80, -60), (45, 50))
 

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.extract.dataset import subset_box
-from espo_luigi.science.land import TILE_CELLS, count_cells, holds_land, land_map
+from espo_luigi.science.grid import TILE_CELLS, count_cells, holds_land, land_map
 
 
 def make_field(rows: int, columns: int) -> xr.DataArray:

@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.path import Path
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.scopes import cells_in, cut_to, in_polygons
+from espo_luigi.science.grid import cells_in, cut_to, in_polygons
 
 STAR = [
     (-75 + r * np.cos(a), 50 + r * np.sin(a))

@@ -153,7 +153,7 @@ def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     files = configured()
-    for path in ("custom.regions.north", "custom.amno_region"):
+    for path in ("custom.regions.north", "domain"):
         with_box(files, path, lat_bnds=[47.5 if "north" in path else 45.0, 48.5])
     fails(tasks.All())
     assert "`custom.regions.north`: region north (47.5..48.5 degrees north" in log.text
@@ -166,7 +166,7 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
 ) -> None:
     shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
     fails(tasks.All())
-    assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
+    assert "`domain`: " in log.text and "Demo-360Day" in log.text
     assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
     assert "0.5 degrees in the north further than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text
@@ -239,10 +239,8 @@ def test_only_the_domains_that_a_run_needs_have_to_have_land(configured: Configu
         tasks.OffDiagRefProp(diag_domain="Highland").check()
 
 
-@pytest.mark.parametrize("stacked", [True, False])
-def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_path: Path, stacked: bool) -> None:
+def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_path: Path) -> None:
     files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
-    with_box(files, "custom", stack_drop_nans=stacked)
     assert espo_luigi.build([tasks.RefDefault(piece="middle")]).succeeded
     shutil.rmtree(own_raw / "reconstruction")
     tasks.RefDefault(piece="middle").check()
@@ -251,19 +249,6 @@ def test_land_is_looked_for_in_the_product_where_it_is_made(own_raw: Path, tmp_p
     Register.clear_instance_cache()
     with pytest.raises(ConfigurationError, match="has no land: of the reference's 4 cells"):
         tasks.OffDiagRefProp(diag_domain="Highland").check()
-
-
-def test_without_stacking_a_region_without_land_is_made_as_nan_and_said(
-    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
-) -> None:
-    drown(own_raw, lat=47.5)
-    with_box([tmp_path / "config.yml", tmp_path / "paths.yml"], "custom", stack_drop_nans=False)
-    assert espo_luigi.build([tasks.ReferenceCalendar(piece="north", calendar="noleap")]).succeeded
-    said = [message for message in log.messages if "`custom.regions.north` has no land" in message]
-    assert len(said) == 1 and "the products of this region will be NaN" in said[0]
-    made = store.open_store(tasks.ReferenceCalendar(piece="north", calendar="noleap").out_reference().path)
-    assert dict(made.sizes) == {"time": 10950, "lat": 2, "lon": 10}
-    assert not made.tasmax.notnull().any()
 
 
 def test_a_reference_that_opens_and_cannot_be_read_stops_the_run_before_it_starts(

@@ -39,7 +39,7 @@ from espo_luigi.explain.way import step_of_difference, way_of
 from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
-from espo_luigi.publication.crate import listed
+from espo_luigi.publication.origin import listed
 from espo_luigi.report.job_results import job_results
 from espo_luigi.report.page import Section
 from espo_luigi.tasks.all import Selection
@@ -49,7 +49,6 @@ from espo_luigi.tasks.cost import Basis, Experience
 from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
-from espo_luigi.tasks.workflow import RegionWorkflow
 
 SIMULATIONS = (NOLEAP, DAY360)
 # Of the raw data's 151 years, 70, which make no whole chunks: the same tasks and kinds of chunks in half of the time.
@@ -813,19 +812,13 @@ def remade(run: Path) -> tuple[Path, dict[str, int]]:
     first = _chunks(archive)
     archive.unlink()
     get_config().set("espo", "keep_temporary", "true")
-    # Wired by hand this time, as a sciluigi workflow: the same graph.
-    assert jobs_of(run, RegionWorkflow(sim_id=NOLEAP, piece="north"))["Adjust"] == 3
+    assert jobs_of(run, tasks.Move(sim_id=NOLEAP, piece="north"))["Adjust"] == 3
     return run, first
 
 
 def test_the_same_region_made_twice_has_the_same_bytes(remade: tuple[Path, dict[str, int]]) -> None:
     folder, first = remade
     assert _chunks(folder / "final" / "NAM_SPLIT" / "north" / f"day+{NOLEAP}+north+{PERIOD}.zarr.zip") == first
-
-
-def test_a_workflow_leaves_its_audit_file_in_the_work_folder(remade: tuple[Path, dict[str, int]]) -> None:
-    (audit,) = (remade[0] / "run" / "audit").glob("workflow_regionworkflow_started_*.audit")
-    assert audit.is_file()
 
 
 def test_temporary_stores_can_be_kept_and_go_with_the_next_run_that_does_not_keep_them(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from complete_demo import complete_all, in_order
-from demo_runs import use
+from complete_demo import complete_all, edit, in_order
+from demo_runs import content_of, copy_properties, use
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
-from espo_luigi import tasks
+from espo_luigi import store, tasks
 from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
@@ -23,8 +23,9 @@ from espo_luigi.science import pooling
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
-from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
+from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.product import JoinTask
 from espo_luigi.tasks.publish import products
@@ -47,13 +48,13 @@ def v2(tmp_path: Path, v2_raw: Path, own_settings: LuigiConfigParser) -> Callabl
     """A function that configures this process for the demo of ESPO v2, with changes of dotted keys."""
 
     def configure(members: int = 5, **changes: Any) -> list[Path]:
-        content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+        content = content_of(V2_DEMO / "config.yml")
         content["subregions"] |= changes
         content["extraction"]["simulation"]["search_data_catalogs"]["restrict_members"]["ordered"] = members
         paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
         del paths["demo"]
         text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(v2_raw)).replace("espo-v2-demo", str(tmp_path))
-        (tmp_path / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+        copy_properties(tmp_path)
         files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
         files[0].write_text(yaml.safe_dump(content, sort_keys=False))
         files[1].write_text(text)
@@ -84,14 +85,14 @@ def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_siz
     run = context()
     pieces = partition.pieces(run)
     assert pieces == [f"sr-{number}" for number in range(len(sizes))]
-    assert [run.workflow.pieces.cells(run, name) for name in pieces] == sizes
+    assert [run.production.pieces.cells(run, name) for name in pieces] == sizes
 
 
 def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
     v2()
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     lands = np.array([grid["land"].values for _, grid in cut])
     assert lands.sum(axis=0).max() == 1
     assert np.array_equal(lands.any(axis=0), (maps["tasmax"].isel(time=0).notnull()).values)
@@ -115,15 +116,38 @@ def test_sea_that_the_reference_has_data_on_is_left_out_by_its_mask(v2: Any) -> 
     assert run.land_cells > masked == 186
 
 
+def test_a_fixed_field_that_is_listed_first_is_not_taken_for_the_series_that_shows_land(v2: Any) -> None:
+    files = v2()
+    content = yaml.safe_load(files[0].read_text())
+    search = content["extraction"]["reference"]["Demo-Rotated"]["search_data_catalogs"]
+    wanted = search["variables_and_freqs"]
+    search["variables_and_freqs"] = dict(sorted(wanted.items(), key=lambda item: item[1] != "fx"))
+    files[0].write_text(yaml.safe_dump(content, sort_keys=False))
+    forget()
+    assert next(iter(context().config.extraction.reference.search_data_catalogs.variables_and_freqs)) == "mask"
+    assert context().land_cells == 186
+
+
+def test_the_reference_of_a_domain_that_was_widened_is_examined_again(v2: Any) -> None:
+    files = v2()
+    task = tasks.RefInputCheck()
+    store.write_table(COLUMNS, [], task.out_problems().path, task.marker())
+    assert task.complete() and task.stale() == []
+    edit(files[0], lambda content: content["full_region"].update(lat_bnds=[47.0, 50.0]))
+    forget()
+    (changed,) = tasks.RefInputCheck().stale()
+    assert "region" in changed or "domain" in changed
+
+
 def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
     drawn = {}
     for n in (75, 40):
         v2(n=n)
         run = context()
         for name in partition.pieces(run):
-            seed, first = run.workflow.pieces.draws(POOL, name, "pr")
+            seed, first = run.production.pieces.draws(POOL, name, "pr")
             drawn |= {
-                (n, first + cell): (seed, first + cell) for cell in range(int(run.workflow.pieces.cells(run, name)))
+                (n, first + cell): (seed, first + cell) for cell in range(int(run.production.pieces.cells(run, name)))
             }
     assert all(drawn[75, cell] == drawn[40, cell] for cell in range(186))
 
@@ -134,7 +158,7 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
     run.__dict__["land_cells"] = 200
     with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
-        run.workflow.pieces.cut(run, maps, "sr-0")
+        run.production.pieces.cut(run, maps, "sr-0")
     with pytest.raises(DataError, match="186 land cells, and 200"):
         tasks.MakeRef().compute([])
 
@@ -143,7 +167,7 @@ def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.
     """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
     maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
-    cut = [run.workflow.pieces.cut(run, maps, name) for name in partition.pieces(run)]
+    cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
     made = [((cells["tasmax"] - minus) * factor).assign_attrs(units=units) for cells, _ in cut]
@@ -324,7 +348,8 @@ def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
     families = {task.task_family for task in in_order(tasks.All())}
     assert families == {
         *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
-        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef", "Diag"),
+        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef"),
+        *("DiagExtract", "Diag"),
     }
 
 

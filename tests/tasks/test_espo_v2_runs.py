@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 import yaml
 from checked_netcdf import assert_cdo_reads, problems_of
+from demo_runs import content_of, copy_properties
 from test_espo_v2 import REGIONAL, REGIONAL_POOL, V2_DEMO
 from test_production_shape import assert_same
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -61,12 +62,12 @@ def make(
     until: str = "ConcatClean",
 ) -> Made:
     """Make the products of pools: by default of two regional members, one of whose years lacks its first day."""
-    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+    content = content_of(V2_DEMO / "config.yml")
     content["subregions"]["n"] = n
     # 34.56 mm/d.
     content["clean_up"]["xscen_clean_up"]["pr"]["clip_var"] = {"pr": [None, 4e-4]}
     (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-    (folder / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+    copy_properties(folder)
     paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
     del paths["demo"]
     text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(raw)).replace("espo-v2-demo", str(folder))
@@ -118,7 +119,7 @@ def test_the_published_range_is_adjusted_by_itself_and_the_range_before_the_exch
 
 
 def test_products_have_the_attributes_that_the_configuration_leaves_and_adds(here: Made) -> None:
-    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())["clean_up"]["xscen_clean_up"]["pr"]
+    content = content_of(V2_DEMO / "config.yml")["clean_up"]["xscen_clean_up"]["pr"]
     ds = store.open_store(here.product(1, "pr"))
     for name, attrs in (("global", ds.attrs), ("pr", ds["pr"].attrs)):
         added = content["add_attrs"][name]

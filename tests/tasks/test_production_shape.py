@@ -25,7 +25,7 @@ from espo_luigi import store, tasks
 from espo_luigi.demo import sources
 from espo_luigi.jobs.dask.session import dask_session
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science.diagnose import domains
+from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.store import Publication
 from espo_luigi.store.blocks import BlockWriter
 from espo_luigi.tasks import adjustment, reference
@@ -192,12 +192,12 @@ def run(
                     patch.setattr(reference, "SERIES_BYTES", SERIES_BYTES)
                     patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
                     # Two rows of a domain of eight columns.
-                    patch.setattr(domains, "CELLS_IN_A_BLOCK", 20)
+                    patch.setattr(diagnosis, "CELLS_IN_A_BLOCK", 20)
                 # Once is enough: how a rule goes on has nothing to do with stacking. The other time, Dask's cluster
                 # computes, as in jobs.
                 how: dict[str, Any] = {}
                 if many:
-                    how = {"session": one_worker} if changes["custom__stack_drop_nans"] else {"work": stopped}
+                    how = {"session": one_worker} if "Demo-NoLeap" in repr(changes) else {"work": stopped}
                 made[repr(changes)] = make(tmp_path_factory.mktemp("run"), raw, **how, **changes)
         return made[repr(changes)]
 
@@ -221,19 +221,16 @@ def assert_same(path: Path, other: Path) -> None:
         xr.testing.assert_identical(in_memory(path), in_memory(other))
 
 
-def stacking(stacked: bool) -> dict[str, object]:
-    """Whether only land cells are worked on: those of one simulation; whole grids, those of the other calendar."""
-    steps = {f"off_DASH_diag__steps__{step}__unstack": stacked for step in ("ref", "sim")}
-    sources = ["Demo-NoLeap" if stacked else "Demo-360Day"]
-    criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": sources}
-    wanted = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
-    return {"custom__stack_drop_nans": stacked, **steps, **wanted}
+def of_source(source: str) -> dict[str, object]:
+    """The search of a single simulation; each of the two has a calendar of its own."""
+    criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": [source]}
+    return {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["stacked", "whole grids"])
+@pytest.fixture(scope="module", params=["Demo-NoLeap", "Demo-360Day"])
 def pair(request: pytest.FixtureRequest, run: Callable[..., Products]) -> tuple[Products, Products]:
     """The products in many chunks, and in one."""
-    return run(**MANY, **stacking(request.param)), run(**ONE, **stacking(request.param))
+    return run(**MANY, **of_source(request.param)), run(**ONE, **of_source(request.param))
 
 
 @pytest.mark.timeout(900)
@@ -281,7 +278,7 @@ def test_exactly_the_references_land_cells_have_data_in_the_product(
 def test_every_rule_that_writes_its_products_block_by_block_goes_on_from_those_of_a_killed_job(
     run: Callable[..., Products], resumed: dict[type[EspoTask], Counter[str]]
 ) -> None:
-    run(**MANY, **stacking(False))
+    run(**MANY, **of_source("Demo-360Day"))
     assert {rule for rule, tally in resumed.items() if tally["found"] > 0} >= {
         tasks.RefDefault,
         tasks.ReferenceCalendar,

@@ -9,7 +9,7 @@ import pytest
 from complete_demo import DAY360, NOLEAP, complete_all, edit
 
 from espo_luigi.commands import cli
-from espo_luigi.publication.crate import METADATA_NAME
+from espo_luigi.publication.origin import METADATA_NAME
 
 
 def test_no_secret_of_the_configuration_is_in_published_files(
@@ -63,7 +63,6 @@ def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(
     [
         ("--exported netcdf", "--exported needs --stac"),
         ("--href https://a", "--href needs --stac"),
-        ("--stac --kerchunk", "--kerchunk needs --exported"),
         ("--stac s --href data/espo", "--href data/espo is not a URL"),
         ("--doi-table dois.csv", "--doi-table needs --datacite"),
     ],

@@ -113,7 +113,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in MODULES:
         for name, value in list(vars(module).items()):
             home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-            if str(home).startswith("espo_luigi.science") and (inspect.ismodule(value) or callable(value)):
+            if str(home).startswith(("espo_luigi.science", "espo_luigi.methods")) and (
+                inspect.ismodule(value) or callable(value)
+            ):
                 stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
                 monkeypatch.setattr(module, name, stand)
     # Whether a product with impossible values is published changes none of its values.
@@ -190,7 +192,7 @@ def examples(config: RunConfig, wildcards: dict[str, str]) -> list[EspoTask]:
     """A task of each rule that the configuration has."""
     names = {rule: [name for name, parameter in rule.get_params() if parameter.significant] for rule in rules()}
     found = [rule(**{name: wildcards[name] for name in names[rule]}) for rule in rules() if rule not in OTHER_RULES]
-    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.StageTask)]
+    return [one for one in found if config.diagnostics or not isinstance(one, diagnostics.DiagnosticsTask)]
 
 
 def given(task: EspoTask, calls: list[str]) -> list[str]:

@@ -12,9 +12,9 @@ import dask.array
 import numpy as np
 import xarray as xr
 
+from espo_luigi.science.calendar import day_of
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, Flag
-from espo_luigi.science.extract.dataset import day_of
-from espo_luigi.science.scopes import cells_in, cut_to
+from espo_luigi.science.grid import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
 

@@ -17,7 +17,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
-from espo_luigi.science.calendar import SECONDS_PER_DAY, whole_years
+from espo_luigi.science.calendar import SECONDS_PER_DAY, day_of, whole_years
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
@@ -272,11 +272,6 @@ def _check_calendar(ds: xr.Dataset) -> None:
         raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
 
 
-def day_of(value: Any) -> str:
-    """Return the day of a date, numpy's or cftime's, as YYYY-MM-DD."""
-    return value.isoformat()[:10] if isinstance(value, cftime.datetime) else str(value)[:10]
-
-
 def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> None:
     """Check that dates, those of `whole` that lie within a period, reach from its one end to its other.
 
@@ -386,7 +381,7 @@ def beyond_the_grid(ds: xr.Dataset, region: Mapping[str, Any]) -> str:
 
     Values there would be extrapolated. Allowed are `tile_buffer` steps of the grid, or half a step, where a cell ends,
     and any distance between the outermost row and a pole. 2-D coordinates are not checked here, since their corners
-    need not reach those of a box: `regrid.cascade.check_reach` checks each cell.
+    need not reach those of a box: `regrid.check_reach` checks each cell.
     """
     if ds["lat"].ndim == 2:
         return ""

@@ -10,9 +10,8 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import day_of
 
 # The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
 DAILY = 0.6

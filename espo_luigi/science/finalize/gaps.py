@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.filling import INSERTED_DAYS
 from espo_luigi.science.possible import POSSIBLE, Limits, first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 

@@ -11,8 +11,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.regrid.sphere import cell_corners, unit_vectors
-from espo_luigi.science.scopes import cross_edges
+from espo_luigi.science.grid import cross_edges
+from espo_luigi.science.sphere import cell_corners, unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
 Floats = NDArray[np.float64]

@@ -105,6 +105,10 @@ class Treatment:
     remove_all_attrs_except: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The attributes that stay, of the dataset (`global`) and of variables: names or regular expressions."""
     add_attrs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    to_level: str = "final"
+    """The `cat:processing_level` of the product."""
+    bits: int | None = None
+    """The bits of mantissa that are kept; None keeps all."""
     change_attr_prefix: str = ""
     """What takes the place of `cat:` in the names of global attributes; nothing does if it is empty."""
 

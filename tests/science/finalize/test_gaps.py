@@ -25,7 +25,7 @@ from espo_luigi.science.finalize.gaps import (
     with_possible_values,
 )
 from espo_luigi.science.finalize.scenario import clean_up, concatenate
-from espo_luigi.science.regrid.cascade import regrid
+from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
 
 DAYS, ROWS, COLUMNS = 20, 6, 8

@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
 from espo_luigi.science.extract.dataset import check_regular
-from espo_luigi.science.filling import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
 
 DAYS, MEMBERS, CELLS = 1103, 2, 17
 CALENDARS = ("noleap", "360_day", "standard")

@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science import samples
-from espo_luigi.science.diagnose import summaries
+from espo_luigi.science import grid
+from espo_luigi.science.diagnose import yearly
 
 N_CELLS = 3
 
@@ -30,11 +30,11 @@ def daily() -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def found(daily: xr.Dataset) -> xr.Dataset:
-    return summaries.summary(summaries.in_display_units(daily), period=(1991, 2020))
+    return yearly.summary(yearly.in_display_units(daily), period=(1991, 2020))
 
 
 def test_temperatures_are_shown_in_degrees_and_precipitation_in_millimetres_a_day(daily: xr.Dataset) -> None:
-    shown = summaries.in_display_units(daily.assign(tasmin=daily["tasmax"]))
+    shown = yearly.in_display_units(daily.assign(tasmin=daily["tasmax"]))
     assert {name: da.attrs["units"] for name, da in shown.items()} == {
         "tasmax": "degC",
         "tasmin": "degC",
@@ -89,9 +89,9 @@ def test_the_correlation_is_scipys_of_each_cell_averaged(daily: xr.Dataset, foun
 
 
 def test_days_without_data_are_left_out(daily: xr.Dataset, found: xr.Dataset) -> None:
-    gappy = summaries.in_display_units(daily).copy(deep=True)
+    gappy = yearly.in_display_units(daily).copy(deep=True)
     gappy["tasmax"][:31] = np.nan
-    with_gap = summaries.summary(gappy, period=(1991, 2020))
+    with_gap = yearly.summary(gappy, period=(1991, 2020))
     others = gappy["tasmax"].isel(time=slice(31, None))
     january = others.sel(time=others["time"].dt.month == 1)
     np.testing.assert_allclose(with_gap["tasmax_cycle"].sel(month=1), january.mean())
@@ -99,10 +99,10 @@ def test_days_without_data_are_left_out(daily: xr.Dataset, found: xr.Dataset) ->
 
 
 def test_a_change_is_a_difference_of_temperature_and_per_cent_of_precipitation(daily: xr.Dataset) -> None:
-    ds = summaries.in_display_units(daily).copy(deep=True)
+    ds = yearly.in_display_units(daily).copy(deep=True)
     later = ds["time"].dt.year >= 2006
     ds["tasmax"] = ds["tasmax"].where(~later, ds["tasmax"] + 3)
-    changed = summaries.changes(ds, ((1991, 2005), (2006, 2020)))
+    changed = yearly.changes(ds, ((1991, 2005), (2006, 2020)))
     summer = ds.sel(time=ds["time"].dt.season == "JJA")
     before, after = (summer.sel(time=slice(first, last)) for first, last in (("1991", "2005"), ("2006", "2020")))
     levels = changed["change_quantile"].values
@@ -127,12 +127,12 @@ def test_a_change_is_a_difference_of_temperature_and_per_cent_of_precipitation(d
 def test_periods_of_change_are_the_usual_ones_or_the_longest_two_of_equal_length(
     first: int, last: int, expected: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    assert summaries.periods_of_change(first, last, ((1991, 2020), (2071, 2100))) == expected
+    assert yearly.periods_of_change(first, last, ((1991, 2020), (2071, 2100))) == expected
 
 
 def test_one_year_is_no_two_periods() -> None:
     with pytest.raises(DataError, match="expected two years at least"):
-        summaries.periods_of_change(2000, 2000, ((1991, 2020), (2071, 2100)))
+        yearly.periods_of_change(2000, 2000, ((1991, 2020), (2071, 2100)))
 
 
 @pytest.fixture()
@@ -145,15 +145,15 @@ def field() -> xr.DataArray:
 def test_sample_cells_are_land_evenly_spaced_and_the_same_of_a_grid_as_of_stacked_cells(field: xr.DataArray) -> None:
     from espo_luigi.science.stack import stack_drop_nans
 
-    cells = samples.evenly(field, 4)
+    cells = grid.evenly(field, 4)
     assert cells.of == 10
     series = field.expand_dims(time=xr.date_range("2000-01-01", periods=2)).to_dataset(name="tasmax")
-    of_grid = samples.at_cells(series, cells)["tasmax"]
+    of_grid = grid.at_cells(series, cells)["tasmax"]
     assert of_grid.isel(time=0).values.tolist() == [2.0, 5.0, 8.0, 11.0]
-    np.testing.assert_array_equal(samples.at_cells(stack_drop_nans(series), cells)["tasmax"], of_grid)
+    np.testing.assert_array_equal(grid.at_cells(stack_drop_nans(series), cells)["tasmax"], of_grid)
 
 
 def test_a_cell_that_the_data_lack_is_an_error(field: xr.DataArray) -> None:
     elsewhere = field.assign_coords(lon=field["lon"] + 0.5).expand_dims(time=1).to_dataset(name="tasmax")
     with pytest.raises(DataError, match="not all of 10 cells"):
-        samples.at_cells(elsewhere, samples.evenly(field, 50))
+        grid.at_cells(elsewhere, grid.evenly(field, 50))

@@ -1,8 +1,10 @@
-"""The cells of a grid inside of a scope: a box of longitudes and latitudes, or polygons. Regular and rotated grids."""
+"""Choosing cells of a map: those inside of a box or of polygons, those with data, and some for figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,40 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import TOLERANCE, Box
 from espo_luigi.science.chunks import indexer
-from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.stack import STACKED_DIM, horizontal_dims
 
+TILE_CELLS = 64
+CELL = "cell"
 Ring = Sequence[tuple[float, float]]
 """Vertices (degrees east, degrees north); the last one repeats the first."""
 Polygon = Sequence[Ring]
 """The outline, then the holes."""
+
+
+def land_map(field: xr.DataArray) -> xr.Dataset:
+    """Return a map (y, x) as `land`, with its cells as `cell` (1 each), which counts the cells of a box; lazy."""
+    return xr.Dataset({"land": field, "cell": xr.ones_like(field)})
+
+
+def holds_land(found: xr.Dataset) -> bool:
+    """Whether any cell of `land` is not NaN; computes tiles from the middle outwards, until a tile has data."""
+    return any(bool(tile.notnull().any()) for tile in _tiles(found["land"], *horizontal_dims(found)))
+
+
+def count_cells(found: xr.Dataset) -> int:
+    """How many cells a map has, after `extract.subset_box`; of a curvilinear grid, those inside of the box."""
+    return int(found["cell"].notnull().sum())
+
+
+def _tiles(field: xr.DataArray, y: str, x: str) -> Iterator[xr.DataArray]:
+    middle = (field.sizes[y] - TILE_CELLS) / 2, (field.sizes[x] - TILE_CELLS) / 2
+
+    def distance(corner: tuple[int, ...]) -> float:
+        return max(abs(at - centre) for at, centre in zip(corner, middle, strict=True))
+
+    starts = (range(0, field.sizes[dim], TILE_CELLS) for dim in (y, x))
+    for row, column in sorted(product(*starts), key=distance):
+        yield field.isel({y: slice(row, row + TILE_CELLS), x: slice(column, column + TILE_CELLS)})
 
 
 def cells_in(ds: xr.Dataset, name: str, scope: Mapping[str, Any], land: xr.DataArray | None = None) -> xr.DataArray:
@@ -114,3 +144,73 @@ def _in_box(lon: np.ndarray, lat: np.ndarray, box: Box) -> np.ndarray:
 
 def _ends(coordinate: xr.DataArray) -> str:
     return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Places on a grid: the names of its two coordinates, and their values cell by cell; `of` is how many there are."""
+
+    y: str
+    x: str
+    rows: np.ndarray
+    columns: np.ndarray
+    of: int
+
+
+def evenly(field: xr.DataArray, count: int) -> Cells:
+    """Return so many cells of a map (y, x) that have data, evenly spaced in the order of its rows; all, if it has less.
+
+    Raises
+    ------
+    DataError
+        If no cell has data.
+    """
+    y, x = horizontal_dims(field.to_dataset(name="field"))
+    row, column = np.nonzero(field.transpose(y, x).notnull().values)
+    if not row.size:
+        raise DataError(f"No cell of {field.name!r} has data, of {dict(field.sizes)}.")
+    chosen = np.unique(np.linspace(0, row.size - 1, min(count, row.size)).round().astype(int))
+    return Cells(y, x, field[y].values[row[chosen]], field[x].values[column[chosen]], int(row.size))
+
+
+def beside(field: xr.DataArray, cells: Cells) -> Cells:
+    """Return an adjacent cell with data of each cell: in its row, else in its column; itself if it has none."""
+    there = field.transpose(cells.y, cells.x).notnull().values
+    rows = field.indexes[cells.y].get_indexer(cells.rows)
+    columns = field.indexes[cells.x].get_indexer(cells.columns)
+    near = np.stack([rows, columns])
+    for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        y, x = rows + down, columns + right
+        inside = (y >= 0) & (y < there.shape[0]) & (x >= 0) & (x < there.shape[1])
+        near = np.where(inside & there[np.where(inside, y, 0), np.where(inside, x, 0)], [y, x], near)
+    return Cells(cells.y, cells.x, field[cells.y].values[near[0]], field[cells.x].values[near[1]], cells.of)
+
+
+def at_neighbours(ds: xr.Dataset, cells: Cells, near: Cells) -> xr.Dataset:
+    """Return the series `at_cells` of the neighbours of cells, NaN of a cell that is its own neighbour; lazy."""
+    alone = (near.rows == cells.rows) & (near.columns == cells.columns)
+    return at_cells(ds, near).where(xr.DataArray(~alone, dims=CELL))
+
+
+def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
+    """Return the series of some cells, (time, cell), of stacked cells or of a grid; exact coordinates, lazy.
+
+    Raises
+    ------
+    DataError
+        If the data lack any of the cells.
+    """
+    if STACKED_DIM in ds.dims:
+        places = {place: at for at, place in enumerate(zip(ds[cells.y].values, ds[cells.x].values, strict=True))}
+        found = [places.get(place, -1) for place in zip(cells.rows, cells.columns, strict=True)]
+        chosen = {STACKED_DIM: found}
+    else:
+        chosen = {
+            cells.y: list(ds.indexes[cells.y].get_indexer(cells.rows)),
+            cells.x: list(ds.indexes[cells.x].get_indexer(cells.columns)),
+        }
+    if any(-1 in places for places in chosen.values()):
+        raise DataError(
+            f"The data have not all of {len(cells.rows)} cells that are wanted, by {cells.y} and {cells.x}."
+        )
+    return ds.isel({dim: xr.DataArray(places, dims=CELL) for dim, places in chosen.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from espo_luigi.science.regrid.sphere import (
+from espo_luigi.science.sphere import (
     Extrapolation,
     Grid,
     bilinear_weights,

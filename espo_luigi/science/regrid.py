@@ -17,7 +17,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.choices import ExtrapMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
-from espo_luigi.science.regrid.sphere import Extrapolation, Grid, cells_away, weights_and_outside
+from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def regrid(
 
     Notes
     -----
-    Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.regrid.sphere`).
+    Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.sphere`).
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     attrs = _global_attrs(ds, target)

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.regrid.cascade import (
+from espo_luigi.science.regrid import (
     TARGET,
     Stage,
     apply_weights,
@@ -25,10 +25,10 @@ from espo_luigi.science.regrid.cascade import (
     regrid_cells,
     weigh,
 )
-from espo_luigi.science.regrid.sphere import Extrapolation, Grid, weights_and_outside
+from espo_luigi.science.sphere import Extrapolation, Grid, weights_and_outside
 from espo_luigi.store import Marker, open_store, write_store
 
-GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 ESMF = {"method": "bilinear", "extrap_method": "inverse_dist", "locstream_out": True, "reuse_weights": False}
 # The bounds of ESPO-G's configuration; the sizes that they must give are 172 × 75 and 344 × 150.
 REG1 = {"lon0_b": 179.05, "lon1_b": 351.2, "d_lon": 1, "lat0_b": 9, "lat1_b": 84, "d_lat": 1}

@@ -1,0 +1,99 @@
+"""The production of ESPO-G of 2024: boxes of land, each simulation alone, tasmin from tasmax and the diurnal range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import xarray as xr
+
+from espo_luigi.config import RunConfig
+from espo_luigi.science.finalize.scenario import Treatment
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask
+from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.diagnostics import (
+    LEVELS,
+    ConcatDiagRefProp,
+    ConcatenationDiag,
+    DiagImprovedEtHeatmap,
+    MoveDiag,
+    MoveRef,
+)
+from espo_luigi.tasks.ports import ZarrInfo
+from espo_luigi.tasks.product import CleanUp, ConcatenationFinal, HealthChecks, Move
+from espo_luigi.tasks.production import Boxes, Production
+from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.simulation import Rechunk, Regrid
+
+
+class Espo2024(Production):
+    """Pools of one, boxes, and the paths that the rules' classes have."""
+
+    name = costs = "espo-2024"
+    final_rule = ConcatenationFinal
+    summarised = {
+        "prop": (MoveRef, "out_prop"),
+        "reference": (RefDefault, "out_reference"),
+        "regchunked": (Move, "out_regchunked"),
+    }
+    drs = "espo-g6"
+    attributes = "clean_up.xscen_clean_up.add_attrs.global"
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.pieces = Boxes(config.custom.regions)
+
+    def ends(self, run: RunContext) -> Iterator[EspoTask]:
+        """Yield diagnostics of the domains, checks and archives; with the section `diagnostics`, those of 2024, too."""
+        for domain in run.domains:
+            yield MoveRef(diag_domain=domain)
+        for sim_id in run.simulations:
+            yield HealthChecks(sim_id=sim_id)
+            for domain in run.domains:
+                yield MoveDiag(sim_id=sim_id, diag_domain=domain)
+            for piece in partition.pieces(run):
+                yield Move(sim_id=sim_id, piece=piece)
+        if run.config.diagnostics is None:
+            return
+        yield ConcatDiagRefProp()
+        for sim_id in run.simulations:
+            for level in LEVELS:
+                yield ConcatenationDiag(sim_id=sim_id, level=level)
+            for piece in partition.pieces(run):
+                yield DiagImprovedEtHeatmap(sim_id=sim_id, piece=piece)
+
+    def archives(self, run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
+        """Return the only archive of a simulation, which has no dtr."""
+        others = (var for var in run.published if var not in ("tasmax", "tasmin", "dtr"))
+        return dict.fromkeys(["tasmax", "tasmin", *others], ConcatenationFinal(sim_id=sim_id).out_final())
+
+    def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:
+        """Return the regridded series, and the piece's product."""
+        rechunked, regridded = Rechunk(sim_id=sim_id, piece=piece), Regrid(sim_id=sim_id, piece=piece)
+        move, cleaned_up = Move(sim_id=sim_id, piece=piece), CleanUp(sim_id=sim_id, piece=piece)
+        return {
+            "regridding": [rechunked.out_regchunked(), regridded.out_regridded(), move.out_regchunked()],
+            "clean-up": [cleaned_up.out_cleaned_up(), move.out_scenario()],
+        }
+
+    def needed(self, only: Sequence[str] = ()) -> list[str]:
+        """Return the variables that are asked for, and tasmax and dtr, as CleanUp makes tasmin in any case."""
+        return [var for var in self.config.biasadjust.variables if not only or var in {*only, "tasmax", "dtr"}]
+
+    def product_of_cell(
+        self,
+        run: RunContext,
+        sim_id: str,
+        piece: str,
+        grid: xr.Dataset,
+        adjusted: Mapping[str, xr.Dataset],
+        only: Sequence[str] = (),
+    ) -> xr.Dataset:
+        """Return what `CleanUp` makes of the cell."""
+        given = [adjusted[var] for var in self.config.biasadjust.variables if var in adjusted]
+        return CleanUp(sim_id=sim_id, piece=piece).compute(given, grid)
+
+    def treatment(self, var: str) -> Treatment:
+        """Return the rounding of all variables, and the attributes."""
+        asked = self.config.clean_up.xscen_clean_up.arguments("add_attrs")
+        return Treatment(**asked, add_attrs=self.config.attributes)

@@ -1,0 +1,254 @@
+"""What a production consists of: `Production`, the class that each production line describes itself with.
+
+`espo_2024` and `espo_v2` describe ours. The configuration's `production` chooses by name, among ours and those that
+installed packages register under the entry-point group `espo_luigi.productions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.config import Region, RunConfig
+from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.science import stack
+from espo_luigi.science.finalize.scenario import Treatment
+from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
+
+# The entry-point group in which other packages register subclasses of `Production`.
+GROUP = "espo_luigi.productions"
+
+
+class Pieces(Protocol):
+    """The parts of the land that are worked on side by side."""
+
+    def names(self, run: Any) -> list[str]:
+        """Return the names of all pieces, from south to north."""
+
+    def box(self, name: str) -> Region:
+        """Return the box that contains a piece."""
+
+    def cells(self, run: Any, name: str) -> float | None:
+        """Return how many cells a piece has, or None where only its box is known."""
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the configuration's keys on which a piece `{piece}` depends."""
+
+    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return a piece of `reference`, which covers its box: the stacked cells, and their grid with `land`."""
+
+    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
+        """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Pieces are the boxes of `custom.regions`, each with a grid of its own."""
+
+    regions: Mapping[str, Region]
+
+    def names(self, run: Any) -> list[str]:
+        """Return the keys of the boxes, in their order."""
+        return list(self.regions)
+
+    def box(self, name: str) -> Region:
+        """Return the box."""
+        return self.regions[name]
+
+    def cells(self, run: Any, name: str) -> None:
+        """Return None."""
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the box's key."""
+        return (PIECE_KEY,)
+
+    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return the land cells of the box, and its grid."""
+        grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
+        return stack.stack_drop_nans(reference), grid
+
+    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
+        """Return a seed for each box, in which cells are counted from 0."""
+        return f"{pool}+{name}+{var}", 0
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …"""
+
+    size: int
+    whole: Region
+
+    def names(self, run: Any) -> list[str]:
+        """Return as many names as it takes for the land cells of the reference."""
+        return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
+
+    def box(self, name: str) -> Region:
+        """Return the whole domain, without a buffer."""
+        return self.whole
+
+    def cells(self, run: Any, name: str) -> float:
+        """Return the size of the slice; the last may be shorter."""
+        return min(self.size, run.land_cells - self._first(name))
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of the domain and of the slices."""
+        return ("domain", "subregions")
+
+    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
+
+        Raises
+        ------
+        DataError
+            If the reference has not the number of land cells that the run was planned with.
+        """
+        cells = stack.stack_drop_nans(reference.drop_vars(("mask", "orog"), errors="ignore"))
+        check_land_cells(run, cells.sizes[stack.STACKED_DIM])
+        first = self._first(name)
+        grid, land = stack.grid_of(reference), stack.land_of(reference)
+        places = np.flatnonzero(land.values)
+        own = np.zeros(land.size, bool)
+        own[places[first : first + self.size]] = True
+        attrs = {**land.attrs, stack.INCOMPLETE_CELLS: 0} if first else land.attrs
+        grid = grid.assign(land=land.copy(data=own.reshape(land.shape)).assign_attrs(attrs))
+        grid = grid.assign_coords(
+            {name: field.variable for name, field in reference.coords.items() if "grid_mapping_name" in field.attrs}
+        )
+        return cells.isel({stack.STACKED_DIM: slice(first, first + self.size)}), grid
+
+    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
+        """Return a seed for the whole domain: slices of any size draw the same."""
+        return f"{pool}+{var}", self._first(name)
+
+    def _first(self, name: str) -> int:
+        return int(name.removeprefix("sr-")) * self.size
+
+
+class Production:
+    """A production line: how its work is divided, its last rules, and the names and places of what it makes.
+
+    A subclass sets the attributes and overrides the methods in which it differs. Rules, commands, report and audit ask
+    here; none of them asks which production it is. `run` is the `RunContext` everywhere.
+    """
+
+    name: ClassVar[str] = ""
+    # The rule that makes the final archives, by its output `out_final`.
+    final_rule: ClassVar[Any] = None
+    # The rule and its output that each input of the report's summaries is: `prop` (maps that have values in the cells
+    # of a diagnosed domain), `reference` and `regchunked`.
+    summarised: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    # The templates of outputs, by RULE.PORT, that differ from those of their classes.
+    templates: ClassVar[Mapping[str, str]] = {}
+    # The fields {collection} and {label} of templates, where the configuration names no project.
+    collection: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    # The DRS of exports, and the key of the attributes that products are given.
+    drs: ClassVar[str] = ""
+    attributes: ClassVar[str] = ""
+    # The table of `measured.yml` from which costs are estimated before the first job; "" has none.
+    costs: ClassVar[str] = ""
+    # The most members that a pool can have.
+    most_members: int = 1
+    # How the land is divided; set by `__init__`.
+    pieces: Pieces
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def fields(self) -> dict[str, str]:
+        """Return further fields of path templates: `collection` and `label` carry the project's name and version."""
+        project = self.config.project
+        if project is None or not project.name:
+            return {"collection": self.collection, "label": self.label}
+        named = f"{project.name}_v{project.version}" if project.version else project.name
+        return {"collection": named, "label": named}
+
+    def pool_of(self, run: Any, sim_id: str) -> str:
+        """Return the name of a simulation's pool; by default each simulation is a pool."""
+        return sim_id
+
+    def members(self, run: Any, pool: str) -> Sequence[str]:
+        """Return the ids of a pool's simulations."""
+        return [pool]
+
+    def is_regional(self, run: Any, sim_id: str) -> bool:
+        """Return True if a simulation covers only a part of the domain, to which its products are cut."""
+        return False
+
+    def ends(self, run: Any) -> Iterator[Any]:
+        """Yield the last task of every chain."""
+        raise NotImplementedError
+
+    def archives(self, run: Any, sim_id: str) -> dict[str, Any]:
+        """Return the store (`ZarrInfo`) of the final archive of each variable of a simulation's product."""
+        raise NotImplementedError
+
+    # What an audit of single cells asks.
+
+    def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[Any]]:
+        """Return the stores (`ZarrInfo`) of a piece's series, by step: "regridding", and "clean-up" if it has any."""
+        raise NotImplementedError
+
+    def needed(self, only: Sequence[str] = ()) -> list[str]:
+        """Return the adjusted variables of which the product's variables `only`, by default all, are made."""
+        raise NotImplementedError
+
+    def product_of_cell(
+        self,
+        run: Any,
+        sim_id: str,
+        piece: str,
+        grid: xr.Dataset,
+        adjusted: Mapping[str, xr.Dataset],
+        only: Sequence[str],
+    ) -> xr.Dataset:
+        """Return the product's variables (`only` these, or all) of adjusted cells (time, loc) on their `grid`."""
+        raise NotImplementedError
+
+    def treatment(self, var: str) -> Treatment:
+        """Return what is done last to a variable of the product."""
+        raise NotImplementedError
+
+
+def production_of(config: RunConfig) -> Production:
+    """Return the production of a configuration: the one that it names; else, with `subregions`, ESPO v2.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no production of that name, or an installed package registers what is no production.
+    """
+    name = config.production or ("espo-2024" if config.subregions is None else "espo-v2")
+    return _class_of(name)(config)
+
+
+def _class_of(name: str) -> type[Production]:
+    ours = {cls.name: cls for cls in _below(Production)}
+    if name in ours:
+        return ours[name]
+    strangers = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in strangers:
+        known = sorted({*ours, *strangers})
+        raise ConfigurationError(
+            f"`production`: got {name!r}, expected {', '.join(known)}{nearest(name, known)}. Install the package that "
+            f"has it (entry point `{GROUP}`), or correct the name."
+        )
+    found = strangers[name].load()
+    if not (isinstance(found, type) and issubclass(found, Production)):
+        raise ConfigurationError(
+            f"`production: {name}`: {strangers[name].value} is {found!r}; expected a subclass of "
+            "espo_luigi.tasks.production.Production. Correct the entry point of its package."
+        )
+    return found
+
+
+def _below(cls: type[Production]) -> Iterator[type[Production]]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _below(each)

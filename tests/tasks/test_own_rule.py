@@ -64,7 +64,7 @@ def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(fol
         assert made["summer_days"].values[:, 1, 1].tolist() == [0, 10, 30]
     status = command(folder, "espo", "status")
     assert "SummerDays" in status.stdout, status.stdout + status.stderr
-    edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2009"))
+    edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2021"))
     after = command(folder, "espo", "plan", "--module", "mine", "--rerun", "stale", "--tasks")
     assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after.stdout), after.stdout + after.stderr
 

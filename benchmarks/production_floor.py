@@ -149,20 +149,25 @@ def example_weights(source: xr.Dataset, cells: xr.Dataset) -> Any:
 
 def of_2024(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
     """How the official diagnostics describe a step, and its period."""
-    from espo_luigi.science.diagnose import comparison
+    from espo_luigi.tasks.diagnostics import step_of
 
-    asked = config.off_diag.steps[step].properties_and_measures
-    described = {"definitions": asked.properties, "period": asked.period, "to_level": asked.to_level_prop}
-    return partial(comparison.properties, **described), asked.period
+    asked = step_of(config.off_diag.steps[step])
+    return partial(diagnosed, asked), asked.period
 
 
 def of_v2(config: Any, step: str) -> tuple[Callable[[xr.Dataset], xr.Dataset], Sequence[str]]:
     """How the diagnostics of ESPO v2 describe a step, and its period."""
-    from espo_luigi.science.diagnose import domains
+    from espo_luigi.science.diagnose.diagnosis import Step
 
     asked = config.domain_diag
-    described = {"definitions": asked.properties, "period": asked.period, "units": asked.change_units_arg}
-    return partial(domains.properties_in_units, **described), asked.period
+    return partial(diagnosed, Step(asked.properties, asked.period, units=asked.change_units_arg)), asked.period
+
+
+def diagnosed(step: Any, dataset: xr.Dataset) -> xr.Dataset:
+    """The properties of maps in memory."""
+    from espo_luigi.science.diagnose.diagnosis import Diagnosis
+
+    return Diagnosis(dataset, step).properties().compute()
 
 
 def properties(run: Any, describer: Describer) -> float:
@@ -198,15 +203,15 @@ def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
 def on_domain(run: Any, dataset: xr.Dataset) -> xr.Dataset:
     """The domain's maps, lazily."""
     from espo_luigi.science import stack
-    from espo_luigi.science.diagnose import domains
+    from espo_luigi.science.diagnose.diagnosis import cut_domain
     from espo_luigi.tasks import partition
     from espo_luigi.tasks.reference import RefDefault
 
     box = run.domains["Domain"].arguments()
     if stack.STACKED_DIM in dataset.dims:
         grid = opened(RefDefault(piece=partition.pieces(run)[0]).out_grid).drop_vars("land")
-        dataset = stack.unstack_fill_nan(dataset, grid, {}, part=domains.cut_domain(grid, box))
-    return domains.cut_domain(dataset, box)
+        dataset = stack.unstack_fill_nan(dataset, grid, {}, part=cut_domain(grid, box))
+    return cut_domain(dataset, box)
 
 
 # Files

@@ -28,8 +28,8 @@ from scipy.ndimage import gaussian_filter
 from espo_luigi import store
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
-from espo_luigi.report.view import Diagnosed, Made, RunView
-from espo_luigi.science.diagnose import comparison, summaries
+from espo_luigi.report.reading import Diagnosed, Made, RunView
+from espo_luigi.science.diagnose import diagnosis, yearly
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}
 PROPERTIES = (*PUBLISHED, "mean_dtr", "q99_dtr")
@@ -145,11 +145,11 @@ def _improvement(number: int) -> xr.Dataset:
     dims, attrs = ("lat", "lon"), {"history": "xsdba.measures.BIAS"}
     one = xr.Dataset({name: (dims, np.ones((1, 50)), attrs) for name in PROPERTIES}, coords)
     other = xr.Dataset({name: (dims, random.uniform(0, 1.3, (1, 50)), attrs) for name in PROPERTIES}, coords)
-    return comparison.improvement(one, other)
+    return diagnosis.improvement(one, other)
 
 
 def _summary(kind: int) -> xr.Dataset:
-    return summaries.compare(
+    return yearly.compare(
         {name: _daily(7 * kind + seed) for seed, name in enumerate(("reference", "raw", "adjusted"))},
         period=(1991, 2020),
         periods=((1991, 2020), (2071, 2100)),
@@ -162,7 +162,7 @@ def _daily(seed: int) -> xr.Dataset:
     tasmax = 10 + 5 * random.standard_normal((days.size, 4))
     fields = {"tasmax": tasmax, "tasmin": tasmax - 8, "pr": random.gamma(0.3, 8.0, tasmax.shape)}
     ds = xr.Dataset({name: (("time", "cell"), values) for name, values in fields.items()}, {"time": days})
-    for name, units in summaries.DISPLAY_UNITS.items():
+    for name, units in yearly.DISPLAY_UNITS.items():
         ds[name].attrs = {"units": units, "long_name": f"Daily {name} of a benchmark"}
     return ds
 

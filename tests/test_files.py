@@ -25,7 +25,7 @@ from espo_luigi.jobs.node.run import _write_beat
 from espo_luigi.jobs.order import JobFiles, JobOrder
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods.dqm.kernel_cache import _take_turn
-from espo_luigi.publication.alone import alone
+from espo_luigi.publication.catalogue import alone
 from espo_luigi.replacing import by_content
 
 

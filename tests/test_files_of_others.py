@@ -18,9 +18,9 @@ from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import EspoError
 from espo_luigi.export.folder import Owner
 from espo_luigi.publication.catalogue import add_to_catalogue
-from espo_luigi.publication.exported import find_exported
-from espo_luigi.publication.relations import read_dois
-from espo_luigi.publication.stac import ITEMS, _former_items
+from espo_luigi.publication.origin import read_dois
+from espo_luigi.publication.products import find_exported
+from espo_luigi.publication.stac import ITEMS, former_checksums
 from espo_luigi.replacing import by_digest, check_ours
 from espo_luigi.store.inventory import read_inventory
 from espo_luigi.store.marker import read_marker
@@ -64,7 +64,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.zip": read_marker,
     "a.zarr/espo.json": lambda path: (read_marker(path.parent), read_inventory(path.parent)),
     "a.nc": lambda path: check_ours(path, by_digest({"0"})),
-    f"{ITEMS}/a.json": lambda path: _former_items(path.parent.parent),
+    f"{ITEMS}/a.json": lambda path: former_checksums(path.parent.parent),
     "collection.json": files.read_json,
 }
 # These hold no text that is parsed whole, or count a text that makes no sense as missing.

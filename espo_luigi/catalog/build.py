@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.catalog.cells import fault_of
 from espo_luigi.catalog.cmip7 import described_by_path, is_cmip7, normal_region, searched_names, suffix_of
 from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netcdf, open_zarr
 from espo_luigi.catalog.history import HISTORIES, NO_PARENT
-from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, make_id
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, faults_of, make_id
 from espo_luigi.errors import CatalogError, EspoError, as_text
 from espo_luigi.replacing import by_content, check_ours, write_ours
 from espo_luigi.science.calendar import SECONDS_PER_DAY, floor_to_day
@@ -201,7 +200,7 @@ def describe(path: Path, source: str = "") -> dict[str, str]:
             "{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc"
         )
     row = {"id": make_id(row), **row}
-    faults = [f"{column} {fault}" for column, text in row.items() if (fault := fault_of(column, text))]
+    faults = [f"{column} {fault}" for column, fault in faults_of(row).items()]
     if faults:
         raise CatalogError(f"its row would have cells that cannot be used: {'; '.join(faults)}")
     return row

@@ -1,18 +1,20 @@
-"""Criteria and exclusions of a search: which rows of a catalogue have the wanted values."""
+"""What a search asks of rows: wanted values, versions, periods that files cover, and fixed fields of the same grid."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
-from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset
+from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset, parse_date
 from espo_luigi.errors import CatalogError, as_text, nearest
+from espo_luigi.science.choices import each_period
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 12
 _OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "region", "branding_suffix")
 """The columns that versions of a CMIP7 dataset share, as they share its variables."""
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
@@ -23,6 +25,20 @@ _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
 _MOST_STEPS, _USUAL_CELL, _LONGEST_CELL = 10**8, 300, 1000
 _CHARACTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 """What stands for one character in a regular expression: an escape, or a set in brackets."""
+
+
+MINIMUM_COVERAGE = 0.99
+"""The fraction of a period's hours that files must cover."""
+
+Period = tuple[str, str]
+
+FIXED = "fx"
+"""The `xrfreq` of fields without time."""
+
+_OF_A_RUN = ("id", "activity", "driving_model", "driving_member", "institution", "experiment", "member")
+"""The columns that may differ: the land of a model is the same in all of its runs, whichever institution made them."""
+_OF_A_GRID = ("mip_era", "source", "domain", "processing_level", "bias_adjust_project", "grid_label", "region")
+"""The columns that must agree where both rows have them."""
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -62,7 +78,9 @@ def _equal(cell: str | None, value: Any) -> bool:
     return re.search(text, cell) is not None
 
 
-def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
+def _checked(assets: Sequence[Asset], column: str, value: Any) -> list[Any]:
+    """Return the values of a criterion, all of which can be compared with cells."""
+    values = _as_list(value)
     known = {name for asset in assets for name in asset.columns} | {*COLUMNS, *CMIP7_COLUMNS}
     if column not in known:
         hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
@@ -81,6 +99,7 @@ def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]
                 "repeated groups such as `(a+)+` and back-references, and with two or three `*` or `+`, as in "
                 "^CMIP6_.*_(ssp245|ssp585)_r1i. Write it so, or list the values."
             )
+    return values
 
 
 def _steps(pattern: str) -> float:
@@ -101,8 +120,7 @@ def _steps(pattern: str) -> float:
 def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:
     """Return the rows that no exclusion fits, noting counts in `trail`; raises `CatalogError` if none is left."""
     for column, value in exclusions.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
+        values = _checked(assets, column, value)
         kept = [asset for asset in assets if not _holds(asset, column, values)]
         trail.append(f"{len(kept)} without {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} other than {listed(values)}", trail)
@@ -115,15 +133,18 @@ def select(
 ) -> list[Asset]:
     """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
 
-    A warning names the wanted values that no row has, except the `joined` values.
+    A row may fit by a faulty, empty cell. A warning names the wanted values that no row has, except the `joined`.
     """
     for column, value in criteria.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
+        values = _checked(assets, column, value)
         kept = [asset for asset in assets if _holds(asset, column, values) or _is_unknown(asset, column)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
-        _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])
+        absent = [one for one in values if one not in joined and not any(_holds(row, column, [one]) for row in kept)]
+        if absent:
+            others = [known for known in values_of(assets, column) if not any(_equal(known, one) for one in values)]
+            message = "the search finds nothing with %s = %s, and goes on without.%s"
+            logger.warning(message, column, listed(absent), _hint(absent, others))
         assets = kept
     return assets
 
@@ -153,14 +174,6 @@ def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclus
     if named:
         logger.warning("%s. An exclusion of version chooses another.", listed(named, "; "))
     return [asset for asset in assets if id(asset) not in older]
-
-
-def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:
-    nowhere = [value for value in values if not any(_holds(asset, column, [value]) for asset in kept)]
-    if nowhere:
-        others = [known for known in values_of(before, column) if not any(_equal(known, value) for value in values)]
-        hint = _hint(nowhere, others)
-        logger.warning("the search finds nothing with %s = %s, and goes on without.%s", column, listed(nowhere), hint)
 
 
 def _hint(wanted: Iterable[Any], values: list[str]) -> str:
@@ -194,8 +207,129 @@ def values_of(assets: Iterable[Asset], column: str) -> list[str]:
     return sorted({asset.columns[column] for asset in assets if column in asset.columns})
 
 
-def listed(values: Iterable[Any], separator: str = ", ") -> str:
+def listed(values: Iterable[Any], separator: str = ", ", most: int = 12) -> str:
     """Return values as a text that stays short."""
     texts = [as_text(str(value)) for value in values]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return separator.join(texts[:_SHOWN]) + more
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
+def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple[Period, ...]:
+    """Return periods, ``(start, end)`` or a sequence of such pairs, as a tuple of pairs; empty for None.
+
+    Raises
+    ------
+    CatalogError
+        If it is none of these, or a period ends before it starts.
+    """
+    pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)] if periods else []
+    proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
+    if len(proper) < len(pairs) or any(bounds(pair)[0] >= bounds(pair)[1] for pair in proper):
+        raise CatalogError(f"periods {periods!r}: expected [start, end] with start before end, or a list of such.")
+    return proper
+
+
+def bounds(period: Period) -> tuple[datetime, datetime]:
+    """The beginning of a period's first day and the end of its last."""
+    start, end = parse_date(period[0], "a period"), parse_date(period[1], "a period", end=True)
+    assert start is not None and end is not None
+    return start, end
+
+
+def covering(
+    assets: Sequence[Asset], periods: Sequence[Period], whole: Period | None = None
+) -> tuple[list[Asset], str | None]:
+    """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
+
+    Parameters
+    ----------
+    assets : sequence of Asset
+    periods : sequence of (start, end)
+        Each is covered to 99 % of its hours, without overlap.
+    whole : (start, end), optional
+        Years of which files reach the first and the last day; 30 December is the last in a 360-day calendar.
+
+    Returns
+    -------
+    chosen : list of Asset
+        The files that share a day with a period. Without periods, all files; with an objection, an empty list.
+    objection : str or None
+    """
+    if not periods and whole is None:
+        return list(assets), None
+    dated = sorted(((asset.start, asset.end, asset) for asset in assets if asset.start and asset.end), key=_first)
+    if len(dated) < len(assets):
+        undated = next(asset for asset in assets if not (asset.start and asset.end))
+        return [], f"no date_start or date_end for {undated.path}"
+    for period in periods:
+        begin, end = bounds(period)
+        if latest := next((pair for pair in itertools.pairwise(dated) if pair[0][1] > pair[1][0]), None):
+            paths = " and ".join(asset.path for *_, asset in latest)
+            return [], f"{paths} overlap in time; leave one of them out of the catalogue, or exclude it"
+        shared = sum((_shared(asset, begin, end) for *_, asset in dated), timedelta()) / (end - begin)
+        if shared < MINIMUM_COVERAGE:
+            extents = listed((f"{a.columns['date_start']} to {a.columns['date_end']}" for *_, a in dated), most=5)
+            wanted = "-".join(period)
+            return [], f"files cover {shared:.1%} of {wanted} ({extents}), expected at least {MINIMUM_COVERAGE:.0%}"
+    begins, ends = dated[0][0], max(end for _, end, _ in dated) - timedelta(days=1)
+    if whole and (begins > datetime(int(whole[0]), 1, 1) or ends < datetime(int(whole[1]), 12, 30)):
+        return [], (
+            f"covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of {'-'.join(whole)}: add the missing files to "
+            "the catalogue, or exclude the dataset"
+        )
+    return [asset for *_, asset in dated if not periods or overlaps(asset, periods)], None
+
+
+def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:
+    """Whether a file with dates shares at least a day with a period."""
+    return any(_shared(asset, *bounds(period)) for period in periods)
+
+
+def _first(dated: tuple[datetime, datetime, Asset]) -> datetime:
+    return dated[0]
+
+
+def _shared(asset: Asset, begin: datetime, end: datetime) -> timedelta:
+    return max(min(asset.end or end, end) - max(asset.start or begin, begin), timedelta())
+
+
+def usable_fields(assets: Iterable[Asset], exclusions: Mapping[str, Any]) -> list[Asset]:
+    """Return the rows of fixed fields that are sound, and that no exclusion fits.
+
+    Exclusions of a run (its id, experiment, member and so on) do not count: its fields may serve other runs.
+    """
+    others = {column: value for column, value in exclusions.items() if column not in _OF_A_RUN}
+    fields = (asset for asset in assets if asset.columns.get("xrfreq") == FIXED and not asset.faults)
+    return [asset for asset in fields if not any(fits(asset, {column: value}) for column, value in others.items())]
+
+
+def choose_field(
+    variable: str, run: Sequence[Asset], fields: Sequence[Asset], criteria: Mapping[str, Any]
+) -> tuple[Asset | None, str]:
+    """Return the row of a fixed field that serves a run, or an objection.
+
+    The run's own field is preferred, then a row that fits the search's criteria, then the row that shares most columns
+    with the run. Ids and paths decide the rest.
+    """
+    named = [asset for asset in fields if variable in asset.variables]
+    own = run[0].columns
+
+    def rank(field: Asset) -> tuple[Any, ...]:
+        apart = sum(field.columns.get(column) != own.get(column) for column in _OF_A_RUN)
+        return field.id != run[0].id, not fits(field, criteria), apart, field.id, field.path
+
+    serving = sorted((asset for asset in named if _serves(asset, run)), key=rank)
+    if serving:
+        return serving[0], ""
+    if not named:
+        return None, f"{variable} has no rows of frequency {FIXED} in the catalogue"
+    grids = (f"{column} {listed(values_of(named, column))}" for column in _OF_A_GRID if values_of(named, column))
+    return None, f"{variable} is there, but not of its source and grid (there are fields of {'; '.join(grids)})"
+
+
+def _serves(field: Asset, run: Sequence[Asset]) -> bool:
+    source = run[0].columns.get("source")
+    same = field.id == run[0].id or (source is not None and field.columns.get("source") == source)
+    return same and not any(
+        {field.columns.get(column, "")} - {"", *values} for column in _OF_A_GRID if (values := values_of(run, column))
+    )

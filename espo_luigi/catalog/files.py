@@ -19,8 +19,8 @@ import xarray as xr
 from xarray.backends.locks import HDF5_LOCK
 from xarray.backends.plugins import guess_engine
 
-from espo_luigi.catalog.cells import expected_url, is_url, without_scheme
 from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
+from espo_luigi.catalog.read import expected_url, is_url, without_scheme
 from espo_luigi.config.searching import ENGINES, refused_option
 from espo_luigi.errors import DataError
 from espo_luigi.files import kind_of_file, read_bytes

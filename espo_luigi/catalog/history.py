@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from espo_luigi.catalog.coverage import Period, bounds
+from espo_luigi.catalog.criteria import Period, bounds
 from espo_luigi.catalog.read import ID_COLUMNS, PARENT_COLUMNS, Asset
 
 HISTORICAL = "historical"

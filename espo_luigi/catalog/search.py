@@ -14,12 +14,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.catalog.cells import is_url
-from espo_luigi.catalog.coverage import Period, as_periods, covering, overlaps
-from espo_luigi.catalog.criteria import exclude, listed, newest_versions, refuse_empty, select, values_of
-from espo_luigi.catalog.fixed import FIXED, choose_field, usable_fields
+from espo_luigi.catalog.criteria import (
+    FIXED,
+    Period,
+    as_periods,
+    choose_field,
+    covering,
+    exclude,
+    listed,
+    newest_versions,
+    overlaps,
+    refuse_empty,
+    select,
+    usable_fields,
+    values_of,
+)
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
-from espo_luigi.catalog.read import ID_COLUMNS, Asset, read_catalogue
+from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
 from espo_luigi.errors import CatalogError
 
 logger = logging.getLogger(__name__)
@@ -73,6 +84,7 @@ def _has(asset: Asset, day: datetime) -> bool:
 class _Wanted:
     variables_and_freqs: Mapping[str, str]
     periods: tuple[Period, ...]
+    whole: Period | None
     allow_conversion: bool
     fields: tuple[Asset, ...]
     """The usable rows of fixed fields."""
@@ -135,13 +147,13 @@ class Catalog:
         *,
         variables_and_freqs: Mapping[str, str],
         periods: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        whole: Period | None = None,
         other_search_criteria: Mapping[str, Any] | None = None,
         exclusions: Mapping[str, Any] | None = None,
         allow_resampling: bool = False,
         allow_conversion: bool = True,
         match_hist_and_fut: bool = False,
         restrict_members: Mapping[str, int] | None = None,
-        strict: bool = False,
         tell_dropped: Callable[[str, str], None] = warn_of_dropped,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
@@ -153,8 +165,8 @@ class Catalog:
         A fixed field (frequency ``fx``) has no period, and any run of the same source and grid gives it: where both
         rows have a `grid_label`, they agree. `Match.fixed` has it, apart from the series.
 
-        A row with a cell that cannot be used drops its id, if the search may want the row: a sound row in its place
-        could change the result. No other member takes the place of a dropped id. A last warning counts all such rows.
+        A row with a cell that cannot be used is an error if the search may want it: a sound row in its place could
+        change the result. A warning counts all others.
 
         Parameters
         ----------
@@ -162,6 +174,8 @@ class Catalog:
             The wanted variables, each with its `xrfreq`.
         periods : (start, end) or sequence of them, optional
             Years (or dates) to be covered, both included.
+        whole : (start, end), optional
+            Years of which files reach the first and the last day.
         other_search_criteria, exclusions : mapping, optional
             Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text
             is matched exactly. All criteria must hold; any exclusion excludes.
@@ -174,8 +188,6 @@ class Catalog:
             their own files cover the periods.
         restrict_members : mapping, optional
             ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
-        strict : bool
-            Raise an error, instead of dropping a dataset, where a wanted row has a cell that cannot be used.
         tell_dropped : callable
             Gets the id of each dataset that is dropped, and the reason; by default a warning.
 
@@ -188,7 +200,7 @@ class Catalog:
         ------
         CatalogError
             If nothing is found: with the number of rows after each step, and what values there are. If a row that the
-            search may want has a cell that cannot be used, and nothing else is left or the search is `strict`.
+            search may want has a cell that cannot be used: with its file and line.
         """
         if allow_resampling:
             raise CatalogError(
@@ -212,44 +224,32 @@ class Catalog:
         joined = HISTORIES if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         fields = tuple(usable_fields(newest, exclusions or {}))
-        wanted = _Wanted(dict(variables_and_freqs), spans, allow_conversion, fields, other_search_criteria or {})
+        wanted = _Wanted(dict(variables_and_freqs), spans, whole, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
             tell_dropped(name, objections)
-        suspects = [asset for asset in chosen if asset.faults and wanted.may_be(asset)]
         # Only rows of members that are kept count.
-        candidates = {asset.id: Match(asset.id, (asset,), asset.variables, columns=asset.columns) for asset in suspects}
+        doubtful = _by_id(asset for asset in chosen if asset.faults and wanted.may_be(asset))
+        candidates = {
+            name: Match(name, tuple(rows), rows[0].variables, columns=rows[0].columns)
+            for name, rows in doubtful.items()
+        }
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
-        rows_by_id = _by_id(suspects)
-        spoiled = {name: _faults_of(rows_by_id[name]) for name in kept if name in rows_by_id}
-        left = {name: match for name, match in kept.items() if name in found and name not in spoiled}
-        if spoiled and (strict or not left):
-            _refuse(spoiled)
+        if damaged := _faults_of(asset for name in kept for asset in doubtful.get(name, ())):
+            raise CatalogError(
+                f"the search wants {_rows(len(damaged))} with a cell that cannot be used: {_some(damaged)}. Correct "
+                "the catalogue, or leave such rows out by exclusions in search_data_catalogs."
+            )
         if not found:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
-            _tell_what_is_left_out(faulty, spoiled, tell_dropped)
-        for name in left.keys() & dispatched.doubts.keys():
+            message = "the search leaves out %s with a cell that cannot be used: %s. It wants none of them."
+            logger.warning(message, _rows(len(faulty)), _some(faulty))
+        for name in kept.keys() & dispatched.doubts.keys():
             logger.warning("%s: %s.", name, dispatched.doubts[name])
-        return left
-
-
-def _tell_what_is_left_out(
-    faulty: Sequence[str], spoiled: Mapping[str, Sequence[str]], tell_dropped: Callable[[str, str], None]
-) -> None:
-    """Tell each dataset that is dropped because of its rows, and warn of all rows that are left out."""
-    for name, faults in spoiled.items():
-        tell_dropped(_called(name), _some(faults))
-    without = f"With them it drops {listed(map(_called, spoiled))}." if spoiled else "It wants none of them."
-    message = "the search leaves out %s with a cell that cannot be used: %s. %s"
-    logger.warning(message, _rows(len(faulty)), _some(faulty), without)
-
-
-def _called(name: str) -> str:
-    """Return an id as printable text; a faulty id may be empty, or hold control characters."""
-    return (name if name.isprintable() else repr(name)) or "what has no id"
+        return kept
 
 
 def _faults_of(assets: Iterable[Asset]) -> list[str]:
@@ -264,14 +264,6 @@ def _rows(number: int) -> str:
 def _some(faults: Sequence[str]) -> str:
     more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     return "; ".join(faults[:_SHOWN]) + more
-
-
-def _refuse(spoiled: Mapping[str, Sequence[str]]) -> None:
-    faults = list(dict.fromkeys(fault for several in spoiled.values() for fault in several))
-    raise CatalogError(
-        f"the search wants {_rows(len(faults))} with a cell that cannot be used: {_some(faults)}. Correct the "
-        "catalogue, or leave such rows out by exclusions in search_data_catalogs."
-    )
 
 
 def _by_id(assets: Iterable[Asset]) -> dict[str, list[Asset]]:
@@ -318,11 +310,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     derived: list[str] = []
     objections: list[_Objection] = []
     for variable, frequency in wanted.series.items():
-        files, objection = _files(assets, variable, frequency, wanted.periods)
+        files, objection = _files(assets, variable, frequency, wanted)
         if objection is None:
             chosen[variable] = files
         elif wanted.allow_conversion and variable in DERIVATIONS:
-            answers = {name: _files(assets, name, frequency, wanted.periods) for name in DERIVATIONS[variable]}
+            answers = {name: _files(assets, name, frequency, wanted) for name in DERIVATIONS[variable]}
             chosen |= {name: files for name, (files, _) in answers.items() if files}
             derived.append(variable)
             lacking = [reason for _, reason in answers.values() if reason]
@@ -350,7 +342,7 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
 
 
 def _files(
-    assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
+    assets: Sequence[Asset], variable: str, frequency: str, wanted: _Wanted
 ) -> tuple[list[Asset], _Objection | None]:
     """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
@@ -366,7 +358,7 @@ def _files(
         if len(values := values_of(exact, column)) > 1:
             several = f"{variable} is there with {column} {' and '.join(values)}"
             return [], ("", f"{several}; add {column} to other_search_criteria")
-    chosen, objection = covering(exact, periods)
+    chosen, objection = covering(exact, wanted.periods, wanted.whole)
     return chosen, (variable, objection) if objection else None
 
 

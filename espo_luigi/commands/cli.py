@@ -488,7 +488,7 @@ def _given(options: Mapping[str, str | None]) -> dict[str, str]:
 def tasks(as_json: bool) -> None:
     """Table of the jobs that ran: time, memory, failures."""
     from espo_luigi.driver.settings.espo import settings
-    from espo_luigi.report.job_results import job_table, rule_figures
+    from espo_luigi.report.reading import job_table, rule_figures
 
     views.be_quiet_about_other_parameters()
     workdir = Path(settings().workdir)
@@ -508,7 +508,6 @@ def tasks(as_json: bool) -> None:
     help="A static STAC catalogue of the simulations, by default in the folder stac of the products.",
 )
 @click.option("--exported", type=_PATH, metavar="FOLDER", help="Its NetCDF files: a folder made by espo export.")
-@click.option("--kerchunk", is_flag=True, help="References that open the NetCDF files as one Zarr store.")
 @click.option(
     "--href", multiple=True, metavar="URL", help="Where the products' folder is online; further ones are mirrors."
 )
@@ -531,10 +530,15 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     from espo_luigi.commands.publishing import relations_options, render_published, stac_options
     from espo_luigi.tasks.publish import publish
 
-    stac = stac_options(asked["stac"], asked["exported"], asked["kerchunk"], asked["href"])
+    stac = stac_options(asked["stac"], asked["exported"], asked["href"])
     relations = relations_options(asked["datacite"], asked["doi_table"])
     by_default = not (catalog or crate or stac or relations)
-    done = publish(with_catalogue=catalog or by_default, with_crate=crate or by_default, stac=stac, relations=relations)
+    done = publish(
+        with_catalogue=catalog or by_default,
+        with_crate=crate or (None if by_default else False),
+        stac=stac,
+        relations=relations,
+    )
     if as_json:
         return _print_json(asdict(done))
     say(render_published(done))

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from espo_luigi.publication.assets import StacOptions
+from espo_luigi.publication.stac import StacOptions
 from espo_luigi.redaction import without_secrets
 from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
 
@@ -16,18 +16,14 @@ from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
 _NAMED = 20
 
 
-def stac_options(
-    folder: str | None, exported: Path | None, kerchunk: bool, addresses: tuple[str, ...]
-) -> StacOptions | None:
+def stac_options(folder: str | None, exported: Path | None, addresses: tuple[str, ...]) -> StacOptions | None:
     """Return the options of the STAC catalogue; None without `--stac`. Raises click.UsageError.
 
     `folder` is an empty text if the option was given without it.
     """
-    given = {"--exported": exported, "--kerchunk": kerchunk, "--href": addresses}
+    given = {"--exported": exported, "--href": addresses}
     if folder is None and any(given.values()):
         raise click.UsageError(f"{next(name for name, value in given.items() if value)} needs --stac.")
-    if kerchunk and exported is None:
-        raise click.UsageError("--kerchunk needs --exported, the folder with the NetCDF files.")
     for address in addresses:
         if not urlsplit(address).scheme:
             raise click.UsageError(f"--href {address} is not a URL; expected https://… or the like.")
@@ -38,7 +34,7 @@ def stac_options(
             )
     if folder is None:
         return None
-    return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported, kerchunk)
+    return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported)
 
 
 def relations_options(file: str | None, doi_table: Path | None) -> RelationsOptions | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -93,11 +94,9 @@ def refused_option(options: Mapping[str, Any]) -> str:
 
     The rest may write (`mode`), run code or read other files than those of the catalogue (`chunk_store`).
     """
-    inner = options.get("backend_kwargs")
-    inner = {} if inner is None else inner
-    given = [("backend_kwargs", inner)]
-    given += [("storage_options", one.get("storage_options")) for one in (options, inner) if isinstance(one, Mapping)]
-    for name, value in given:
+    inner = options.get("backend_kwargs") or {}
+    storage = [each.get("storage_options") for each in (options, inner) if isinstance(each, Mapping)]
+    for name, value in (("backend_kwargs", options.get("backend_kwargs")), *(("storage_options", s) for s in storage)):
         if value is not None and not isinstance(value, Mapping):
             return f"got {repr(redacted(value))[:100]} as {name}, expected a mapping of names to values"
     for name in [*options, *inner]:
@@ -107,16 +106,18 @@ def refused_option(options: Mapping[str, Any]) -> str:
     engine = options.get("engine")
     if engine is not None and engine not in ENGINES:
         return f"got the engine {engine!r}, expected one of {', '.join(ENGINES)}"
-    storage = [value for name, value in given if name == "storage_options"]
-    while storage:
-        found = storage.pop()
-        if isinstance(found, Mapping):
-            if other := sorted(_OTHER_FILES & found.keys()):
-                return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
-            storage += found.values()
-        elif isinstance(found, list | tuple):
-            storage += found
+    if other := sorted(_OTHER_FILES & set(_keys_in(storage))):
+        return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
     return ""
+
+
+def _keys_in(value: Any) -> Iterator[Any]:
+    """Yield the keys of mappings, and of mappings and lists inside of these."""
+    if isinstance(value, Mapping):
+        yield from value
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _keys_in(inner)
 
 
 def _as_open_kwargs(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -149,10 +150,19 @@ class CreateMask(Section):
     mask_nans: bool = Field(default=True, description="whether cells without a value are left out")
 
 
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+
+
 def _as_comparison(value: Any) -> Any:
-    if isinstance(value, str) and value and not re.fullmatch(r"\s*([<>]=?|[=!]=)\s*[-+.\deE]+\s+\S.*", value):
+    if isinstance(value, str) and value and not re.fullmatch(rf"\s*([<>]=?|[=!]=)\s*{_NUMBER}\s+\S.*", value):
         raise ValueError('expected one of >=, >, <=, <, ==, !=, a number and units, such as "> 335 K"')
     return value
+
+
+def _as_days(value: Any) -> str:
+    if value != "" and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2})?)?", str(value)):
+        raise ValueError("expected a day, a month or a year, such as 2014-12-31")
+    return str(value)
 
 
 class RepairRow(Section):
@@ -164,7 +174,15 @@ class RepairRow(Section):
     where: Annotated[str | tuple[float, float], BeforeValidator(_as_comparison)] = Field(
         default="", description="the values (`> 335 K`), or a cell's latitude and longitude"
     )
-    when: Annotated[str, BeforeValidator(str)] = Field(default="", description="a day, a month or a year")
+    when: Annotated[str, BeforeValidator(_as_days)] = Field(default="", description="a day, a month or a year")
+
+    @model_validator(mode="after")
+    def _of_some_values(self) -> RepairRow:
+        if not self.where and not self.when:
+            raise ValueError(f"this would replace all values of {self.variable}; expected where, when or both")
+        if self.what == "mean_of_neighbours" and isinstance(self.where, str):
+            raise ValueError("expected the latitude and longitude of a cell as `where` of mean_of_neighbours")
+        return self
 
 
 def _as_day(value: Any) -> str:
@@ -197,6 +215,10 @@ class Extraction(Section):
         """The wanted variables that vary in time, with their frequencies, in the order of the file."""
         wanted = self.search_data_catalogs.variables_and_freqs
         return {name: frequency for name, frequency in wanted.items() if frequency != "fx"}
+
+    def repaired(self, sim_id: str) -> set[str]:
+        """Return the variables that repairs of a simulation name."""
+        return {row.variable for row in self.repairs if fnmatchcase(sim_id, row.id)}
 
     @property
     def wanted_source(self) -> str | None:

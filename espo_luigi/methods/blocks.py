@@ -194,9 +194,9 @@ def adjust_and_count(
 
 def steps(
     simulation: Series,
-    training: xr.Dataset | None,
-    day: str,
+    training: xr.Dataset | None = None,
     *,
+    date: str,
     member: int = 0,
     method: str | None = None,
     training_args: Mapping[str, Any] | None = None,
@@ -208,7 +208,7 @@ def steps(
     first_cell: int | np.ndarray = 0,
     **arguments: Any,
 ) -> list[Step]:
-    """Return the method's named steps for a single cell on a day, YYYY-MM-DD, of the training's calendar. Computes.
+    """Return the method's named steps for a single cell on a date, YYYY-MM-DD, of the training's calendar. Computes.
 
     The arguments are those of `adjust_and_count`, and the cells' dimensions have the size 1. A pool has all its
     members; `member` is the place of that whose steps are returned.
@@ -229,13 +229,13 @@ def steps(
         arguments=arguments,
     )
     for period in each_period(job.setup.adjusting["periods"]):
-        if int(period[0]) <= int(day[:4]) <= int(period[1]):
+        if int(period[0]) <= int(date[:4]) <= int(period[1]):
             blocks, _, chosen, setup = job.blocks(period, first_cell)
-            places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(day))
+            places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(date))
             if places.size:
                 block = blocks.data.compute(scheduler="synchronous")
                 return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member)
-    raise DataError(f"{day} is not adjusted; expected a day of the periods and of the series.")
+    raise DataError(f"{date} is not adjusted; expected a day of the periods and of the series.")
 
 
 @dataclass(frozen=True, eq=False)

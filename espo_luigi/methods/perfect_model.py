@@ -16,7 +16,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science import calendar, seeds
-from espo_luigi.science.diagnose.summaries import DISPLAY_UNITS, SEASONS, WET_DAY
+from espo_luigi.science.diagnose.yearly import DISPLAY_UNITS, SEASONS, WET_DAY, Days, Period, drawn_years
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
 
@@ -27,7 +27,6 @@ REPLICATES, BLOCK_YEARS = 100, 5
 _QUANTILES = {"q05": 0.05, "q95": 0.95, "q99": 0.99}
 _DIMS = ("period", "season", "property")
 
-Period = tuple[int, int]
 Arguments = Mapping[str, Any]
 
 
@@ -249,17 +248,14 @@ def _by_few_blocks(*years: int) -> float:
 
 def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
     """Return the places of each season's days in a period, year by year."""
-    year = calendar.TimeAxis.of(series).year
-    inside = np.flatnonzero((year >= period[0]) & (year <= period[1]))
-    found, expected = len(np.unique(year[inside])), period[1] - period[0] + 1
-    if found < expected:
+    days = Days.of(series)
+    there, expected = len(np.unique(days.year[days.between(period)])), period[1] - period[0] + 1
+    if there < expected:
         raise DataError(
-            f"{series.name} has {found} of the {expected} years {period[0]}-{period[1]}; its years are {year.min()} to "
-            f"{year.max()}. Choose other periods, or extract more years."
+            f"{series.name} has {there} of the {expected} years {period[0]}-{period[1]}; its years are "
+            f"{days.year.min()} to {days.year.max()}. Choose other periods, or extract more years."
         )
-    season = series["time"].isel(time=inside).dt.month.values % 12 // 3
-    each_year = [year[inside] == one for one in range(period[0], period[1] + 1)]
-    return [[inside[one & (season == number)] for one in each_year] for number in range(4)]
+    return days.by_season(period)
 
 
 def _deviations(
@@ -270,10 +266,8 @@ def _deviations(
     block = _block(years)
     actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
     scale = np.sqrt(2 * years / max(years - block, 1))
-    found = np.empty((REPLICATES, *actual.shape))
-    for number in range(REPLICATES):
-        first = draws.integers(years, size=-(-years // block))
-        chosen = ((first[:, None] + np.arange(block)) % years).ravel()[:years]
+    made = np.empty((REPLICATES, *actual.shape))
+    for number, chosen in enumerate(drawn_years(draws, years, block, REPLICATES)):
         days = [np.concatenate([season[year] for year in chosen]) for season in by_year]
-        found[number] = scale * (_climates(values, [days], wet)[..., 0, :, :] - actual)
-    return found
+        made[number] = scale * (_climates(values, [days], wet)[..., 0, :, :] - actual)
+    return made

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,13 +19,25 @@ from espo_luigi.catalog.build import OF_OURS, TABLE_OF_OURS, describe_product, d
 from espo_luigi.catalog.files import first_line, open_zarr
 from espo_luigi.catalog.read import COLUMNS, table_of
 from espo_luigi.errors import CatalogError, StoreError
-from espo_luigi.files import read_bytes
-from espo_luigi.publication.alone import alone
+from espo_luigi.files import read_bytes, write_new
+from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import Judge, by_digest, check_ours
+from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.marker import REMAKE
+from espo_luigi.store.publish import written_aside
 
 Row = dict[str, str]
+
+logger = logging.getLogger(__name__)
+
+# A writer on a second node with an older lock is dead: living writers refresh theirs ten times as often.
+SILENT_SECONDS = 300.0
+# Longer than the time after which a silent writer counts as dead.
+PATIENCE_SECONDS = 600.0
+_LOOK_EVERY_SECONDS = 0.2
+
+Write = Callable[[Path, str, Judge], None]
 
 # What ESPO v2 keeps from before the exchange of tasmax and tasmin; its attribute is that of the final data.
 _PRESWAP = "ConcatCleanPreswap"
@@ -63,38 +77,45 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     rows = [row for product in data if (row := row_of(product))]
     catalogue.parent.mkdir(parents=True, exist_ok=True)
     with alone(catalogue) as write:
-        table, columns, found, judge = _read(catalogue)
+        table, columns, former, judge = _read(catalogue)
         new = {row["path"] for row in rows}
-        others = [row for row in found if row["path"] not in new and not _is_gone(Path(row["path"]), folder)]
-        text = _as_csv([*columns, *(name for name in COLUMNS if name not in columns)], [*others, *rows])
-        write(table, text, judge)
+        # Rows of missing files below the folder of products go.
+        others = [
+            row
+            for row in former
+            if row["path"] not in new and not ((path := Path(row["path"])).is_relative_to(folder) and not path.exists())
+        ]
+        text = io.StringIO()
+        names = [*columns, *(name for name in COLUMNS if name not in columns)]
+        writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*others, *rows])
+        write(table, text.getvalue(), judge)
         if not catalogue.exists():
             write(catalogue, json.dumps(description(catalogue, table, "espo publish"), indent=2) + "\n", OF_OURS)
-    return Catalogued(catalogue, len(rows), len(others), tuple(one.path for one in data if str(one.path) not in new))
+    return Catalogued(
+        catalogue, len(rows), len(others), tuple(product.path for product in data if str(product.path) not in new)
+    )
 
 
-def check_catalogue(catalogue: Path) -> None:
-    """Raise `CatalogError` if a catalogue, or its table, is a link, or its table lies in another folder.
+def check_catalogue(catalogue: Path) -> Path:
+    """Return a catalogue's table; `CatalogError` if one of the two is a link, or the table lies in another folder.
 
     Whoever may write the folder of a shared catalogue could otherwise have a private file of ours rewritten.
     """
-    _check_regular(catalogue)
-    table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
-    _check_regular(table)
+    for path in (catalogue, table := table_of(catalogue) if catalogue.is_file() else catalogue.with_suffix(".csv")):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise CatalogError(
+                f"{path} is a link, a folder or a device, expected a file: publishing follows no link, as it would "
+                "rewrite a file elsewhere. Nothing was changed. Name the catalogue itself in paths.project_catalog"
+            )
     if table.parent.resolve() != catalogue.parent.resolve():
         raise CatalogError(
             f"{catalogue} has its table elsewhere (catalog_file: {table}); expected the name of a file beside it, as "
             "publishing rewrites the table. Nothing was changed. Correct catalog_file, or name another catalogue in "
             "paths.project_catalog"
         )
-
-
-def _check_regular(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise CatalogError(
-            f"{path} is a link, a folder or a device, expected a file: publishing follows no link, as it would rewrite "
-            "a file elsewhere. Nothing was changed. Name the catalogue itself in paths.project_catalog"
-        )
+    return table
 
 
 def row_of(product: Product) -> Row:
@@ -128,14 +149,9 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
         yield xr.decode_cf(ends, decode_timedelta=False)
 
 
-def _is_gone(path: Path, folder: Path) -> bool:
-    return path.is_relative_to(folder) and not path.exists()
-
-
 def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
-    check_catalogue(catalogue)
-    table = table_of(catalogue) if catalogue.exists() else catalogue.with_suffix(".csv")
+    table = check_catalogue(catalogue)
     if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:
         return table, COLUMNS, [], TABLE_OF_OURS
     try:
@@ -153,9 +169,46 @@ def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     return table, columns, rows, by_digest({sha256(content).hexdigest()})
 
 
-def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+@contextmanager
+def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Write]:
+    """Wait until no other process changes `path`; yield a function that replaces a file of ours by a text.
+
+    The file is replaced whole or not at all.
+
+    The lock is a file beside it, with host, process and start of its holder. The lock of a dead process of this host is
+    taken at once. The lock of a process of a second host is taken once it has not been refreshed for long.
+
+    Raises
+    ------
+    StoreError
+        If another process holds the lock for longer than `patience_seconds`, or the folder cannot be written to.
+    """
+    lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
+    deadline = time.monotonic() + patience_seconds
+    with disk_errors(path, "write"):
+        while True:
+            try:
+                locks.hold(lock)
+                break
+            except SecondDriverError:
+                holder = lock.holder()
+                if holder is not None and time.monotonic() > deadline:
+                    raise StoreError(
+                        f"{path} is being written by process {holder['pid']} on {holder['host']}, also after a long "
+                        f"wait: give the command again later, or remove {lock.path} if you know that it is dead"
+                    ) from None
+            time.sleep(_LOOK_EVERY_SECONDS)
+
+    def write(target: Path, text: str, judge: Judge) -> None:
+        with written_aside(target, judge=judge) as partial:
+            write_new(partial, text, durable=True)
+            if not locks.still_held():
+                raise StoreError(
+                    f"{path} was not written: this process was suspended, and another process writes there now; give "
+                    "the command again"
+                )
+
+    try:
+        yield write
+    finally:
+        locks.release()

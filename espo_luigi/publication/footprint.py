@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,7 @@ class Footprint:
     def bbox(self) -> list[float]:
         """West, south, east, north; west exceeds east across the 180th meridian, as in GeoJSON."""
         east = self.east - 360 if self.east > 180 else self.east
-        return [_rounded(one) for one in (self.west, self.south, east, self.north)]
+        return [_rounded(degrees) for degrees in (self.west, self.south, east, self.north)]
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def _clipped(ring: tuple[tuple[float, float], ...], side: float) -> list[tuple[f
     return [*kept, kept[0]]
 
 
-def union(footprints: list[Footprint]) -> list[float]:
-    """Return the box around all footprints, as `Footprint.bbox` has it."""
-    west, east = min(one.west for one in footprints), max(one.east for one in footprints)
-    west, east = (-180.0, 180.0) if east - west >= 360 else (west, east)
-    south, north = min(one.south for one in footprints), max(one.north for one in footprints)
-    return Footprint(west, south, east, north, ()).bbox
+def union(boxes: Sequence[Sequence[float]]) -> list[float]:
+    """Return the box around boxes, all as `Footprint.bbox` has them."""
+    west, south, east, north = np.array([(w, s, e if e >= w else e + 360, n) for w, s, e, n in boxes]).T
+    first, last = west.min(), east.max()
+    first, last = (-180.0, 180.0) if last - first >= 360 else (first, last)
+    return Footprint(first, south.min(), last, north.max(), ()).bbox
 
 
 def footprint_of(ds: xr.Dataset) -> Footprint:
@@ -99,14 +99,14 @@ def footprint_of(ds: xr.Dataset) -> Footprint:
     DataError
         If there are no such coordinates.
     """
-    found = {name: ds.variables.get(name) for name in ("lat", "lon")}
-    dims = {name: () if one is None else one.dims for name, one in found.items()}
-    if found["lat"] is None or found["lon"] is None or len({*dims["lat"], *dims["lon"]}) != 2:
+    axes = {name: ds.variables.get(name) for name in ("lat", "lon")}
+    dims = {name: () if axis is None else axis.dims for name, axis in axes.items()}
+    if axes["lat"] is None or axes["lon"] is None or len({*dims["lat"], *dims["lon"]}) != 2:
         raise DataError(
             f"expected latitudes `lat` and longitudes `lon` of rows and columns; they lie along {dims['lat']} and "
             f"{dims['lon']}"
         )
-    lat, lon = (np.asarray(one.values, np.float64) for one in (found["lat"], found["lon"]))
+    lat, lon = (np.asarray(axis.values, np.float64) for axis in (axes["lat"], axes["lon"]))
     if lat.ndim == 1:
         return _of_box(np.clip(_ends(lat), -90, 90), _ends(np.unwrap(lon, period=360)))
     return _of_sides(_outline(lat, lon))
@@ -144,10 +144,29 @@ def _of_sides(sides: list[np.ndarray]) -> Footprint:
     lon = closed[:-1] - 360 * np.floor((closed.min() + 180) / 360)
     starts = np.cumsum([0, *(side.shape[1] for side in sides)])
     kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in pairwise(starts)]
-    points = [(float(lon[one]), float(lat[one])) for one in np.unique(np.concatenate(kept).astype(int))]
+    points = [(float(lon[at]), float(lat[at])) for at in np.unique(np.concatenate(kept).astype(int))]
     ring = (*points, points[0])
     area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
     return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])
+
+
+def cube_of(ds: xr.Dataset, period: Sequence[str], is_daily: bool) -> dict[str, Any]:
+    """Return the dimensions and variables of a dataset, as STAC's datacube extension describes them."""
+    time = {"type": "temporal", "description": f"calendar {ds['time'].dt.calendar}", "extent": list(period)}
+    variables = {}
+    for name in sorted(map(str, ds.variables)):
+        data = ds[name]
+        if name in ds.data_vars or data.ndim > 1:
+            said = {"description": data.attrs.get("long_name"), "unit": data.attrs.get("units")}
+            variables[name] = {
+                "type": "data" if name in ds.data_vars else "auxiliary",
+                "dimensions": [str(dim) for dim in data.dims],
+                **{key: str(text) for key, text in said.items() if text},
+            }
+    return {
+        "cube:dimensions": {"time": time | ({"step": "P1D"} if is_daily else {}), **dimensions(ds)},
+        "cube:variables": variables,
+    }
 
 
 def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
@@ -157,55 +176,20 @@ def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _dimension(ds: xr.Dataset, name: str) -> dict[str, Any]:
+    import pyproj
+
     along = ds[name]
     axis, code = _SPATIAL.get(along.attrs.get("standard_name", name), _SPATIAL.get(name, ("", None)))
-    system = code or _rotated(ds)
     if along.dtype.kind not in "iuf":
         return {"type": "other", "values": [str(value) for value in along.values]}
     values = along.values.astype(np.float64)
     extent = {"extent": [_rounded(values.min()), _rounded(values.max())]}
-    if not axis or not system:
+    mappings = [data.attrs for data in ds.variables.values() if "grid_north_pole_latitude" in data.attrs]
+    if not axis or not (code or mappings):
         return {"type": "other", **extent}
+    # A grid mapping without a radius leaves the shape of the Earth open; PROJ takes WGS 84.
+    system = code or pyproj.CRS.from_cf(mappings[0]).to_json_dict()
     steps = np.diff(values)
     is_even = steps.size > 0 and np.allclose(steps, steps[0], rtol=1e-3)
     step = {"step": abs(_rounded(steps.mean()))} if is_even else {}
     return {"type": "spatial", "axis": axis, **extent, **step, "reference_system": system}
-
-
-def _rotated(ds: xr.Dataset) -> dict[str, Any] | None:
-    """The rotated grid of a dataset as PROJJSON; None for other grids."""
-    found = (one.attrs for one in ds.variables.values() if "grid_north_pole_latitude" in one.attrs)
-    return next(map(_projjson, found), None)
-
-
-def _projjson(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    pole = {
-        "Grid north pole latitude (netCDF CF convention)": mapping["grid_north_pole_latitude"],
-        "Grid north pole longitude (netCDF CF convention)": mapping.get("grid_north_pole_longitude", 0.0),
-        "North pole grid longitude (netCDF CF convention)": mapping.get("north_pole_grid_longitude", 0.0),
-    }
-    axes = [("Longitude", "lon", "east"), ("Latitude", "lat", "north")]
-    system = {
-        "subtype": "ellipsoidal",
-        "axis": [dict(zip(("name", "abbreviation", "direction"), axis, strict=True), unit="degree") for axis in axes],
-    }
-    # A grid mapping without a radius leaves the shape of the Earth open; PROJJSON needs it, and WGS 84 is usual.
-    base = {"name": "WGS 84", "datum": _WGS84, "coordinate_system": system}
-    return {
-        "type": "DerivedGeographicCRS",
-        "name": "rotated latitude and longitude",
-        "base_crs": {"type": "GeographicCRS", **base},
-        "conversion": {
-            "name": "rotated pole",
-            "method": {"name": "Pole rotation (netCDF CF convention)"},
-            "parameters": [{"name": name, "value": float(value), "unit": "degree"} for name, value in pole.items()],
-        },
-        "coordinate_system": system,
-    }
-
-
-_WGS84 = {
-    "type": "GeodeticReferenceFrame",
-    "name": "World Geodetic System 1984",
-    "ellipsoid": {"name": "WGS 84", "semi_major_axis": 6378137, "inverse_flattening": 298.257223563},
-}

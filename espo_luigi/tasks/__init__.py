@@ -5,11 +5,11 @@
 | `inputs` | InputCheck, RefInputCheck |
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid, Rechunk |
-| `adjustment` | Train, Adjust, Swap, CleanUp |
-| `product` | FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
+| `adjustment` | Train, Adjust |
+| `product` | Swap, CleanUp, FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
-| `domain_diagnostics` | DiagRef, Diag |
+| `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
@@ -23,7 +23,7 @@ the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and 
 
 from espo_luigi.driver.install import install
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
+from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import (
     EspoTask,
@@ -37,17 +37,19 @@ from espo_luigi.tasks.base import (
 from espo_luigi.tasks.diagnostics import (
     ConcatDiagRefProp,
     ConcatenationDiag,
+    Diag,
+    DiagExtract,
     DiagImprovedEtHeatmap,
     DiagMeasuresImprovement,
     Diagnostics,
     DiagnosticsReference,
+    DiagRef,
     MoveDiag,
     MoveRef,
     OffDiagRefProp,
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
@@ -55,12 +57,14 @@ from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import (
+    CleanUp,
     ConcatClean,
     ConcatCleanPreswap,
     ConcatenationFinal,
     FinalZarr,
     HealthChecks,
     Move,
+    Swap,
 )
 from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
 from espo_luigi.tasks.report import FlagDetails, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums
@@ -79,6 +83,7 @@ __all__ = [
     "ConcatenationDiag",
     "ConcatenationFinal",
     "Diag",
+    "DiagExtract",
     "DiagImprovedEtHeatmap",
     "DiagMeasuresImprovement",
     "DiagRef",

@@ -12,15 +12,21 @@ from typing import Any
 from espo_luigi.errors import StoreError
 from espo_luigi.fields import find_file
 from espo_luigi.files import read_json
-from espo_luigi.publication.alone import alone
-from espo_luigi.publication.assets import StacOptions
-from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, check_catalogue
-from espo_luigi.publication.crate import METADATA_NAME, OF_OURS, About, crate
-from espo_luigi.publication.exported import find_exported, unfinished
-from espo_luigi.publication.products import find_products
-from espo_luigi.publication.relations import RELATIONS, Relations, doi_of, raw_datasets, read_dois
-from espo_luigi.publication.relations import relations as relations_of
-from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, alone, check_catalogue
+from espo_luigi.publication.origin import (
+    METADATA_NAME,
+    OF_OURS,
+    RELATIONS,
+    About,
+    Relations,
+    crate,
+    doi_of,
+    raw_datasets,
+    read_dois,
+)
+from espo_luigi.publication.origin import relations as relations_of
+from espo_luigi.publication.products import check_installed, find_exported, find_products, is_installed, unfinished
+from espo_luigi.publication.stac import StacCatalogue, StacOptions, write_stac
 from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
@@ -60,19 +66,22 @@ class Published:
     """NetCDF files in the exported folder that belong to no finished product."""
     relations: Relations | None = None
     relations_file: Path | None = None
+    without_rocrate: bool = False
+    """Whether the crate was left out, as the package rocrate is not installed."""
 
     def __str__(self) -> str:
         """Return sentences about the files."""
         said = [f"{self.products} products are complete"]
         if self.crate:
             said.append(f"{self.crate} says where each comes from")
+        if self.without_rocrate:
+            said.append("no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'")
         if (found := self.catalogued) is not None:
             others = f", beside {found.others} rows of others" if found.others else ""
             said.append(f"{found.catalogue} lists the {found.rows} that are data{others}")
         if (stac := self.stac) is not None:
             files = f", with {stac.netcdf} NetCDF files" if stac.netcdf else ""
-            refs = f" and {stac.references} references to them" if stac.references else ""
-            said.append(f"{stac.collection} is the STAC collection of {stac.items} items{files}{refs}")
+            said.append(f"{stac.collection} is the STAC collection of {stac.items} items{files}")
         if self.relations is not None:
             said.append(
                 f"{self.relations_file} relates them to {len(self.relations.identifiers)} identifiers of inputs"
@@ -82,20 +91,28 @@ class Published:
 
 def publish(
     *,
-    with_crate: bool = True,
+    with_crate: bool | None = None,
     with_catalogue: bool = True,
     stac: StacOptions | None = None,
     relations: RelationsOptions | None = None,
 ) -> Published:
     """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
-    `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs.
+    `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs. By default, the crate is
+    written if rocrate is installed.
 
     Raises
     ------
     CatalogError, StoreError
         If nothing is complete, or a file cannot be written.
+    InstallationError
+        If a package is missing that a wanted file needs.
     """
+    for package, purpose, is_wanted in (("rocrate", "an RO-Crate", with_crate), ("pystac", "a STAC catalogue", stac)):
+        if is_wanted:
+            check_installed(package, purpose)
+    without_rocrate = with_crate is None and not is_installed("rocrate")
+    with_crate = with_crate is not False and not without_rocrate
     final = context().config.paths.final.absolute()
     products = find_products(final)
     if not products:
@@ -129,6 +146,7 @@ def publish(
         else 0,
         related,
         relations.file if relations else None,
+        without_rocrate,
     )
 
 

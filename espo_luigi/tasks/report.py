@@ -17,19 +17,18 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
-from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
+from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.diagnose import aspects, flags, summaries, uncalibrated
+from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, every_member
-from espo_luigi.tasks.base import EspoTask, PoolParameter, SimulationParameter, every_piece
+from espo_luigi.tasks.adjustment import every_member
+from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
-from espo_luigi.tasks.diagnostics import DomainTask, MoveDiag, MoveRef, hosting_piece
-from espo_luigi.tasks.domain_diagnostics import Diag, DiagRef
+from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
 from espo_luigi.tasks.product import (
@@ -41,7 +40,7 @@ from espo_luigi.tasks.product import (
 )
 from espo_luigi.tasks.publish import products
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Extract, Rechunk
+from espo_luigi.tasks.simulation import Rechunk
 
 # How many cells of a domain are described day by day, and of how many the years are compared.
 SAMPLE_CELLS = 16
@@ -61,15 +60,15 @@ def _pieces_of_raw(task: Any) -> Any:
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
 
 
-class SeriesTask(DomainTask):
+class SeriesTask(EspoTask):
     """A rule about the daily series of a simulation in a domain: the reference's, raw, adjusted."""
 
-    sim_id = SimulationParameter()
+    sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: [name for name in task.context.published if name in summaries.DISPLAY_UNITS])
+    in_final = final_archives(lambda task: [name for name in task.context.published if name in yearly.DISPLAY_UNITS])
     reads = (
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
@@ -95,7 +94,7 @@ class SeriesTask(DomainTask):
         sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
         return self.describe(
             next(iter(prop.data_vars.values())),
-            {name: summaries.in_display_units(ds) for name, ds in sources.items()},
+            {name: yearly.in_display_units(ds) for name, ds in sources.items()},
         )
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -111,7 +110,7 @@ class SeriesSummary(SeriesTask):
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the series of some cells, and describe them."""
         cells = grid.evenly(field, SAMPLE_CELLS)
-        return summaries.compare(
+        return yearly.compare(
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
@@ -135,10 +134,10 @@ class YearlySums(SeriesTask):
         return found.assign_attrs(cells=_cells_of(cells))
 
 
-class NotCalibrated(DomainTask):
+class NotCalibrated(EspoTask):
     """Rule `not_calibrated`, new against ESPO-G: whether a pool is nearer to the reference now, beyond noise."""
 
-    pool = PoolParameter()
+    pool, diag_domain = PoolParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
@@ -146,7 +145,7 @@ class NotCalibrated(DomainTask):
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
-        return uncalibrated.compare_aspects(
+        return aspects.compare_aspects(
             sums, adjusted=list(self.context.config.biasadjust.adjusted), seed=f"{self.pool}+{self.diag_domain}"
         )
 
@@ -191,9 +190,9 @@ class Inversions(EspoTask):
         """Count both; the attributes have the product's repairs and inserted days."""
         pair = finalize.together(final)
         told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
-        # Archives that earlier versions made have another name for the variable.
-        (before,) = preswap.data_vars.values()
-        return consistency.inversions_before_and_after(before, pair["tasmax"], pair["tasmin"]).assign_attrs(told)
+        return consistency.inversions_before_and_after(preswap["dtr"], pair["tasmax"], pair["tasmin"]).assign_attrs(
+            told
+        )
 
 
 class Report(EspoTask):
@@ -206,6 +205,10 @@ class Report(EspoTask):
     is_about_all = True
     reads = ("custom.ref_period",)
 
+    @functools.cached_property
+    def _shown(self) -> list[luigi.Task]:
+        return [*products(), *summary_tasks()]
+
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all products and of the summaries of them."""
         return self._shown
@@ -216,10 +219,6 @@ class Report(EspoTask):
 
         super().check()
         check_report_replaceable(self.out_page().path)
-
-    @functools.cached_property
-    def _shown(self) -> list[luigi.Task]:
-        return [*products(), *summary_tasks()]
 
     def work(self) -> None:
         """Write the page."""
@@ -300,26 +299,13 @@ def run_view() -> RunView:
         pools=dict(run.pools),
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
-        treated={sim_id: _treated(sim_id) for sim_id in simulations},
+        archives={
+            sim_id: tuple(dict.fromkeys(info.path for info in run.archives(sim_id).values())) for sim_id in simulations
+        },
         compared={
             (pool, domain): NotCalibrated(pool=pool, diag_domain=domain).out_compared().path
             for pool, domain in itertools.product(run.pools, run.domains)
         },
-    )
-
-
-def _treated(sim_id: str) -> TreatedStores:
-    """Where the counts of a simulation's treated and repaired days are, if they are there."""
-    run, pool = context(), partition.pool_of(context(), sim_id)
-    finals = run.archives(sim_id)
-    return TreatedStores(
-        product=next(iter(finals.values())).path,
-        counts={
-            name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
-            for name in run.config.biasadjust.variables
-        },
-        repaired=Extract(sim_id=sim_id).repaired_path,
-        clipped={var: info.task.clipped_path for var, info in finals.items() if isinstance(info.task, ConcatClean)},
     )
 
 
@@ -328,16 +314,8 @@ def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     ends = list(products())
     references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
     found = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
     for domain, sim_id in itertools.product(references, simulations):
-        diagnosis = found[domain, sim_id]
-        yield Diagnosed(
-            sim_id=sim_id,
-            domain=domain,
-            reference=references[domain],
-            summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
-            improvement=diagnosis.out_improvement().path,
-            sim_prop=diagnosis.out_sim_prop().path,
-            sim_meas=diagnosis.out_sim_meas().path,
-            scen_prop=diagnosis.out_scen_prop().path,
-            scen_meas=diagnosis.out_scen_meas().path,
-        )
+        paths = {name: getattr(found[domain, sim_id], f"out_{name}")().path for name in names}
+        summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
+        yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)

@@ -18,8 +18,13 @@ from espo_luigi.science import calendar, regrid
 from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
-from espo_luigi.science.extract.mask import create_mask
-from espo_luigi.science.extract.repairs import Repair, repair, repaired_days
+from espo_luigi.science.extract.repairs import (
+    Repair,
+    create_mask,
+    idle_repairs,
+    repair,
+    with_repairs_told,
+)
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
@@ -38,7 +43,6 @@ class Extract(EspoTask):
     """Rule `extract`: a simulation over the whole domain, in its own calendar, daily stamps at midnight."""
 
     sim_id = SimulationParameter()
-    beside = ("repaired_path",)
     resources_default = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
     in_checked = upstream(InputCheck, "out_problems")
     out_extracted = temporary("{sim_id}+{domain}+extracted.zarr")
@@ -69,9 +73,8 @@ class Extract(EspoTask):
             opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
-        repaired, counts = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
-        self._repaired_days = repaired_days(counts.values())
-        with_repairs = {str(count.name) for count in counts.values()} & set(repaired.data_vars)
+        repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
+        with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
         repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
@@ -82,11 +85,6 @@ class Extract(EspoTask):
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
 
-    @property
-    def repaired_path(self) -> Path:
-        """The store of the days on which each cell's variables (y, x) were repaired; none is there without repairs."""
-        return self.for_report("{sim_id}+repaired.zarr")
-
     def _mask(self, opened: xr.Dataset, variable: str, **where: Any) -> xr.DataArray:
         options = self.context.config.extraction.simulation.extract_dataset
         return create_mask(open_fixed(self.raw(), opened, xr_open_kwargs=options.xr_open_kwargs)[variable], **where)
@@ -96,13 +94,12 @@ class Extract(EspoTask):
         return {"chunks": parts_of_a_row(dataset), "shards": block_sizes(dataset)}
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
-        """Publish; warn of cells that lack whole years, since the scenario's cells around them will lack years, too."""
+        """Publish; warn of repairs that change nothing, and of cells whose gaps leave the scenario around them gaps."""
         super().write(dataset, path, marker)
-        if self._repaired_days:
-            store.write_store(self._repaired_days, self.repaired_path, marker)
-        else:
-            store.remove(self.repaired_path)
-        incomplete = store.open_store(path)[gaps.INCOMPLETE]
+        written = store.open_store(path)
+        for row in idle_repairs(written):
+            logger.warning("the repair (%s) changes nothing in %s. Correct or remove it.", row, self.sim_id)
+        incomplete = written[gaps.INCOMPLETE]
         if incomplete.any():
             logger.warning(
                 "%s lacks a year's values or more in %d of %d cells; the scenario's cells around them will, too",
@@ -137,7 +134,7 @@ class Regrid(EspoTask):
         if not self.context.is_regional(self.sim_id):
             self._check_reach(extracted, reference)
         regridded = regrid.regrid(
-            extracted,
+            with_repairs_told(extracted),
             reference,
             **config.regrid.regrid_dataset.arguments(),
             skip_coarser=config.regrid.skip_coarser,

@@ -365,11 +365,11 @@ def search(assets: Sequence[Asset], **criteria: Any) -> list[str]:
 def test_thousands_of_faulty_rows_take_no_longer_than_as_many_sound_ones(caplog: pytest.LogCaptureFixture) -> None:
     bad = [row(f"M{number}", f"none{number}") for number in range(20_000)]
     began = time.process_time()
-    assert search([*bad, row("GOOD")]) == ["GOOD"]
+    assert search([*bad, row("GOOD")], other_search_criteria={"source": "GOOD"}) == ["GOOD"]
     assert time.process_time() - began < 10
     assert max(len(record.getMessage()) for record in caplog.records) < 2000
     with pytest.raises(CatalogError, match="wants 20000 rows with a cell that cannot be used") as caught:
-        search([*bad, row("GOOD")], strict=True)
+        search([*bad, row("GOOD")])
     assert len(str(caught.value)) < 1000
 
 

@@ -709,29 +709,14 @@ def test_a_row_that_the_search_does_not_want_is_left_out_with_one_warning_howeve
         (row("dtr", **BROKEN), {}),
     ],
 )
-def test_a_row_that_the_search_may_want_drops_its_dataset_with_a_warning_that_names_its_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: dict[str, str], arguments: dict[str, Any]
+def test_a_row_that_the_search_may_want_stops_it_and_is_named_with_its_line(
+    tmp_path: Path, broken: dict[str, str], arguments: dict[str, Any]
 ) -> None:
     others = [each | {"id": "OTHER", "source": "CanESM5-1"} for each in rows_of(member="r9i1p1f1")]
     if "source" in arguments.get("other_search_criteria", {}):
         arguments = {"other_search_criteria": {"source": "CanESM5*"}}
-    found = search(tmp_path, [*rows_of(), broken, *others], **arguments)
-    assert broken["id"] not in found
-    assert "OTHER" in found
-    *_, its_own, last = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"{broken['id']} is dropped from the search: {tmp_path / 'cat.csv'}, line 5: " in its_own
-    assert last.startswith("the search leaves out 1 row with a cell that cannot be used: ")
-    assert last.endswith(f"With them it drops {broken['id']}.")
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_row_that_cannot_be_used_stops_a_strict_search_and_one_that_finds_nothing_else(
-    tmp_path: Path, strict: bool
-) -> None:
-    broken = row("pr", "2010-01-01", **BROKEN)
-    others = rows_of(source="MIROC6") if strict else []
-    with pytest.raises(CatalogError, match=r"the search wants 1 row .*cat\.csv, line 5: .*Correct"):
-        search(tmp_path, [*rows_of(), broken, *others], strict=strict)
+    with pytest.raises(CatalogError, match=r"the search wants 1 row .*cat\.csv, line 5: .*Correct.*exclusions"):
+        search(tmp_path, [*rows_of(), broken, *others], **arguments)
 
 
 def test_a_search_for_one_dataset_stops_at_its_row_and_no_other(tmp_path: Path) -> None:
@@ -742,13 +727,6 @@ def test_a_search_for_one_dataset_stops_at_its_row_and_no_other(tmp_path: Path) 
     assert list(search(tmp_path, rows, other_search_criteria={"id": other})) == [other]
 
 
-def test_no_other_member_takes_the_place_of_one_that_is_dropped(tmp_path: Path) -> None:
-    first, second = (rows_of(member=f"r{number}i1p1f1") for number in (1, 2))
-    rows = [*first, row("pr", "2010-01-01", **BROKEN), *second, *rows_of(source="MIROC6")]
-    found = search(tmp_path, rows, restrict_members={"ordered": 1})
-    assert list(found) == [row("pr", source="MIROC6")["id"]]
-
-
 def test_values_that_a_message_lists_have_no_control_characters(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="values of source there are: a") as caught:
         search(tmp_path, rows_of(source="a\x1b[2J", id="x"), other_search_criteria={"source": "b"})
@@ -757,13 +735,14 @@ def test_values_that_a_message_lists_have_no_control_characters(tmp_path: Path) 
 
 def test_hostile_rows_stop_nobody_who_wants_other_datasets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     hostile = [
-        row("pr", id="../../etc/passwd"),
-        row("pr", id="\x1b[2Jowned"),
+        row("pr", source="MIROC6", id="../../etc/passwd"),
+        row("pr", source="MIROC6", id="\x1b[2Jowned"),
         row("pr", source="MIROC6") | {"variable": "{[]}"},
         row("pr", "2015-00-10", source="MIROC6"),
         row("pr", source="MIROC6", path="/data/$TOKEN"),
     ]
-    assert list(search(tmp_path, [*rows_of(), *hostile])) == [row("pr")["id"]]
+    found = search(tmp_path, [*rows_of(), *hostile], other_search_criteria={"source": "CanESM5"})
+    assert list(found) == [row("pr")["id"]]
     assert "\x1b" not in dropped(caplog)
     for line in range(5, 10):
         assert f"cat.csv, line {line}: " in dropped(caplog)

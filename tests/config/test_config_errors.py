@@ -272,6 +272,9 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: {a: 0b11}\n", "got 0b11, which is no decimal number"),
         ("custom: {a: !!int ten}\n", "got ten, which is no decimal number"),
         ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
+        ("custom: {a: !!set {b, c}}\n", "a tag (`!!name`) does not suit its value: `custom.a` has the tag"),
+        ("custom: {a: !mine b}\n", "line 1, column 13: not valid YAML: could not determine a constructor for the tag '!mine'"),  # noqa: E501
+        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got the value 'b'"),
         ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
         ("custom: {a: " + "[" * 51 + "]" * 51 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
         ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
@@ -292,7 +295,7 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once(write
     merged = ["b0: &b0 {x: 1, y: 2}"] + [
         f"b{n}: &b{n} {{p: *b{n - 1}, q: *b{n - 1}, <<: *b{n - 1}}}" for n in range(1, 40)
     ]
-    for text, line in (("\n".join(lines), 6), ("\n".join(merged), 10)):
+    for text, line in (("\n".join(lines), 6), ("\n".join(merged), 11)):
         begun = time.perf_counter()
         with pytest.raises(
             ConfigurationError, match=rf"line {line}: its aliases \(`\*name`\) stand for more than 200000"

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from espo_luigi.config import RunConfig, load
+from espo_luigi.config.load import merged
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import ConfigurationError
 
 DEMO = Path(__file__).parents[2] / "config" / "demo"
+G6 = DEMO.parent / "espo-g6"
 
 ODD: tuple[Any, ...] = (
     *(math.nan, math.inf, -math.inf, -1, 0, 1, 0.5, -0.5, 2, 1e300, -1e300, 1e-320, 10**400, True, False, None),
@@ -48,26 +50,16 @@ VALUES = st.sampled_from(ODD) | st.recursive(
 
 def shipped() -> dict[str, Any]:
     """The demo's content; one step has its properties in place, so that they are replaced, too."""
-    content: dict[str, Any] = {}
-    for name in ("config.yml", "paths.yml"):
-        for key, value in yaml.safe_load((DEMO / name).read_text()).items():
-            content[key] = merged(content.get(key, {}), value)
-    content["extraction"]["reference"]["properties_and_measures"]["properties"] = str(DEMO / "properties.yml")
+    content = dict(merged([DEMO / "config.yml", DEMO / "paths.yml"])[0])
+    content["extraction"]["reference"]["properties_and_measures"]["properties"] = str(G6 / "properties_ESPO-G.yml")
     for name, step in content["off-diag"]["steps"].items():
         details = step["properties_and_measures"]
-        file = DEMO / "off-properties.yml"
+        file = G6 / "off-properties_ESPO-G.yml"
         details["properties"] = yaml.safe_load(file.read_text()) if name == "sim" else str(file)
     for step in content["diagnostics"].values():
-        step["properties_and_measures"]["properties"] = str(DEMO / "properties.yml")
-    content["domain"] = content["custom"].pop("amno_region")
+        step["properties_and_measures"]["properties"] = str(G6 / "properties_ESPO-G.yml")
     # Without aliases, so that each value is changed on its own.
     return without_aliases(content)
-
-
-def merged(old: Any, new: Any) -> Any:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return {**old, **{key: merged(old.get(key, {}), value) for key, value in new.items()}}
-    return new
 
 
 def without_aliases(value: Any) -> Any:
@@ -160,7 +152,7 @@ def means_text(written: str, got: Any) -> bool:
     if isinstance(got, Path):
         return str(got).endswith(written.lstrip("~./")) or ".." in written or "//" in written or written in ("", ".")
     if isinstance(got, dict):  # of a properties file, what it holds
-        return written.endswith("properties.yml")
+        return written.endswith("_ESPO-G.yml")
     if isinstance(got, bool):
         return written.lower() in (TRUE if got else FALSE)
     return got == written or (isinstance(got, int | float) and got == float(written))

@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dumped import given
 from pydantic import ValidationError
 
 from espo_luigi.config import RunConfig, load
+from espo_luigi.config.load import merged
 from espo_luigi.errors import ConfigurationError
 
 
@@ -409,3 +411,30 @@ def test_known_sections_are_accepted_in_silence(load_with: Any, section: str, ca
 def test_no_file_at_all_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="No configuration file was given"):
         load([])
+
+
+def test_a_file_is_merged_over_its_base_which_is_beside_it_or_shipped(write: Any, small: str, load_with: Any) -> None:
+    write(small, "base.yml")
+    over = write("base: base.yml\ncustom: {maximal_calendar: standard}\n", "over.yml")
+    last = write("base: base.yml\nclean_up: {xscen_clean_up: {round_var: {pr: 5}}}\n", "last.yml")
+    expected = load_with("custom: {maximal_calendar: standard}", "clean_up: {xscen_clean_up: {round_var: {pr: 5}}}")
+    # A base that two files name is merged once, before both.
+    assert load([over, last]).hash == expected.hash
+    paths = write({"paths": {"tmpdir": "/tmp/work", "final": "/tmp/final"}}, "paths.yml")
+    shipped = merged([write("base: espo-g6/config.yml\n", "mine.yml"), paths])[0]
+    assert shipped["project"]["name"] == "ESPO-G6-E5L"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("base: nowhere.yml", "`base` ({file}, line 1): got 'nowhere.yml', expected a YAML file; looked in "),
+        ("base: [config.yml]", "`base` ({file}, line 1): got ['config.yml']: expected the name of a YAML file"),
+        ("base: config.yml", "{file}: its `base` leads back to the file itself. Name another file."),
+        ("base: $NOT_THERE/config.yml", "the environment variable NOT_THERE is not set"),
+    ],
+)
+def test_a_base_that_cannot_be_read_is_named(write: Any, text: str, expected: str) -> None:
+    file = write(text)
+    with pytest.raises(ConfigurationError, match=re.escape(expected.format(file=file))):
+        load([file])

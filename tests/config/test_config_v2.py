@@ -181,6 +181,14 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("QC", "lat_bnds", to=[63, 35]), "`QC.lat_bnds`"),
         (_set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": -1}), "`clean_up.xscen_clean_up.pr.round_var"),
         (
+            _set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": 10, "tasmax": 2}),
+            "`clean_up.xscen_clean_up.pr.round_var`: got tasmax, expected pr only",
+        ),
+        (
+            _set("clean_up", "xscen_clean_up", "pr", "clip_var", to={"dtr": [0, None]}),
+            "`clean_up.xscen_clean_up.pr.clip_var`: got dtr, expected pr only",
+        ),
+        (
             _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["*"]),
             r"except\.pr`.*'\*' is nei",
         ),
@@ -196,6 +204,16 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
             _set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> 335"}]),
             r"`extraction.simulation.repairs.*where`.*> 335.*a number and units",
         ),
+        (_set("extraction", "simulation", "repairs", to=[{**REPAIR, "where": "> e K"}]), "a number and units"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "when": "31/12/2014"}]),
+            "a day, a month or a year",
+        ),
+        (_set("extraction", "simulation", "repairs", to=[REPAIR]), "would replace all values of tasmax"),
+        (
+            _set("extraction", "simulation", "repairs", to=[{**REPAIR, "what": "mean_of_neighbours", "when": "2014"}]),
+            "latitude and longitude of a cell",
+        ),
         (_set("extraction", "reference", "CaSR", "days_to_fill", to=["2015-01-01"]), "is a key of simulations only"),
         (
             _set("diagnostics", "properties_and_measures", "change_units_arg", to={"tasmax": "degC", "tasmin": "degC"}),
@@ -208,6 +226,13 @@ def test_what_is_wrong_is_refused_under_the_name_that_the_user_has_written(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         loaded(change)
+
+
+@pytest.mark.parametrize(("key", "given"), [("round_var", {"tasmax": 2}), ("clip_var", {"tas": [0, None]})])
+def test_a_treatment_of_another_variable_is_refused_with_its_place(loaded: Any, key: str, given: Any) -> None:
+    where = rf"config\.yml, line \d+: `clean_up\.xscen_clean_up\.pr\.{key}\.{next(iter(given))}`"
+    with pytest.raises(ConfigurationError, match=f"{where}: the product of pr holds pr alone"):
+        loaded(_set("clean_up", "xscen_clean_up", "pr", key, to=given))
 
 
 def test_swapping_takes_both_adjusted_temperatures(loaded: Any) -> None:

@@ -92,7 +92,7 @@ def test_a_dimension_that_is_no_place_says_its_values() -> None:
 
 def test_the_box_around_places_on_both_sides_of_the_180th_meridian_crosses_it() -> None:
     places = [
-        footprint_of(xr.Dataset(coords={"lat": ("lat", [50.0, 51]), "lon": ("lon", lon)}))
+        footprint_of(xr.Dataset(coords={"lat": ("lat", [50.0, 51]), "lon": ("lon", lon)})).bbox
         for lon in ([170.0, 171], [179.0, 180, 181, 182])
     ]
     assert union(places) == [169.5, 49.5, -177.5, 51.5]

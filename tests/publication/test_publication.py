@@ -25,10 +25,9 @@ from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.files import write_new
-from espo_luigi.publication import alone as alone_module
-from espo_luigi.publication.alone import alone
-from espo_luigi.publication.catalogue import add_to_catalogue, row_of
-from espo_luigi.publication.crate import About, crate, listed
+from espo_luigi.publication import catalogue as catalogue_module
+from espo_luigi.publication.catalogue import add_to_catalogue, alone, row_of
+from espo_luigi.publication.origin import About, crate, listed
 from espo_luigi.publication.products import find_products
 from espo_luigi.replacing import by_digest
 
@@ -299,7 +298,7 @@ def stop_before_the_rename(catalogue: Path, folder: Path, reached: Path) -> None
         reached.touch()
         time.sleep(60)
 
-    alone_module.write_new = write_and_wait
+    catalogue_module.write_new = write_and_wait
     add_to_catalogue(catalogue, find_products(folder), folder)
 
 
@@ -342,7 +341,7 @@ def test_a_writer_on_another_node_is_waited_for_until_it_has_been_silent_for_lon
     said = "process 1 on another-node, also after a long wait"
     with pytest.raises(StoreError, match=said), alone(tmp_path / "cat.json", patience_seconds=0.3):
         pass
-    os.utime(elsewhere, (0, time.time() - 2 * alone_module.SILENT_SECONDS))
+    os.utime(elsewhere, (0, time.time() - 2 * catalogue_module.SILENT_SECONDS))
     with alone(tmp_path / "cat.json", patience_seconds=0.3) as write:
         write(tmp_path / "cat.json", "{}", by_digest(()))
     assert [path.name for path in tmp_path.iterdir()] == ["cat.json"]

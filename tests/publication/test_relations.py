@@ -8,8 +8,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import CatalogError
+from espo_luigi.publication.origin import Identifier, identifier_of, raw_datasets, read_dois, relations
 from espo_luigi.publication.products import Product, find_products
-from espo_luigi.publication.relations import Identifier, identifier_of, raw_datasets, read_dois, relations
 
 IDS = [
     f"CMIP6_ScenarioMIP_X_{model}_{experiment}_r1i1p1f1_global" for model in "AB" for experiment in ("ssp126", "ssp585")
@@ -106,7 +106,7 @@ def test_the_same_doi_twice_is_no_contradiction(tmp_path: Path) -> None:
     ("columns", "lines", "said"),
     [
         ("pattern,url", ["*,10.22033/a"], r"the column doi is missing.*got pattern, url"),
-        ("", [], r"the column pattern and doi is missing"),
+        ("", [], r"cannot be read: No columns.*expected a CSV file with pattern and doi"),
         ("pattern,doi", ["*,22033/a"], r"line 2: '22033/a' is not a DOI"),
         ("pattern,doi", ["*_A_*,10.22033/a", "*ssp126*,10.22033/b"], r"line 3: .*_A_ssp126_.* second DOI.*line 2"),
         (

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,12 +24,10 @@ from zarr.storage import ZipStore
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, InstallationError, StoreError
-from espo_luigi.publication import assets, stac
-from espo_luigi.publication.assets import Order, StacOptions, checksum_of
+from espo_luigi.publication import stac
 from espo_luigi.publication.catalogue import add_to_catalogue
-from espo_luigi.publication.exported import find_exported, unfinished
-from espo_luigi.publication.products import find_products
-from espo_luigi.publication.stac import StacCatalogue, write_stac
+from espo_luigi.publication.products import find_exported, find_products, unfinished
+from espo_luigi.publication.stac import StacCatalogue, StacOptions, checksum_of, former_checksums, write_stac
 
 pystac = pytest.importorskip("pystac")
 ARCHIVE = "final/day+sim+NAM.zarr.zip"
@@ -69,7 +66,7 @@ def write(final: Path, options: StacOptions) -> StacCatalogue:
 
 @pytest.fixture(scope="module")
 def written(final: Path, exported: Path) -> StacCatalogue:
-    return write(final, StacOptions(final / "stac", exported=exported, with_references=True))
+    return write(final, StacOptions(final / "stac", exported=exported))
 
 
 @pytest.fixture()
@@ -168,52 +165,25 @@ def test_sizes_and_checksums_are_those_of_the_files(written: StacCatalogue) -> N
     from pystac.extensions.file import FileExtension
 
     assets = items(written)["day_sim_NAM"].assets
-    files = [one for one in assets.values() if "virtual" not in one.roles]
-    assert len(files) == 5
-    for one in files:
+    assert len(assets) == 5
+    for one in assets.values():
         path, file = Path(one.get_absolute_href()), FileExtension.ext(one)
         said = subprocess.run(["sha256sum", path], check=True, capture_output=True, text=True).stdout
         # A multihash: SHA-256 has the code 0x12, and 0x20 bytes.
         assert (file.size, file.checksum) == (os.path.getsize(path), "1220" + said.split()[0])
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_zarr_netcdf_and_references_have_the_same_numbers_and_land(written: StacCatalogue) -> None:
-    pytest.importorskip("kerchunk")
+def test_zarr_and_netcdf_have_the_same_numbers_and_land(written: StacCatalogue) -> None:
     assets = items(written)["day_sim_NAM"].assets
     archive = xr.open_zarr(ZipStore(assets["zarr"].get_absolute_href(), mode="r")).load()
     netcdf = [one.get_absolute_href() for one in assets.values() if one.media_type == "application/netcdf"]
-    virtual = [one for one in assets.values() if "virtual" in one.roles]
-    assert len(netcdf) == 4 and [one.media_type for one in virtual] == ["application/vnd.zarr+kerchunk"]
-    opened = xr.open_dataset(virtual[0].get_absolute_href(), engine="kerchunk")
+    assert len(netcdf) == 4
     for name in ("tasmax", "tasmin"):
         files = xr.open_mfdataset([path for path in netcdf if Path(path).name.startswith(name)])
         np.testing.assert_array_equal(files[name], archive[name])
-        np.testing.assert_array_equal(opened[name], archive[name])
         land = archive[name].notnull().all("time")
         assert int(land.sum()) == 18
-        assert opened[name].notnull().all("time").equals(land) and files[name].notnull().all("time").equals(land)
-    assert list(opened["time"].values) == list(archive["time"].values)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_reference_copies_no_data(written: StacCatalogue, exported: Path) -> None:
-    """What is damaged in the NetCDF file cannot be read by the reference either."""
-    pytest.importorskip("kerchunk")
-    (file,) = (written.collection.parent / "kerchunk").iterdir()
-    reference, data = str(file), json.loads(file.read_text())["refs"]["tasmax/0.0.0"]
-    path = Path(data[0].replace("{{folder}}", str(exported)))
-    before = path.read_bytes()
-    day = xr.open_dataset(reference, engine="kerchunk")["tasmax"].isel(time=0, lat=3)
-    values = day.values
-    assert data[1] + data[2] <= len(before)
-    try:
-        path.write_bytes(before[: data[1]] + bytes(data[2]) + before[data[1] + data[2] :])
-        with pytest.raises(Exception, match=r"decompress|incorrect header"):
-            np.asarray(xr.open_dataset(reference, engine="kerchunk")["tasmax"].isel(time=0, lat=3))
-    finally:
-        path.write_bytes(before)
-    np.testing.assert_array_equal(xr.open_dataset(reference, engine="kerchunk")["tasmax"].isel(time=0, lat=3), values)
+        assert files[name].notnull().all("time").equals(land)
 
 
 def test_cdo_and_xarray_find_the_archives_mean_in_the_netcdf_asset(written: StacCatalogue) -> None:
@@ -235,10 +205,10 @@ def test_cdo_and_xarray_find_the_archives_mean_in_the_netcdf_asset(written: Stac
 def test_the_same_products_give_the_same_bytes_and_no_archive_is_read_twice(
     final: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = StacOptions(tmp_path / "stac", exported=exported, with_references=True)
+    options = StacOptions(tmp_path / "stac", exported=exported)
     write(final, options)
     first = contents(options.folder)
-    monkeypatch.setattr(assets, "identity_of", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr(stac, "identity_of", lambda path: pytest.fail("read again"))
     write(final, options)
     assert contents(options.folder) == first
     assert [path.name for path in tmp_path.iterdir()] == ["stac"]
@@ -259,9 +229,7 @@ def test_addresses_on_the_network_are_the_assets_and_mirrors_their_alternates(
     final: Path, exported: Path, tmp_path: Path
 ) -> None:
     addresses = ("https://data.example.org/espo/", "s3://mirror/espo")
-    found = items(write(final, StacOptions(tmp_path / "stac", addresses, exported, with_references=True)))[
-        "day_sim_NAM"
-    ]
+    found = items(write(final, StacOptions(tmp_path / "stac", addresses, exported)))["day_sim_NAM"]
     archive = found.assets["zarr"]
     assert archive.href == "https://data.example.org/espo/final/day+sim+NAM.zarr.zip"
     assert archive.extra_fields["alternate"] == {
@@ -269,8 +237,6 @@ def test_addresses_on_the_network_are_the_assets_and_mirrors_their_alternates(
     }
     files = {one.href for one in found.assets.values() if one.media_type == "application/netcdf"}
     assert "https://data.example.org/espo/netcdf/tasmax/tasmax_day+sim+NAM_2001.nc" in files
-    (reference,) = (tmp_path / "stac" / "kerchunk").iterdir()
-    assert json.loads(reference.read_text())["templates"] == {"folder": "https://data.example.org/espo/netcdf"}
     assert any("alternate-assets" in one for one in found.stac_extensions)
     assert str(tmp_path) not in "".join(path.read_text() for path in (tmp_path / "stac").rglob("*.json"))
 
@@ -305,7 +271,7 @@ def test_folders_behind_links_get_the_same_catalogue_and_stay_links(final: Path,
         ("notes.txt", "notes.txt"),
         (".git", ".git"),
         ("items/my.json", "items/my.json"),
-        ("kerchunk/my.json", "kerchunk"),
+        ("mine/my.json", "mine"),
     ],
 )
 def test_a_folder_that_holds_anything_else_is_refused(name: str, named: str, final: Path, tmp_path: Path) -> None:
@@ -382,13 +348,10 @@ def test_a_simulation_without_places_is_named_and_one_at_least_is_needed(tmp_pat
     assert not (tmp_path / "stac").exists()
 
 
-def test_without_kerchunk_nothing_is_written(
-    final: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "kerchunk", None)
+def test_without_pystac_nothing_is_written(final: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InstallationError, match=r"pip install 'espo_luigi\[export\]'"):
-        write(final, StacOptions(tmp_path / "stac", exported=exported, with_references=True))
+    with pytest.raises(InstallationError, match=r"needs the package pystac.*pip install 'espo_luigi\[publication\]'"):
+        write(final, StacOptions(tmp_path / "stac"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -469,14 +432,12 @@ def test_former_items_of_any_shape_are_passed_over(written: StacCatalogue, final
     whole = json.loads(path.read_text())
     (tmp_path / "items").mkdir()
     (product,) = [one for one in find_products(final) if one.path.name == Path(ARCHIVE).name]
-    order = Order(StacOptions(tmp_path), final, made.ABOUT, {}, {})
-    expected = checksum_of(product, order)
+    expected = checksum_of(product, product.below(final), {})
 
     @settings(max_examples=40, deadline=None)
     @given(damaged(whole))
     def is_passed_over(item: Any) -> None:
         (tmp_path / "items" / "a.json").write_text(json.dumps(item))
-        former = stac._former_items(tmp_path)
-        assert checksum_of(product, replace(order, former=former)) == expected
+        assert checksum_of(product, product.below(final), former_checksums(tmp_path)) == expected
 
     is_passed_over()

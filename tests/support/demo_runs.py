@@ -3,12 +3,14 @@
 import functools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import yaml
 from luigi.configuration import get_config
 from luigi.task_register import Register
 from small_demo import SMALL_CONFIG
 
+from espo_luigi.config.load import merged
 from espo_luigi.config.yaml_files import merge
 from espo_luigi.driver.engines import close_engines
 from espo_luigi.tasks.context import forget
@@ -16,12 +18,24 @@ from espo_luigi.tasks.context import forget
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
 
 
+def content_of(file: Path) -> dict[str, Any]:
+    """The content of a configuration file, merged over its base, under current names."""
+    return dict(merged([file])[0])
+
+
+def copy_properties(folder: Path) -> None:
+    """Copy the definitions of properties of both productions into a folder."""
+    for production in ("espo-g6", "espo-v2"):
+        for properties in (CONFIG.parent / production).glob("*properties*.yml"):
+            shutil.copy(properties, folder)
+
+
 def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     """Write the configuration of the demo in small for `folder`, with dotted keys replaced; return its files.
 
     A list that the file names (`&`) is replaced wherever it stands.
     """
-    config = merge(yaml.safe_load((CONFIG / "config.yml").read_text()), yaml.safe_load(SMALL_CONFIG.read_text()))
+    config = merge(content_of(CONFIG / "config.yml"), yaml.safe_load(SMALL_CONFIG.read_text()))
     paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
     text = yaml.safe_dump(paths, sort_keys=False).replace("espo-demo/raw", str(raw)).replace("espo-demo", str(folder))
     for key, value in changes.items():
@@ -31,8 +45,7 @@ def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
             part[last][:] = value
         else:
             part[last] = value
-    for properties in CONFIG.glob("*properties*.yml"):
-        shutil.copy(properties, folder)
+    copy_properties(folder)
     files = [folder / "config.yml", folder / "paths.yml"]
     files[0].write_text(yaml.safe_dump(config, sort_keys=False))
     files[1].write_text(text)

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.publication.crate import About
+from espo_luigi.publication.origin import About
 from espo_luigi.store.table import write_checksums
 
 SIM = "CMIP6_ScenarioMIP_X_Model_ssp585_r1i1p1f1_global"

@@ -153,7 +153,7 @@ def test_a_region_wider_than_the_reference_stops_the_run_before_it_starts(
     configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     files = configured()
-    for path in ("custom.regions.north", "custom.amno_region"):
+    for path in ("custom.regions.north", "domain"):
         with_box(files, path, lat_bnds=[47.5 if "north" in path else 45.0, 48.5])
     fails(tasks.All())
     assert "`custom.regions.north`: region north (47.5..48.5 degrees north" in log.text
@@ -166,7 +166,7 @@ def test_a_simulation_that_ends_inside_of_the_domain_stops_the_run_before_it_sta
 ) -> None:
     shorten(own_raw, "Demo-360Day", lambda ds: ds.sel(lat=slice(46.0, None)))
     fails(tasks.All())
-    assert "`custom.amno_region`: " in log.text and "Demo-360Day" in log.text
+    assert "`domain`: " in log.text and "Demo-360Day" in log.text
     assert "reaches beyond the data (41.875..45.625 degrees north" in log.text
     assert "0.5 degrees in the north further than 1.5 cells" in log.text
     assert "`extraction.on_input_problem.extrapolation: warn` lets it through" in log.text

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 from complete_demo import OTHER_RULES
-from demo_runs import CONFIG, use, write_config
-from test_production_shape import MANY, ONE, REGIONS, SHAPE, assert_same, make, make_raw, stacking
+from demo_runs import CONFIG, content_of, use, write_config
+from test_production_shape import MANY, ONE, REGIONS, SHAPE, assert_same, make, make_raw, of_source
 from throwaway_sge import ThrowawayGridEngine
 from throwaway_sge import missing_packages as missing_for_sge
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -29,11 +28,11 @@ _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
 _SGE = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE))]
 pytestmark = pytest.mark.timeout(1500)
-DOMAINS = yaml.safe_load((CONFIG / "config.yml").read_text())["off-diag"]["domains"]
+DOMAINS = content_of(CONFIG / "config.yml")["off-diag"]["domains"]
 _WIDE = {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}
 # Two bands, of 3 and 9 rows, so that there is more than one task of each rule to bundle.
 TWO_BANDS = {
-    **stacking(False),
+    **of_source("Demo-360Day"),
     "custom__regions": {"south": REGIONS["south"], "middle": {**_WIDE, "lat_bnds": [45.75, 48.0]}},
 }
 # Each task is a job that imports for seconds.
@@ -46,7 +45,7 @@ _ONE_DOMAIN = {
 }
 CHANGES = {
     "slurm": {**TWO_BANDS, **_ONE_DOMAIN},
-    "sge": {**stacking(False), **_ONE_DOMAIN, "custom__regions": {"middle": _WIDE}},
+    "sge": {**of_source("Demo-360Day"), **_ONE_DOMAIN, "custom__regions": {"middle": _WIDE}},
 }
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
 WORKERS = {rule: 2 if rule in (tasks.Regrid, tasks.CleanUp) else 1 for rule in rules()}

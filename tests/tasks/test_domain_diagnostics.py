@@ -15,7 +15,7 @@ from espo_luigi import store, tasks
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.science import regrid
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.publish import products
 
 UNITS = {"tasmax": "degC", "pr": "mm d-1", "dtr": "K"}
@@ -77,14 +77,14 @@ def test_the_files_have_the_names_of_v2(in_v2: Callable[..., None]) -> None:
     assert kept == {folder / sim / f"{sim}_NAM_Highland_{name}.zarr.zip" for name in names}
 
 
-def test_a_diagnosis_waits_for_the_reference_the_products_and_the_check_of_the_raw_files(
+def test_a_diagnosis_waits_for_the_reference_the_products_and_the_raw_series_that_all_domains_share(
     in_v2: Callable[..., None],
 ) -> None:
     in_v2()
     sim = simulation()
     task = tasks.Diag(sim_id=sim, diag_domain="Highland")
     expected = [
-        tasks.InputCheck(sim_id=sim),
+        tasks.DiagExtract(sim_id=sim),
         tasks.MakeRef(),
         tasks.DiagRef(diag_domain="Highland"),
         *(tasks.ConcatClean(sim_id=sim, var=name) for name in UNITS),
@@ -129,7 +129,7 @@ def oracle(maps: xr.Dataset) -> xr.Dataset:
 
 
 def test_properties_and_measures_are_those_of_the_raw_files_and_of_the_products(
-    in_v2: Callable[..., None], tmp_path: Path
+    in_v2: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_v2(**NOT_USED)
     sim = simulation()
@@ -139,6 +139,8 @@ def test_properties_and_measures_are_those_of_the_raw_files_and_of_the_products(
     warmer = reference.assign(tasmax=reference.tasmax + 2, pr=reference.pr * 1.5)
     publish_products(sim, warmer.assign_attrs({"cat:id": sim}), tmp_path)
     work(tasks.DiagRef(diag_domain="Highland"))
+    work(tasks.DiagExtract(sim_id=sim))
+    monkeypatch.setattr(RunContext, "open", None)  # a domain does not read the raw files
     task = work(tasks.Diag(sim_id=sim, diag_domain="Highland"))
     assert task.complete()
     found = {name: store.open_store(getattr(task, f"out_{name}")().path).load() for name in

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 import yaml
 from complete_demo import complete_all, edit, in_order
-from demo_runs import use
+from demo_runs import content_of, copy_properties, use
 from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
@@ -48,13 +48,13 @@ def v2(tmp_path: Path, v2_raw: Path, own_settings: LuigiConfigParser) -> Callabl
     """A function that configures this process for the demo of ESPO v2, with changes of dotted keys."""
 
     def configure(members: int = 5, **changes: Any) -> list[Path]:
-        content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+        content = content_of(V2_DEMO / "config.yml")
         content["subregions"] |= changes
         content["extraction"]["simulation"]["search_data_catalogs"]["restrict_members"]["ordered"] = members
         paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
         del paths["demo"]
         text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(v2_raw)).replace("espo-v2-demo", str(tmp_path))
-        (tmp_path / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+        copy_properties(tmp_path)
         files = [tmp_path / "config.yml", tmp_path / "paths.yml"]
         files[0].write_text(yaml.safe_dump(content, sort_keys=False))
         files[1].write_text(text)
@@ -348,7 +348,8 @@ def test_the_default_target_is_made_of_v2s_rules_alone(v2: Any) -> None:
     families = {task.task_family for task in in_order(tasks.All())}
     assert families == {
         *("InputCheck", "RefInputCheck", "MakeRef", "RefDefault", "ReferenceCalendar", "Extract", "Regrid", "Rechunk"),
-        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef", "Diag"),
+        *("Train", "Adjust", "Swap", "ConcatClean", "ConcatCleanPreswap", "HealthChecks", "DiagRef"),
+        *("DiagExtract", "Diag"),
     }
 
 

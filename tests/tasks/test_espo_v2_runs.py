@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 import yaml
 from checked_netcdf import assert_cdo_reads, problems_of
+from demo_runs import content_of, copy_properties
 from test_espo_v2 import REGIONAL, REGIONAL_POOL, V2_DEMO
 from test_production_shape import assert_same
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
@@ -22,7 +23,6 @@ from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import store
 from espo_luigi.demo import ensure_demo
-from espo_luigi.science import stack
 
 _NO_SLURM = missing_for_slurm(False)
 SLURM = (
@@ -61,12 +61,12 @@ def make(
     until: str = "ConcatClean",
 ) -> Made:
     """Make the products of pools: by default of two regional members, one of whose years lacks its first day."""
-    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())
+    content = content_of(V2_DEMO / "config.yml")
     content["subregions"]["n"] = n
     # 34.56 mm/d.
     content["clean_up"]["xscen_clean_up"]["pr"]["clip_var"] = {"pr": [None, 4e-4]}
     (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
-    (folder / "properties.yml").write_text((V2_DEMO / "properties.yml").read_text())
+    copy_properties(folder)
     paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
     del paths["demo"]
     text = yaml.safe_dump(paths).replace("espo-v2-demo/raw", str(raw)).replace("espo-v2-demo", str(folder))
@@ -118,7 +118,7 @@ def test_the_published_range_is_adjusted_by_itself_and_the_range_before_the_exch
 
 
 def test_products_have_the_attributes_that_the_configuration_leaves_and_adds(here: Made) -> None:
-    content = yaml.safe_load((V2_DEMO / "config.yml").read_text())["clean_up"]["xscen_clean_up"]["pr"]
+    content = content_of(V2_DEMO / "config.yml")["clean_up"]["xscen_clean_up"]["pr"]
     ds = store.open_store(here.product(1, "pr"))
     for name, attrs in (("global", ds.attrs), ("pr", ds["pr"].attrs)):
         added = content["add_attrs"][name]
@@ -174,17 +174,16 @@ def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_fille
     said = told(here, member, *point, "2015-01-01", "--json")
     assert said.returncode == 0, said.stderr
     way = json.loads(said.stdout)
-    assert len(way["members"]) == 2 and all(one["identical"] for one in way["finals"])
-    assert {one["var"] for one in way["finals"]} == {"tasmax", "tasmin", "dtr", "pr"}
-    values = {one["var"]: one["value"] for one in way["finals"]}
-    assert values["pr"] == float(at["pr"].sel(time="2015-01-01").squeeze())
-    assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
+    assert len(way["members"]) == 2 and all(one["identical"] for one in way["products"].values())
+    assert way["products"].keys() == {"tasmax", "tasmin", "dtr", "pr"}
+    assert way["products"]["pr"]["steps"][-1]["value"] == float(at["pr"].sel(time="2015-01-01").squeeze())
+    for adjusted in way["adjusted"].values():
+        assert "A gap of the raw series was filled" in adjusted["steps"][0]["sentence"]
 
 
 def test_clipped_days_are_counted_by_cell_and_told_by_espo_explain(here: Made) -> None:
     product = store.open_store(here.product(2, "pr")).load()
-    (path,) = (here.folder / "final/report").rglob("*_r2i1p1f1_ESPO-DEMO_Demo-Regional_*+pr+clipped.zarr")
-    counted = stack.on_grid([store.open_store(path)["pr"].load()], stack.grid_of(product))
+    counted = product["pr_days_clipped"]
     is_clipped = product["pr"] == np.float32(4e-4)
     land = product["pr"].notnull().any("time")
     assert is_clipped.any() and float(product["pr"].max()) == np.float32(4e-4)
@@ -193,7 +192,7 @@ def test_clipped_days_are_counted_by_cell_and_told_by_espo_explain(here: Made) -
     at = product.isel({"time": time, "rlat": row, "rlon": column})
     point = f"{float(at.lat):.4f}", f"{float(at.lon):.4f}", str(at["time"].dt.strftime("%Y-%m-%d").item())
     said = told(here, "Demo-Ensemble_r2i1p1f1_ESPO-DEMO_Demo-Regional", *point, "pr")
-    assert "clipped to at most 34.56 mm/d: 34.56 mm/d." in " ".join(said.stdout.split())
+    assert "clean-up 34.56 mm/d The adjusted value; clipped to at most 0.0004" in " ".join(said.stdout.split())
 
 
 def test_a_sample_of_a_pools_products_is_what_the_raw_files_give(here: Made) -> None:

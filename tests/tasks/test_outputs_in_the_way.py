@@ -23,13 +23,13 @@ def thesis(folder: Path) -> Path:
     return folder / "chapter.txt"
 
 
-@pytest.mark.parametrize("rule", ["HealthChecks", "ConcatenationFinal", "Extract", "Report", "figures"])
+@pytest.mark.parametrize("rule", ["HealthChecks", "ConcatenationFinal", "Report", "figures"])
 def test_a_users_folder_at_an_outputs_path_is_refused_before_a_run_starts(
     rule: str, configured: Callable[..., list[Path]]
 ) -> None:
     configured()
     task: EspoTask = Report() if rule in ("Report", "figures") else getattr(tasks, rule)(sim_id=NOLEAP)
-    path = task.repaired_path if isinstance(task, tasks.Extract) else task.output()[0].path
+    path = task.output()[0].path
     chapter = thesis(path.with_name("report-figures") if rule == "figures" else path)
     with pytest.raises(
         StoreError, match=rf"{re.escape(str(chapter.parent))} was not replaced .* output of espo_luigi \(.*Move it away"

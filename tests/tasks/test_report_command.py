@@ -13,8 +13,8 @@ from luigi.configuration import get_config
 from report_examples import compared, measures, properties, write_job
 
 from espo_luigi import store, tasks
-from espo_luigi.report.view import Diagnosed
-from espo_luigi.science.diagnose import comparison
+from espo_luigi.report.reading import Diagnosed
+from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.tasks.report import run_view
 
 
@@ -41,7 +41,7 @@ def write_stores(one: Diagnosed, more: dict) -> None:
         "sim_meas": measures(2.0),
         "scen_prop": properties(0.1),
         "scen_meas": measures(0.1),
-        "improvement": comparison.improvement(measures(2.0), measures(0.1)),
+        "improvement": diagnosis.improvement(measures(2.0), measures(0.1)),
         **more,
     }
     for name, ds in stores.items():

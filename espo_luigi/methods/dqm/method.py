@@ -154,68 +154,61 @@ class Kernels(Method):
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Adjust a block; `treated` counts the days of each cell (and member), as `TREATMENTS` names them."""
-        options = Options.of(setup)
-        simulation, n_jittered = _flat(block["simulation"], block["cell"]), 0
-        _check_members(simulation, setup)
-        if (noise := options.jitter_under) is not None:
-            n_jittered = (simulation < noise).sum(axis=-1)
-            cells = block["cell"].values.ravel()
-            simulation = seeds.jitter_members(
-                simulation, noise, seeds=setup.member_seeds, role="simulation", cells=cells
-            )
-        arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
-        loess = options.adjust["detrend"]["LoessDetrend"] or {}
-        plan = quantile_mapping.plan_adjustment(
-            setup.time.dayofyear,
-            setup.time.days,
-            window=options.group.window,
-            fraction=_fraction(options.adjust),
-            n_training_days=trained.sizes["dayofyear"],
-        )
-        adjusted, treated = quantile_mapping.adjust(
-            simulation,
-            quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]),
-            plan,
-            kind=options.kind,
-            skips_zeros=bool(loess.get("mult_skip_zeros")),
-            adaptation=_adaptation(arrays, _seeds_of_members(block, setup), options),
-            threads=_threads(),
-        )
-        treated[..., TREATMENTS.index("jittered")] = n_jittered
+        options, given = Options.of(setup), _flat(block["simulation"], block["cell"])
+        _check_members(given, setup)
+        training, plan, how = _trained(block, trained, setup)
+        simulation = _with_noise(given, block, setup)
+        adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+        noise = options.jitter_under
+        treated[..., TREATMENTS.index("jittered")] = 0 if noise is None else (given < noise).sum(axis=-1)
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
         return xr.Dataset(
             {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
         )
 
     def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
-        """Return the value before and after each step, which trainings that leave out steps tell."""
-        unit, times = setup.unit, Options.of(setup).kind == "*"
-        neutral = 1.0 if times else 0.0
+        """Return the steps of a value; the last is the scenario's."""
+        from espo_luigi.methods.dqm.steps import steps_of_day
 
-        def value(**instead: Any) -> float:
-            own = {name: xr.full_like(trained[name], 1.0) * one for name, one in instead.items()}
-            made = self.adjust(block, trained.assign(own).transpose(*block["cell"].dims, ...), setup)["scenario"]
-            return float(made.values.reshape(-1, made.sizes["time"])[member, day])
+        training, plan, how = _trained(block, trained, setup)
+        flat = _flat(block["simulation"], block["cell"])
+        given, noisy = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
+        units, noise, first = setup.unit, Options.of(setup).jitter_under, []
+        if noise is not None and given[member, day] < noise:
+            first = [Step("noise", float(noisy[member, day]), units, f"Values below {noise:.4g} {units} are.")]
+        levels = trained["quantiles"].values
+        return first + steps_of_day(noisy, training, plan, **how, units=units, levels=levels, step=day, member=member)
 
-        def apart(after: float, before: float) -> float:
-            return float(np.float64(after) / before if before else np.nan) if times else after - before
 
-        raw = float(block["simulation"].values.reshape(-1, len(setup.time))[member, day])
-        prepared, scaled = value(scaling=neutral, af=neutral), value(af=neutral)
-        result, quantile = value(), apart(value(af=trained["quantiles"].astype(trained["af"].dtype)), scaled)
-        change = "times" if times else "plus"
-        found = [Step("simulation", raw, unit, "The regridded value of the day.")]
-        if not np.isclose(prepared, raw, rtol=1e-5, equal_nan=True):
-            found.append(Step("prepared", prepared, unit, "Noise, or a wet day, took the place of the value."))
-        return [
-            *found,
-            Step(
-                "scaled", scaled, unit, f"{change} {apart(scaled, prepared):.6g}, the scaling of the day of year."
-            ),
-            Step("quantile", quantile, "1", "The quantile of the training that is nearest to the anomaly."),
-            Step("factor", apart(result, scaled), "1" if times else unit, "The factor of the quantile."),
-            Step("scenario", result, unit, f"The scaled value {change} the factor."),
-        ]
+def _trained(
+    block: Block, trained: xr.Dataset, setup: Setup
+) -> tuple[quantile_mapping.Training, quantile_mapping.AdjustmentPlan, dict[str, Any]]:
+    """Return the training, the plan and the other arguments of `quantile_mapping.adjust`."""
+    options = Options.of(setup)
+    arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
+    loess = options.adjust["detrend"]["LoessDetrend"] or {}
+    plan = quantile_mapping.plan_adjustment(
+        setup.time.dayofyear,
+        setup.time.days,
+        window=options.group.window,
+        fraction=_fraction(options.adjust),
+        n_training_days=trained.sizes["dayofyear"],
+    )
+    how = {
+        "kind": options.kind,
+        "skips_zeros": bool(loess.get("mult_skip_zeros")),
+        "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options),
+    }
+    return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
+
+
+def _with_noise(values: np.ndarray, block: Block, setup: Setup) -> np.ndarray:
+    """Return the simulation, (cell, time) or (cell, member, time), with noise if there has to be some."""
+    noise = Options.of(setup).jitter_under
+    if noise is None:
+        return values
+    cells = block["cell"].values.ravel()
+    return seeds.jitter_members(values, noise, seeds=setup.member_seeds, role="simulation", cells=cells)
 
 
 def _adaptation(

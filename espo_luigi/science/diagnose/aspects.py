@@ -1,7 +1,7 @@
-"""Aspects of daily series that a reviewer asks about, each from sums of single years, so that years can be resampled.
+"""Aspects of a climate that a reviewer asks about, and whether adjusting brought them nearer to the reference.
 
-All of it is of data in memory, (time, cell), in degrees Celsius and millimetres a day, as `summaries.in_display_units`
-returns them.
+An aspect follows from sums of single years (`yearly`), so that years can be resampled, which tells the noise of the
+years at hand. All of it is of data in memory, (time, cell), in degrees Celsius and millimetres a day.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.diagnose import yearly
 from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
-from espo_luigi.science.diagnose.summaries import SEASONS, WET_DAY
+from espo_luigi.science.diagnose.yearly import SEASONS, WET_DAY, Days, Period, correlation, deviation, ratio
+from espo_luigi.science.seeds import cell_generator
 
 Sums = list[np.ndarray]
-Period = tuple[int, int]
 
 # A hot day is above this quantile of the reference's days, a heat wave so many hot days or more.
 WARM_QUANTILE, HEAT_WAVE_DAYS = 0.95, 3
@@ -31,6 +34,13 @@ _NAMES = {"tasmax": "tasmax", "tasmin": "tasmin", "pr": "precipitation", "dtr": 
 _UNITS = {"tasmax": "degC", "tasmin": "degC", "pr": "mm d-1"}
 
 
+RESAMPLINGS = 1000
+# The expected share of false verdicts among the cells with a verdict.
+FALSE_DISCOVERIES = 0.05
+# With fewer years (or blocks of years), resampling does not tell the noise.
+LEAST_YEARS, LEAST_BLOCKS = 10, 4
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """A source's days at the cells, and at a neighbour of each; and quantiles of the reference's days."""
@@ -38,6 +48,7 @@ class Series:
     daily: xr.Dataset
     beside: xr.Dataset
     limits: xr.Dataset
+    days: Days
 
     def values(self, name: str, *, beside: bool = False) -> np.ndarray:
         """Return a variable's values, (time, cell)."""
@@ -45,12 +56,11 @@ class Series:
 
     def in_season(self, season: str) -> np.ndarray:
         """Return which days are in a season."""
-        return self.daily["time"].dt.month.values % 12 // 3 == SEASONS.index(season)
+        return self.days.season == SEASONS.index(season)
 
-    def by_year(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums of each calendar year; NaN count as 0."""
-        first = np.unique(self.daily["time"].dt.year.values, return_index=True)[1]
-        return np.add.reduceat(np.where(np.isnan(values), 0.0, values), first, axis=0)
+    def counted(self, values: np.ndarray, known: np.ndarray) -> Sums:
+        """Return the yearly sums of values, and the numbers of days that are known."""
+        return [self.days.sums(values * 1.0), self.days.sums(known * 1.0)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +75,7 @@ class Aspect:
     units: str
     needs: tuple[str, ...]
     sums: Callable[[Series], Sums]
-    number: Callable[..., np.ndarray]
+    number: Callable[..., np.ndarray] = ratio
     calibrated: tuple[frozenset[str], ...] = ()
     years_together: int = 1
 
@@ -74,35 +84,15 @@ class Aspect:
         return any(needed <= set(adjusted) for needed in self.calibrated)
 
 
-def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return total / count, NaN for nothing."""
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-
-
-def deviation(total: np.ndarray, squares: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return the standard deviation (ddof 1) from the sums of values and of their squares."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        variance = np.where(count > 1, (squares - total**2 / count) / (count - 1), np.nan)
-    return np.sqrt(np.maximum(variance, 0))
-
-
-def correlation(*sums: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation from the sums of x y, x, y, x², y², and the number of days; NaN of a constant."""
-    both, x, y, x_squares, y_squares, count = sums
-    with np.errstate(invalid="ignore", divide="ignore"):
-        spread = (x_squares - x**2 / count) * (y_squares - y**2 / count)
-        return np.where(spread > 0, (both - x * y / count) / np.sqrt(np.maximum(spread, 0)), np.nan)
-
-
 def limits(reference: xr.Dataset) -> xr.Dataset:
     """Return the reference's low and high quantiles of days in each cell (cell, quantile), to count days beyond."""
-    found = {name: reference[name] for name in _UNITS if name in reference}
-    return xr.Dataset(found).quantile([LOW, HIGH], dim="time", keep_attrs=True)
+    named = {name: reference[name] for name in _UNITS if name in reference}
+    return xr.Dataset(named).quantile([LOW, HIGH], dim="time", keep_attrs=True)
 
 
 def _mean(name: str, season: str, series: Series) -> Sums:
     values = np.where(series.in_season(season)[:, None], series.values(name), np.nan)
-    return [series.by_year(values), series.by_year(~np.isnan(values) * 1.0)]
+    return series.counted(values, ~np.isnan(values))
 
 
 def _beyond(name: str, level: float, series: Series) -> Sums:
@@ -110,210 +100,130 @@ def _beyond(name: str, level: float, series: Series) -> Sums:
     values, limit = series.values(name), series.limits[name].sel(quantile=level).values
     limit = np.maximum(limit, WET_DAY) if name == "pr" else limit
     beyond = (values < limit if level < 0.5 else values > limit) + (values == limit) / 2
-    return [100 * series.by_year(beyond), series.by_year(~np.isnan(values) * 1.0)]
-
-
-def _wet(series: Series) -> tuple[np.ndarray, np.ndarray]:
-    values = series.values("pr")
-    there = ~np.isnan(values)
-    return (values >= WET_DAY) & there, (values < WET_DAY) & there
+    return series.counted(100 * beyond, ~np.isnan(values))
 
 
 def _wet_days(series: Series) -> Sums:
-    wet, dry = _wet(series)
-    return [100 * series.by_year(wet * 1.0), series.by_year((wet | dry) * 1.0)]
+    wet, dry = yearly.wet_and_dry(series.values("pr"))
+    return series.counted(100 * wet, wet | dry)
 
 
-def _spell(op: str, series: Series) -> Sums:
-    """The days of the spells that begin in a year, and how many those are."""
-    from xclim.indices.generic import spell_length_statistics
-
-    keep_compiled_run_lengths()
-    with quiet():
-        found = spell_length_statistics(
-            series.daily["pr"],
-            threshold=f"{WET_DAY} mm/day",
-            window=1,
-            win_reducer="max",
-            op=op,
-            spell_reducer=["sum", "count"],
-            freq="YS",
-            resample_before_rl=False,
-        )
-    return [np.nan_to_num(one.transpose("time", "cell").values) for one in found]
+def _spell(kind: int, series: Series) -> Sums:
+    """The days of the wet (0) or dry (1) spells that begin in a year, and how many those are."""
+    inside = yearly.wet_and_dry(series.values("pr"))[kind]
+    cell, first, length = yearly.runs(inside)
+    lasting, begun = np.zeros(inside.shape), np.zeros(inside.shape)
+    lasting[first, cell], begun[first, cell] = length, 1
+    return series.counted(lasting, begun)
 
 
-def _transition(before: int, series: Series) -> Sums:
+def _transition(kind: int, series: Series) -> Sums:
     """The wet days after a wet (0) or dry (1) day, and all days that follow such a day."""
-    wet, dry = _wet(series)
-    initial, blank = (wet, dry)[before][:-1], np.zeros((1, wet.shape[1]), bool)
-    known = np.vstack([blank, initial & (wet | dry)[1:]])
-    return [series.by_year((known & wet) * 1.0), series.by_year(known * 1.0)]
+    both = yearly.wet_and_dry(series.values("pr"))
+    known, wet = yearly.wet_after(both[kind], *both)
+    return series.counted(wet, known)
 
 
 def _lag1(name: str, season: str, series: Series) -> Sums:
     """The autocorrelation within the season of each year; December belongs to the next year's winter."""
-    values, inside = series.values(name), series.in_season(season)
-    year, month = series.daily["time"].dt.year.values, series.daily["time"].dt.month.values
-    of_season, years = year + ((month == 12) & (season == "DJF")), np.unique(year)
-    found = np.full((len(years), values.shape[1]), np.nan)
-    for row, one in enumerate(years):
-        days = values[inside & (of_season == one)]
-        if len(days) > 1:
-            away = days - days.mean(axis=0)
+    values, inside, days = series.values(name), series.in_season(season), series.days
+    of_season = days.year + ((days.month == 12) & (season == "DJF"))
+    lagged = np.full((len(days.years), values.shape[1]), np.nan)
+    for row, year in enumerate(days.years):
+        chosen = values[inside & (of_season == year)]
+        if len(chosen) > 1:
+            away = chosen - chosen.mean(axis=0)
             with np.errstate(invalid="ignore", divide="ignore"):
-                found[row] = (away[1:] * away[:-1]).sum(axis=0) / (away**2).sum(axis=0)
-    return [np.nan_to_num(found), ~np.isnan(found) * 1.0]
+                lagged[row] = (away[1:] * away[:-1]).sum(axis=0) / (away**2).sum(axis=0)
+    return _of_years(lagged)
 
 
 def _yearly(name: str, series: Series) -> Sums:
-    values = series.values(name)
-    mean = ratio(series.by_year(values), series.by_year(~np.isnan(values) * 1.0))
-    return [np.nan_to_num(mean), np.nan_to_num(mean**2), ~np.isnan(mean) * 1.0]
+    mean = series.days.means(series.values(name))
+    return [np.nan_to_num(mean), *_of_years(mean**2)]
 
 
-def _correlation(first: str, second: str, season: str, series: Series) -> Sums:
-    return _rank_sums(series, series.values(first), series.values(second), season)
-
-
-def _with_neighbour(name: str, season: str, series: Series) -> Sums:
-    return _rank_sums(series, series.values(name), series.values(name, beside=True), season)
-
-
-def _rank_sums(series: Series, x: np.ndarray, y: np.ndarray, season: str) -> Sums:
-    """Sums of ranks in a season: their correlation is Spearman's."""
-    from scipy.stats import rankdata
-
-    known = series.in_season(season)[:, None] & ~np.isnan(x) & ~np.isnan(y)
-    ranks = [rankdata(np.where(known, one, np.nan), axis=0, nan_policy="omit") for one in (x, y)]
-    # About the middle rank, so that squares stay small.
-    middle = (known.sum(axis=0) + 1) / 2
-    x, y = (np.where(known, one - middle, 0.0) for one in ranks)
-    return [series.by_year(one) for one in (x * y, x, y, x * x, y * y, known * 1.0)]
-
-
-def _of_xclim(index: Callable[[Series], xr.DataArray], series: Series) -> Sums:
-    """The values of an index of xclim, which has a number for each year."""
-    keep_compiled_run_lengths()
-    with quiet():
-        found = index(series)
-    values = np.asarray(found.transpose("time", "cell").values, float)
+def _of_years(values: np.ndarray) -> Sums:
+    """Numbers of years, of which the mean is taken over the years that have one."""
     return [np.nan_to_num(values), ~np.isnan(values) * 1.0]
 
 
-def _longest(kind: str, series: Series) -> xr.DataArray:
-    import xclim.indices
-
-    function = getattr(xclim.indices, f"maximum_consecutive_{kind}_days")
-    found: xr.DataArray = function(series.daily["pr"], thresh=f"{WET_DAY} mm/day", freq="YS")
-    return found
-
-
-def _five_days(series: Series) -> xr.DataArray:
-    import xclim.indices
-
-    found: xr.DataArray = xclim.indices.max_n_day_precipitation_amount(series.daily["pr"], window=5, freq="YS")
-    return found
+def _correlation(first: str, second: str, season: str, series: Series) -> Sums:
+    """Sums of ranks in a season: their correlation is Spearman's; `second` is "" for the neighbour's `first`."""
+    other = series.values(second) if second else series.values(first, beside=True)
+    x, y = yearly.ranked(series.values(first), other, series.in_season(season))
+    return [series.days.sums(terms) for terms in yearly.correlation_sums(x, y)]
 
 
-def _heat_waves(series: Series) -> xr.DataArray:
-    import xclim.indices
+def _of_xclim(index: Callable[[Any, Series], xr.DataArray], series: Series) -> Sums:
+    """The values of an index of xclim, which has a number for each year."""
+    from xclim import indices
 
+    keep_compiled_run_lengths()
+    with quiet():
+        made = index(indices, series)
+    return _of_years(np.asarray(made.transpose("time", "cell").values, float))
+
+
+def _longest(kind: str, indices: Any, series: Series) -> Any:
+    function = getattr(indices, f"maximum_consecutive_{kind}_days")
+    return function(series.daily["pr"], thresh=f"{WET_DAY} mm/day", freq="YS")
+
+
+def _five_days(indices: Any, series: Series) -> Any:
+    return indices.max_n_day_precipitation_amount(series.daily["pr"], window=5, freq="YS")
+
+
+def _heat_waves(indices: Any, series: Series) -> Any:
     limit = series.limits["tasmax"].sel(quantile=WARM_QUANTILE, drop=True)
-    found: xr.DataArray = xclim.indices.hot_spell_total_length(
-        series.daily["tasmax"], thresh=limit, window=HEAT_WAVE_DAYS, freq="YS"
-    )
-    return found
+    return indices.hot_spell_total_length(series.daily["tasmax"], thresh=limit, window=HEAT_WAVE_DAYS, freq="YS")
 
 
-def _snow(series: Series) -> xr.DataArray:
-    import xclim.indices
-
+def _snow(indices: Any, series: Series) -> Any:
     tas = ((series.daily["tasmax"] + series.daily["tasmin"]) / 2).assign_attrs(units="degC")
-    found: xr.DataArray = xclim.indices.high_precip_low_temp(
+    return indices.high_precip_low_temp(
         series.daily["pr"], tas, pr_thresh=f"{WET_DAY} mm/day", tas_thresh="0 degC", freq="YS"
     )
-    return found
-
-
-def _by_itself(name: str) -> tuple[frozenset[str], ...]:
-    return (frozenset({name}),)
 
 
 def _marginal() -> Iterator[Aspect]:
     """Means by season, days beyond the reference's quantiles, and wet days."""
     for name, units in _UNITS.items():
+        own = (frozenset({name}),)
         # tasmin as tasmax minus dtr: the mean follows, the quantiles do not.
         derived = (frozenset({"tasmax", "dtr"}),) if name == "tasmin" else ()
         for season in SEASONS:
-            yield Aspect(
-                f"mean_{name}_{season}",
-                f"Mean {_NAMES[name]}, {season}",
-                units,
-                (name,),
-                partial(_mean, name, season),
-                ratio,
-                (*_by_itself(name), *derived),
-            )
+            words, sums = f"Mean {_NAMES[name]}, {season}", partial(_mean, name, season)
+            yield Aspect(f"mean_{name}_{season}", words, units, (name,), sums, calibrated=(*own, *derived))
         for level in (HIGH,) if name == "pr" else (LOW, HIGH):
-            side = "below" if level < 0.5 else "above"
-            yield Aspect(
-                f"{side}_q{100 * level:02.0f}_{name}",
-                f"Days of {_NAMES[name]} {side} the reference's {100 * level:.0f}th percentile",
-                "%",
-                (name,),
-                partial(_beyond, name, level),
-                ratio,
-                _by_itself(name),
-            )
-    yield Aspect("wet_days", "Wet days", "%", ("pr",), _wet_days, ratio, _by_itself("pr"))
+            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level)
+            words = f"Days of {_NAMES[name]} {side} the reference's {100 * level:.0f}th percentile"
+            yield Aspect(f"{side}_q{100 * level:02.0f}_{name}", words, "%", (name,), sums, calibrated=own)
+    yield Aspect("wet_days", "Wet days", "%", ("pr",), _wet_days, calibrated=(frozenset({"pr"}),))
 
 
 def _temporal() -> Iterator[Aspect]:
     """Spells, transitions, persistence, and variability between years."""
-    for kind, (words, op) in enumerate({"wet": ">=", "dry": "<"}.items()):
-        yield Aspect(f"{words}_spell", f"Mean length of {words} spells", "d", ("pr",), partial(_spell, op), ratio)
-        yield Aspect(
-            f"longest_{words}_spell",
-            f"Longest {words} spell of a year, mean",
-            "d",
-            ("pr",),
-            partial(_of_xclim, partial(_longest, words)),
-            ratio,
-        )
-        yield Aspect(
-            f"wet_after_{words}",
-            f"Probability of a wet day after a {words} day",
-            "1",
-            ("pr",),
-            partial(_transition, kind),
-            ratio,
-        )
+    rain = ("pr",)
+    for kind, word in enumerate(("wet", "dry")):
+        yield Aspect(f"{word}_spell", f"Mean length of {word} spells", "d", rain, partial(_spell, kind))
+        longest = partial(_of_xclim, partial(_longest, word))
+        yield Aspect(f"longest_{word}_spell", f"Longest {word} spell of a year, mean", "d", rain, longest)
+        words = f"Probability of a wet day after a {word} day"
+        yield Aspect(f"wet_after_{word}", words, "1", rain, partial(_transition, kind))
     for name in _UNITS:
         for season in _TWO_SEASONS:
             words = f"Lag-1 autocorrelation of {_NAMES[name]}, {season}"
-            yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season), ratio)
-        yield Aspect(
-            f"between_years_{name}",
-            f"Standard deviation of yearly means of {_NAMES[name]}",
-            "K" if name != "pr" else "mm d-1",
-            (name,),
-            partial(_yearly, name),
-            deviation,
-            years_together=YEARS_TOGETHER,
-        )
+            yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season))
+        words, units = f"Standard deviation of yearly means of {_NAMES[name]}", "K" if name != "pr" else "mm d-1"
+        sums = partial(_yearly, name)
+        yield Aspect(f"between_years_{name}", words, units, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
 def _joint() -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
-    yield Aspect(
-        "most_in_5_days",
-        "Most precipitation in 5 days of a year, mean",
-        "mm",
-        ("pr",),
-        partial(_of_xclim, _five_days),
-        ratio,
-    )
+    five, waves = partial(_of_xclim, _five_days), partial(_of_xclim, _heat_waves)
+    yield Aspect("most_in_5_days", "Most precipitation in 5 days of a year, mean", "mm", ("pr",), five)
     for first, second in _PAIRS:
         for season in _TWO_SEASONS:
             words = f"Correlation of {_NAMES[first]} and {_NAMES[second]}, {season}"
@@ -322,12 +232,11 @@ def _joint() -> Iterator[Aspect]:
     for name in ("tasmax", "pr"):
         for season in _TWO_SEASONS:
             words = f"Correlation of {_NAMES[name]} with the next cell's, {season}"
-            sums = partial(_with_neighbour, name, season)
+            sums = partial(_correlation, name, "", season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     words = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more"
-    yield Aspect("heat_wave_days", words, "d", ("tasmax",), partial(_of_xclim, _heat_waves), ratio)
-    needs = ("pr", "tasmax", "tasmin")
-    yield Aspect("snow_days", "Wet days below 0 °C", "d", needs, partial(_of_xclim, _snow), ratio)
+    yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
+    yield Aspect("snow_days", "Wet days below 0 °C", "d", ("pr", "tasmax", "tasmin"), partial(_of_xclim, _snow))
 
 
 ASPECTS: Mapping[str, Aspect] = {one.name: one for of in (_marginal, _temporal, _joint) for one in of()}
@@ -365,7 +274,7 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
             {
                 one.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
                 for one in wanted
-                for sums in [one.sums(Series(ds, near[name], levels))]
+                for sums in [one.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
         )
         for name, ds in inside.items()
@@ -390,3 +299,161 @@ def sums_of(ds: xr.Dataset, name: str) -> Sequence[xr.DataArray]:
     """Return the sums of an aspect, one by one."""
     (dim,) = (str(dim) for dim in ds[name].dims if str(dim).startswith("sum_"))
     return [ds[name].isel({dim: place}) for place in range(ds.sizes[dim])]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many cells of an aspect are nearer to the reference than before, and farther: shares of those with data."""
+
+    aspect: str
+    calibrated: bool
+    nearer: float
+    farther: float
+    # The shares of cells that differ from the reference beyond noise, before and after.
+    raw_off: float
+    adjusted_off: float
+
+    @property
+    def word(self) -> str:
+        """`nearer`, `farther`, or `no different` within noise: the larger share, if it is not tiny."""
+        if max(self.nearer, self.farther) < FALSE_DISCOVERIES:
+            return "no different"
+        return "nearer" if self.nearer >= self.farther else "farther"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether an aspect that was not calibrated is `farther` than before."""
+        return not self.calibrated and self.word == "farther"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an aspect that was calibrated is not right beyond noise."""
+        return self.calibrated and self.adjusted_off >= FALSE_DISCOVERIES
+
+
+def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], seed: str) -> xr.Dataset:
+    """Compare raw and adjusted aspects with the reference's, and resample years to tell the noise.
+
+    The years of the reference and those of the simulations are drawn independently; raw and adjusted, and all members
+    of a pool, get the same years. The value of a pool is the mean of its members' values. Deviations of the resampled
+    values are widened by sqrt(n / (n - 3)) for n years, as a sample's own spread is too small.
+
+    Parameters
+    ----------
+    sums
+        The `yearly_sums` of a simulation, or of a pool's members, of the same cells.
+    adjusted
+        The variables that were adjusted: they decide which aspects are calibrated.
+    seed
+        Names the draws of years: the same name gives the same numbers.
+
+    Returns
+    -------
+    xr.Dataset
+        `value` (source, aspect, cell). `noise` (side, aspect, cell): the standard deviation of the resampled distance
+        between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted being equally far from the
+        reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less than 10 years.
+        `verdict` (aspect, cell): 1 nearer, -1 farther, 0 no different within noise, or by less than the noise of the
+        adjusted; `off` (side, aspect, cell): 1 where the distance is beyond noise. Both control the false discovery
+        rate over the cells of an aspect at 5 %.
+        `calibrated` (aspect).
+
+    References
+    ----------
+    Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
+    """
+    members = xr.concat(
+        [one.load() for one in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
+    )
+    random = cell_generator(seed, "years", 0)
+    names = [name for name in ASPECTS if name in members]
+    found = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
+    calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
+    named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    return found.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
+
+
+def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
+    """The comparison of one aspect: (source, cell), (side, cell) and (cell)."""
+    years = members.sizes["year"]
+    sums = [one.transpose("source", REALIZATION, "year", "cell") for one in sums_of(members, aspect.name)]
+    everything = np.ones((1, years))
+    value = np.stack([_number(aspect, everything, sums, source)[0] for source in ("reference", "raw", "adjusted")])
+    drawn, simulated = (_weights(random, years, aspect.years_together) for _ in range(2))
+    of_reference = _number(aspect, drawn, sums, "reference")
+    # A sample's own spread is too small.
+    blocks = max(years / aspect.years_together, LEAST_BLOCKS)
+    distance = []
+    for row, side in ((1, "raw"), (2, "adjusted")):
+        deviations = _centred(_number(aspect, simulated, sums, side)) - _centred(of_reference)
+        distance.append(value[row] - value[0] + deviations * np.sqrt(blocks / (blocks - 3)))
+    raw, adjusted = distance
+    noise = np.stack([one.std(axis=0) for one in distance])
+    gain = np.abs(value[1] - value[0]) - np.abs(value[2] - value[0])
+    # Raw and adjusted have the same years: tiny changes are certain, and no reason to call an aspect worse.
+    visible = np.abs(gain) > noise[1]
+    p_value = _two_sided(np.abs(raw) - np.abs(adjusted), years)
+    p_off = np.stack([_two_sided(one, years) for one in distance])
+    return xr.Dataset(
+        {
+            "value": (("source", "cell"), value),
+            "noise": (("side", "cell"), noise),
+            "p_value": ("cell", p_value),
+            "p_off": (("side", "cell"), p_off),
+            "verdict": ("cell", _flagged(p_value) * np.sign(gain) * visible),
+            "off": (("side", "cell"), np.stack([_flagged(one) for one in p_off])),
+        }
+    )
+
+
+def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], source: str) -> np.ndarray:
+    """The aspect of each resampling, (resampling, cell): the mean over the members. The reference has no members."""
+    members = sums[0].sizes[REALIZATION] if source != "reference" else 1
+    of_members = [
+        aspect.number(*(weights @ one.sel(source=source).values[member] for one in sums)) for member in range(members)
+    ]
+    return np.mean(of_members, axis=0)
+
+
+def _weights(random: np.random.Generator, years: int, together: int) -> np.ndarray:
+    """How often each resampling has each year."""
+    chosen = yearly.drawn_years(random, years, together, RESAMPLINGS)
+    weights = np.zeros((RESAMPLINGS, years))
+    np.add.at(weights, (np.arange(RESAMPLINGS)[:, None], chosen), 1.0)
+    return weights
+
+
+def _centred(resampled: np.ndarray) -> np.ndarray:
+    """Deviations from the resamplings' mean: that of a standard deviation or a quotient is biased."""
+    known = np.isfinite(resampled)
+    mean = np.where(known, resampled, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.where(known, resampled - mean, 0.0)
+
+
+def _two_sided(resampled: np.ndarray, years: int) -> np.ndarray:
+    """The p-value of 0, two-sided, in the distribution of each cell; NaN for a cell without a value."""
+    low, high = ((1 + beyond.sum(axis=0)) / (RESAMPLINGS + 1) for beyond in (resampled <= 0, resampled >= 0))
+    there = np.isfinite(resampled).all(axis=0) & (years >= LEAST_YEARS)
+    return np.where(there, np.minimum(1.0, 2 * np.minimum(low, high)), np.nan)
+
+
+def _flagged(p_values: np.ndarray) -> np.ndarray:
+    """1 for the cells that are discoveries, 0 for others; NaN where there is no p-value."""
+    from scipy.stats import false_discovery_control
+
+    known = np.isfinite(p_values)
+    found = np.full(p_values.shape, np.nan)
+    if known.any():
+        found[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
+    return found
+
+
+def verdicts(compared: xr.Dataset) -> Iterator[Verdict]:
+    """Yield the verdict about each aspect that any cell has a p-value of."""
+    for place, name in enumerate(compared["aspect"].values):
+        one = compared.isel(aspect=place)
+        verdict = one["verdict"].values[np.isfinite(one["verdict"].values)]
+        if verdict.size:
+            off = [float(one["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
+            shares = (float((verdict > 0).mean()), float((verdict < 0).mean()))
+            yield Verdict(str(name), bool(one["calibrated"]), *shares, *off)

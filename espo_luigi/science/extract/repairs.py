@@ -1,31 +1,38 @@
-"""Repairs of known defects in the data of single simulations, from a table that counts changed values."""
+"""What the configuration says of raw values: known defects that are repaired, and source cells that are left out."""
 
 from __future__ import annotations
 
 import logging
+import operator
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-import dask
+import dask.array
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.extract.mask import OPERATORS
+from espo_luigi.errors import DataError
 from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
 REPAIRS = "espo_luigi_repairs"
 """The global attribute that lists the repairs of a dataset, each with the number of changed values."""
+REPAIR, REPAIRED = "repair", "repaired"
 
-What = Literal["missing", "mean_of_neighbours"]
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 _COMPARISON = re.compile(r"\s*([<>=!]=?)\s*(\S+)\s+(\S.*)")
-_DAYS = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
 # A cell is named by its coordinates, which files hold as float32 or float64.
 _SAME_DEGREES = 1e-4
 
@@ -37,7 +44,7 @@ class Repair:
     id: str
     """The simulation's id; ``*`` and ``?`` stand for any text and any letter."""
     variable: str
-    what: What
+    what: Literal["missing", "mean_of_neighbours"]
     """``missing`` (NaN), or ``mean_of_neighbours``: the mean of the 8 cells around, without those that are NaN."""
     where: str | tuple[float, float] = ""
     """The values, as ``> 335 K``, or the cell, as latitude and longitude of its centre; all of them if empty."""
@@ -50,7 +57,7 @@ class Repair:
         return f"{' '.join(str(part) for part in parts if part)}: {self.what}"
 
 
-def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[int, xr.DataArray]]:
+def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> xr.Dataset:
     """Repair this dataset by the rows of a table that name it, in their order.
 
     Parameters
@@ -61,102 +68,65 @@ def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> tuple[xr.Dataset, dict[
 
     Returns
     -------
-    ds : xarray.Dataset
-        Lazy if `ds` is, in the same chunks; other values keep their bytes. `REPAIRS` lists what was changed.
-    counts : dict of int to xarray.DataArray
-        By the row's number, from 1, on how many days it changed each cell (y, x), of all rows for this dataset that
-        name one of its variables; in memory. Counting reads the days and cells that a row names, a chunk at a time. A
-        warning names each row that changed nothing.
+    xarray.Dataset
+        Lazy if `ds` is, in the same chunks; other values keep their bytes. If a row names this dataset, there are two
+        coordinates along the dimension `REPAIR`: the rows as text, and lazily `REPAIRED`, the number of values that
+        each row changes. `with_repairs_told` brings them into an attribute.
 
     Raises
     ------
-    ConfigurationError
-        If a row is not a repair, even one of another dataset.
     DataError
         If the dataset has no ``cat:id``, or a cell lies at the edge and has no 8 neighbours.
     """
-    for number, row in enumerate(repairs, 1):
-        _check(row, f"repair {number}")
     name = str(ds.attrs.get("cat:id", ""))
     if repairs and not name:
         raise DataError(f"the data have no attribute cat:id; expected one, to choose among {len(repairs)} repairs.")
-    own = {number: row for number, row in enumerate(repairs, 1) if fnmatchcase(name, row.id)}
-    repaired, changes = ds, {}
-    for number, row in own.items():
-        repaired, changes[number] = _repaired(repaired, row, f"repair {number} ({row})")
-    counts = dict(zip(changes, dask.compute(*changes.values()), strict=True))
-    values = {number: int(count.sum()) for number, count in counts.items()}
-    for number in (number for number, count in values.items() if not count):
-        logger.warning("repair %d (%s) changes nothing in %s. Correct or remove it.", number, own[number], name)
-    done = [f"{own[number]}, {count} value{'' if count == 1 else 's'}" for number, count in values.items() if count]
-    return (repaired.assign_attrs({REPAIRS: "; ".join(done)}) if done else repaired), counts
+    own = [row for row in repairs if fnmatchcase(name, row.id)]
+    if not own:
+        return ds
+    repaired, counts = ds, []
+    for row in own:
+        repaired, count = _repaired(repaired, row)
+        counts.append(dask.array.asarray(count, dtype=np.int64))
+    return repaired.assign_coords({REPAIR: list(map(str, own)), REPAIRED: (REPAIR, dask.array.stack(counts))})
 
 
-def repaired_days(counts: Iterable[xr.DataArray]) -> xr.Dataset:
-    """Return the days on which each cell (y, x) of a variable was changed, summed over rows of the table.
-
-    `counts` are those of `repair`; variables without a change are left out.
-    """
-    by_variable: dict[Hashable, xr.DataArray] = {}
-    for count in (one for one in counts if one.any()):
-        by_variable[count.name] = by_variable[count.name] + count if count.name in by_variable else count
-    return xr.Dataset(by_variable).astype("float32").map(lambda one: one.assign_attrs(units="d"))
-
-
-def _check(row: Repair, where: str) -> None:
-    if row.what not in get_args(What):
-        raise ConfigurationError(f"{where}: what is {row.what!r}; expected {' or '.join(get_args(What))}.")
-    if row.when and not _DAYS.fullmatch(row.when):
-        raise ConfigurationError(f"{where}: when is {row.when!r}; expected a day, a month or a year, as 2014-12-31.")
-    if isinstance(row.where, str) and row.where:
-        _comparison(row.where, where)
-    if not row.where and not row.when:
-        raise ConfigurationError(f"{where} would replace all values of {row.variable}; expected where, when or both.")
-    if row.what == "mean_of_neighbours" and isinstance(row.where, str):
-        raise ConfigurationError(f"{where}: where is {row.where!r}; expected the latitude and longitude of a cell.")
+def with_repairs_told(ds: xr.Dataset) -> xr.Dataset:
+    """Bring the counts of repaired values from their coordinates into the attribute `REPAIRS`; reads the counts."""
+    if REPAIRED not in ds.coords:
+        return ds
+    counts = zip(ds[REPAIR].values.tolist(), ds[REPAIRED].values.tolist(), strict=True)
+    done = [f"{row}, {count} value{'' if count == 1 else 's'}" for row, count in counts if count]
+    told = {REPAIRS: "; ".join(done)} if done else {}
+    return ds.drop_vars([REPAIR, REPAIRED]).assign_attrs(told)
 
 
-def _comparison(text: str, where: str) -> tuple[str, float, str]:
-    """Return operator, threshold and units of a text such as "> 335 K"."""
-    match = _COMPARISON.fullmatch(text)
-    try:
-        if match and match[1] in OPERATORS:
-            return match[1], float(match[2]), match[3]
-    except ValueError:
-        pass
-    known = ", ".join(OPERATORS)
-    raise ConfigurationError(f'{where}: where is {text!r}; expected one of {known}, a number and units, as "> 335 K".')
+def idle_repairs(ds: xr.Dataset) -> list[str]:
+    """Return the rows that change no value of a dataset that `repair` has made; reads the counts."""
+    return [str(row) for row in ds[REPAIR].values[ds[REPAIRED].values == 0]] if REPAIRED in ds.coords else []
 
 
-def _repaired(ds: xr.Dataset, row: Repair, where: str) -> tuple[xr.Dataset, xr.DataArray]:
-    """Return the dataset with a row's repair, and the number of changed days of each cell, which may be lazy."""
+def _repaired(ds: xr.Dataset, row: Repair) -> tuple[xr.Dataset, Any]:
+    """Return the dataset with a row's repair, and the number of changed values, which may be lazy."""
     places = _places(ds, row)
     if places is None:
-        return ds, xr.DataArray(0, name=row.variable)
+        return ds, 0
     data = ds[row.variable]
     old = data.isel(places)
     if row.what == "missing":
         wrong = old.notnull()
         if isinstance(row.where, str) and row.where:
-            sign, threshold, units = _comparison(row.where, where)
-            limit = convert_to(xr.DataArray(threshold, name=row.variable, attrs={"units": units}), units_of(data))
+            sign, number, units = _COMPARISON.fullmatch(row.where).groups()  # type: ignore[union-attr]
+            limit = convert_to(xr.DataArray(float(number), name=row.variable, attrs={"units": units}), units_of(data))
             wrong &= OPERATORS[sign](old, float(limit))
-        new, changed = old.where(~wrong), wrong.sum("time")
+        new, count = old.where(~wrong), wrong.sum().data
     else:
-        new = _mean_of_neighbours(data, places, where)
-        changed = xr.ones_like(old, dtype=np.int64).sum("time")
-    cell = {dim: at for dim, at in places.items() if dim != "time"}
-    days = xr.zeros_like(data.isel(time=0, drop=True), dtype=np.int64).drop_attrs(deep=False).compute()
-    if cell:
-        days[cell] = changed
-    else:
-        days = days + changed
-    if set(places):
-        result = data.copy()
-        result[places] = new
-    else:
-        result = new
-    return ds.assign({row.variable: result}), days.rename(row.variable)
+        new, count = _mean_of_neighbours(data, places, row), old.size
+    if not places:
+        return ds.assign({row.variable: new}), count
+    result = data.copy()
+    result[places] = new
+    return ds.assign({row.variable: result}), count
 
 
 def _places(ds: xr.Dataset, row: Repair) -> dict[Hashable, Any] | None:
@@ -183,10 +153,48 @@ def _places(ds: xr.Dataset, row: Repair) -> dict[Hashable, Any] | None:
     return places
 
 
-def _mean_of_neighbours(data: xr.DataArray, places: Mapping[Hashable, Any], where: str) -> xr.DataArray:
+def _mean_of_neighbours(data: xr.DataArray, places: Mapping[Hashable, Any], row: Repair) -> xr.DataArray:
     cell = {dim: at for dim, at in places.items() if dim != "time"}
     if any(not 0 < at < data.sizes[dim] - 1 for dim, at in cell.items()):
-        raise DataError(f"{where}: the cell lies at the edge of the data, {dict(data.sizes)}, and has no 8 neighbours.")
+        raise DataError(
+            f"repair ({row}): the cell lies at the edge of the data, {dict(data.sizes)}, and has no 8 neighbours."
+        )
     around = data.isel({**places, **{dim: slice(at - 1, at + 2) for dim, at in cell.items()}})
     ring = xr.DataArray(np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1]], bool), dims=tuple(cell))
     return around.where(ring).mean(tuple(cell))
+
+
+def create_mask(
+    field: xr.DataArray, *, where_operator: str, where_threshold: float, mask_nans: bool = True
+) -> xr.DataArray:
+    """Return 1 where a field compares with a threshold, and 0 elsewhere, as `xscen.regrid.create_mask`; lazy.
+
+    Parameters
+    ----------
+    field : xarray.DataArray
+        Any dimensions, such as `sftlf` (y, x); of several times the first counts.
+    where_operator : str
+        One of `OPERATORS`.
+    where_threshold : float
+        In the field's own unit: land that fills a quarter of a cell is 25 where `sftlf` is in %.
+    mask_nans : bool
+        What cells without a value are: 0, or 1 if it is false.
+
+    Returns
+    -------
+    xarray.DataArray
+        `mask`, of the field's type, on its coordinates. The attribute `where_threshold` tells the comparison.
+    """
+    if field.attrs.get("units") == "%" and 0 < where_threshold <= 1:
+        message = "%s is in %%, and where_threshold is %g: nearly all cells count. A quarter of a cell is 25."
+        logger.warning(message, field.name, where_threshold)
+    values = field.isel(time=0) if "time" in field.dims else field
+    chosen = OPERATORS[where_operator](values, where_threshold)
+    chosen = chosen & values.notnull() if mask_nans else chosen | values.isnull()
+    mask = chosen.astype(field.dtype).rename("mask")
+    mask.attrs = {
+        "long_name": "Mask",
+        "where_threshold": f"{field.name} {where_operator} {where_threshold}",
+        "mask_NaNs": str(mask_nans),
+    }
+    return mask

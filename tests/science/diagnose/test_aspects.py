@@ -9,7 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import grid
-from espo_luigi.science.diagnose import aspects, summaries
+from espo_luigi.science.diagnose import aspects, yearly
 
 DATA = Path(__file__).parents[2] / "data"
 PERIOD = (1981, 2010)
@@ -18,7 +18,7 @@ SOURCES = {"reference": "ahccd_1950-2013.nc", "raw": "CanESM2_1950-2100.nc"}
 
 def opened(file: str) -> xr.Dataset:
     """Series of a file in display units, with a tasmin that depends on the weather; cells are the places."""
-    ds = summaries.in_display_units(xr.open_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
+    ds = yearly.in_display_units(xr.open_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
     ds = ds.sel(time=slice(str(PERIOD[0]), str(PERIOD[1]))).transpose("time", "cell").load()
     tasmin = (ds["tasmax"] - 6 - 4 / (1 + ds["pr"])).assign_attrs(ds["tasmax"].attrs)
     return ds.assign(tasmin=tasmin, pr=ds["pr"].assign_attrs(standard_name="precipitation_flux"))
@@ -127,13 +127,13 @@ def test_means_wet_days_and_variability_between_years_are_xarrays(
 
     daily = sources["raw"]
     by_season = properties.mean(daily["tasmax"], group="time.season")
-    for season in summaries.SEASONS:
+    for season in yearly.SEASONS:
         np.testing.assert_allclose(
             number(sums, f"mean_tasmax_{season}", "raw"), by_season.sel(season=season), rtol=1e-6
         )
     np.testing.assert_allclose(number(sums, "wet_days", "raw"), 100 * (daily["pr"] >= 1).mean("time"))
-    yearly = daily["pr"].groupby("time.year").mean().std("year", ddof=1)
-    np.testing.assert_allclose(number(sums, "between_years_pr", "raw"), yearly, rtol=1e-4)
+    of_years = daily["pr"].groupby("time.year").mean().std("year", ddof=1)
+    np.testing.assert_allclose(number(sums, "between_years_pr", "raw"), of_years, rtol=1e-4)
     limits = sources["reference"]["tasmax"].quantile([0.05, 0.95], "time").values
     for name, level in (("below_q05_tasmax", 0), ("above_q95_tasmax", 1)):
         # Ties are half days: the station's tenths of a degree make many.

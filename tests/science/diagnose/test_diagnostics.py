@@ -13,7 +13,8 @@ import xsdba.measures
 import xsdba.properties
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.diagnose.comparison import heatmap, improvement, measures, properties
+from espo_luigi.science.diagnose.diagnosis import heatmap, improvement, measures
+from espo_luigi.science.diagnose.properties import properties
 
 DATA = Path(__file__).parents[2] / "data" / "CanESM2_1950-2100.nc"
 SECONDS = 86400

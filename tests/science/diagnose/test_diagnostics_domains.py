@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.diagnose.domains import cut_domain
+from espo_luigi.science.diagnose.diagnosis import cut_domain
 
 
 def make_map(lon: np.ndarray, lat: np.ndarray) -> xr.Dataset:

@@ -16,7 +16,8 @@ import xsdba.properties
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
-from espo_luigi.science.diagnose import comparison, domains
+from espo_luigi.science.diagnose import diagnosis
+from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
 
 BOX = {"name": "Atlas", "lat_bnds": (46.0, 49.0), "lon_bnds": (-75.0, -70.0), "tile_buffer": 1.5}
 KWARGS = {"method": "bilinear", "extrap_method": "inverse_dist"}
@@ -92,7 +93,7 @@ def reference() -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def domain(reference: xr.Dataset) -> xr.Dataset:
-    return domains.cut_domain(reference, BOX)
+    return diagnosis.cut_domain(reference, BOX)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def raw() -> xr.Dataset:
 
 
 def on_domain(raw: xr.Dataset, domain: xr.Dataset) -> xr.Dataset:
-    return domains.on_domain(raw, domain, land="tasmax", regridder_kwargs=KWARGS, intermediate_grids=GRIDS)
+    return diagnosis.on_domain(raw, domain, land="tasmax", regridder_kwargs=KWARGS, intermediate_grids=GRIDS)
 
 
 def test_a_simulation_is_regridded_as_to_the_whole_reference_and_has_the_reference_s_cells(raw, reference, domain):
@@ -114,7 +115,7 @@ def test_a_simulation_is_regridded_as_to_the_whole_reference_and_has_the_referen
     )
     expected = whole.where(reference.tasmax.isel(time=130, drop=True).notnull())
     for name in UNITS:
-        here = domains.cut_domain(expected, BOX)[name]
+        here = diagnosis.cut_domain(expected, BOX)[name]
         assert 20 < int(here[0].notnull().sum()) < 0.8 * here[0].size
         xr.testing.assert_allclose(found[name].reset_coords(drop=True), here.reset_coords(drop=True), rtol=1e-6)
     assert set(found.coords) == {"time", "rlat", "rlon", "lat", "lon"}
@@ -122,7 +123,7 @@ def test_a_simulation_is_regridded_as_to_the_whole_reference_and_has_the_referen
 
 
 def test_no_intermediate_grid_is_skipped_though_it_is_coarser(raw, domain):
-    direct = domains.on_domain(raw, domain, land="tasmax", regridder_kwargs=KWARGS)
+    direct = diagnosis.on_domain(raw, domain, land="tasmax", regridder_kwargs=KWARGS)
     assert float(abs(on_domain(raw, domain).tasmax - direct.tasmax).max()) > 1
 
 
@@ -142,7 +143,7 @@ def test_only_the_day_at_position_130_says_where_the_reference_has_data(raw, dom
 
 
 def test_the_raw_data_are_read_once_and_only_where_they_are_needed(raw, domain, monkeypatch):
-    monkeypatch.setattr(domains, "CELLS_IN_A_BLOCK", 30)
+    monkeypatch.setattr(diagnosis, "CELLS_IN_A_BLOCK", 30)
     reads, lock = [0], threading.Lock()
     values = raw.tasmax.values
 
@@ -175,7 +176,7 @@ def oracle(part: xr.Dataset) -> xr.Dataset:
 
 
 def properties_of(part: xr.Dataset) -> xr.Dataset:
-    return domains.properties_in_units(part, units=UNITS, definitions=DEFINITIONS, period=PERIOD)
+    return Diagnosis(part, Step(DEFINITIONS, PERIOD, units=UNITS)).properties().compute()
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def test_all_properties_are_xsdba_s_in_the_units_asked_for(found, raw, domain):
 
 def test_measures_are_xsdba_s(found):
     sim, ref = found
-    measured = comparison.measures(sim, ref, to_level="diag-measures")
+    measured = diagnosis.measures(sim, ref, to_level="diag-measures")
     expected = xsdba.measures.bias(sim.mean_tasmax, ref.mean_tasmax)
     xr.testing.assert_allclose(measured.mean_tasmax, expected)
     assert measured.mean_tasmax.attrs["units"] == expected.attrs["units"]
@@ -211,10 +212,10 @@ def test_measures_are_xsdba_s(found):
 def test_what_covers_a_part_of_the_domain_is_spread_over_all_of_it(domain):
     grid = stack.grid_of(domain)
     part = domain.isel(rlat=slice(2, None), rlon=slice(None, -3))
-    spread = domains.spread_over(part.chunk(), grid)
+    spread = diagnosis.spread_over(part.chunk(), grid)
     assert dask.is_dask_collection(spread.tasmax.data)
     xr.testing.assert_identical(spread.isel(rlat=slice(2, None), rlon=slice(None, -3)).compute(), part)
     assert spread.tasmax.isel(rlat=slice(2)).isnull().all() and spread.tasmax.isel(rlon=slice(-3, None)).isnull().all()
     xr.testing.assert_identical(spread.lat, grid.lat)
     with pytest.raises(DataError, match="1 of 1 values of rlat are not in the grid"):
-        domains.spread_over(part.isel(rlat=[0]).assign_coords(rlat=[9.0]), grid)
+        diagnosis.spread_over(part.isel(rlat=[0]).assign_coords(rlat=[9.0]), grid)

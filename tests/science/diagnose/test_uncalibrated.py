@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.diagnose import aspects, summaries, uncalibrated
+from espo_luigi.science.diagnose import aspects, yearly
 
 SOURCES = ["reference", "raw", "adjusted"]
 REPETITIONS = 200
@@ -13,7 +13,7 @@ REPETITIONS = 200
 MOST_FALSE = 21
 
 
-def yearly(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: int = 12) -> list[xr.Dataset]:
+def of_years(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: int = 12) -> list[xr.Dataset]:
     """Sums of years of neighbouring cells, in which raw and adjusted are equally far from the reference, if at all."""
     random = np.random.default_rng(seed)
 
@@ -42,10 +42,10 @@ def yearly(seed: int, *, bias: float, members: int = 1, years: int = 30, cells: 
 def test_where_nothing_differs_verdicts_are_false_in_five_of_a_hundred_repetitions(members: int, bias: float) -> None:
     false = {"verdict": dict.fromkeys(aspects.ASPECTS, 0), "off": dict.fromkeys(aspects.ASPECTS, 0)}
     for seed in range(REPETITIONS):
-        compared = uncalibrated.compare_aspects(
-            yearly(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed)
+        compared = aspects.compare_aspects(
+            of_years(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed)
         )
-        for one in uncalibrated.verdicts(compared):
+        for one in aspects.verdicts(compared):
             false["verdict"][one.aspect] += one.nearer + one.farther > 0
             false["off"][one.aspect] += one.adjusted_off > 0
     assert max(false["verdict"].values()) <= MOST_FALSE, false
@@ -67,18 +67,18 @@ def daily(seed: int, *, persistence: float, warmer: float = 0.0, years: int = 30
     tasmax = 10 + warmer + cycle + 4 * noise
     lower = 6 + 2 * random.random(tasmax.shape)
     values = {"tasmax": tasmax, "tasmin": tasmax - lower, "pr": np.where(wet > 0.2, np.exp(wet) * 4, 0.0)}
-    attrs = {name: {"units": summaries.DISPLAY_UNITS[name]} for name in values}
+    attrs = {name: {"units": yearly.DISPLAY_UNITS[name]} for name in values}
     attrs["pr"]["standard_name"] = "precipitation_flux"
     return xr.Dataset({name: (("time", "cell"), values[name], attrs[name]) for name in values}, {"time": time})
 
 
-def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> dict[str, uncalibrated.Verdict]:
+def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> dict[str, aspects.Verdict]:
     sources = dict(zip(SOURCES, (reference, raw, adjusted), strict=True))
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
     period = (int(reference["time"].dt.year[0]), int(reference["time"].dt.year[-1]))
     sums = aspects.yearly_sums(sources, beside, period=period)
-    found = uncalibrated.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test")
-    return {one.aspect: one for one in uncalibrated.verdicts(found)}
+    found = aspects.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test")
+    return {one.aspect: one for one in aspects.verdicts(found)}
 
 
 def mapped(simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
@@ -141,9 +141,9 @@ def test_tasmin_of_tasmax_and_range_is_calibrated_in_its_mean_but_not_in_its_qua
 
 
 def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
-    pool = yearly(7, bias=0.0, members=3)
-    together = uncalibrated.compare_aspects(pool, adjusted=[], seed="a")
-    alone = [uncalibrated.compare_aspects([one], adjusted=[], seed="a") for one in pool]
+    pool = of_years(7, bias=0.0, members=3)
+    together = aspects.compare_aspects(pool, adjusted=[], seed="a")
+    alone = [aspects.compare_aspects([one], adjusted=[], seed="a") for one in pool]
     mean = xr.concat([one["value"] for one in alone], "member").mean("member")
     xr.testing.assert_allclose(together["value"], mean)
     noise = xr.concat([one["noise"] for one in alone], "member").mean("member")
@@ -153,20 +153,20 @@ def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
 
 
 def test_the_noise_of_a_mean_is_its_standard_error_and_the_same_seed_gives_the_same_numbers() -> None:
-    sums = yearly(8, bias=0.0, cells=400)
-    found = uncalibrated.compare_aspects(sums, adjusted=[], seed="a")
+    sums = of_years(8, bias=0.0, cells=400)
+    found = aspects.compare_aspects(sums, adjusted=[], seed="a")
     expected = np.sqrt(2 / 30)
     noise = found["noise"].sel(aspect="lag1_tasmax_JJA", side="raw").mean()
     np.testing.assert_allclose(noise, expected, rtol=0.15)
-    xr.testing.assert_identical(found, uncalibrated.compare_aspects(sums, adjusted=[], seed="a"))
-    assert not found["p_value"].equals(uncalibrated.compare_aspects(sums, adjusted=[], seed="b")["p_value"])
+    xr.testing.assert_identical(found, aspects.compare_aspects(sums, adjusted=[], seed="a"))
+    assert not found["p_value"].equals(aspects.compare_aspects(sums, adjusted=[], seed="b")["p_value"])
 
 
 def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
-    few = uncalibrated.compare_aspects(yearly(9, bias=0.0, years=9), adjusted=[], seed="a")
-    assert few["value"].notnull().all() and not list(uncalibrated.verdicts(few))
-    sea = yearly(9, bias=0.0)[0].where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
-    found = uncalibrated.compare_aspects([sea], adjusted=[], seed="a")
+    few = aspects.compare_aspects(of_years(9, bias=0.0, years=9), adjusted=[], seed="a")
+    assert few["value"].notnull().all() and not list(aspects.verdicts(few))
+    sea = of_years(9, bias=0.0)[0].where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
+    found = aspects.compare_aspects([sea], adjusted=[], seed="a")
     for name in ("p_value", "verdict", "value"):
         missing = found[name].isnull().any([dim for dim in found[name].dims if dim != "cell"])
         assert np.flatnonzero(missing).tolist() == [4], name

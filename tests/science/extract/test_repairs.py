@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.extract.repairs import REPAIRS, Repair, repair, repaired_days
+from espo_luigi import store
+from espo_luigi.errors import DataError
+from espo_luigi.science.extract.repairs import (
+    REPAIRED,
+    REPAIRS,
+    Repair,
+    create_mask,
+    idle_repairs,
+    repair,
+    with_repairs_told,
+)
 from espo_luigi.science.regrid import regrid
 
 # The defects that the scripts of ESPO 2.0 patch.
@@ -37,28 +48,10 @@ def simulation(name: str, calendar: str = "noleap", chunks: Any = None) -> xr.Da
     return ds.chunk(chunks) if chunks else ds
 
 
-def values(counts: dict[int, xr.DataArray]) -> dict[int, int]:
-    """The number of changed values of each row."""
-    return {number: int(count.sum()) for number, count in counts.items()}
-
-
-def test_changed_days_are_counted_by_cell_and_variable() -> None:
-    ds = simulation("UKESM1-0-LL_ssp370")
-    rows = (*PATCHES, Repair("*", "tasmax", "missing", where="> 335 K"), Repair("*", "pr", "missing", when="2015-01"))
-    repaired, counts = repair(ds, rows)
-    found = repaired_days(counts.values())
-    assert set(found.data_vars) == {"tasmax", "pr"}
-    for name in found.data_vars:
-        changed = (ds[name] != repaired[name]) | repaired[name].isnull()
-        np.testing.assert_array_equal(found[name].values, changed.sum("time").values, err_msg=str(name))
-    assert found.tasmax.sum() == 2 and found.pr.max() > 1
-
-
 @pytest.mark.parametrize("chunks", [None, {"time": 2, "lat": 2, "lon": 4}])
 def test_a_day_of_two_variables_becomes_missing(chunks: Any) -> None:
     ds = simulation("BCC-CSM2-MR_ssp585", chunks=chunks)
-    repaired, counts = repair(ds, PATCHES)
-    assert values(counts) == {1: 30, 2: 30}
+    repaired = with_repairs_told(repair(ds, PATCHES))
     expected = ds.copy(deep=True).compute()
     expected["tasmin"][3], expected["dtr"][3] = np.nan, np.nan
     expected.attrs[REPAIRS] = "tasmin on 2014-12-31: missing, 30 values; dtr on 2014-12-31: missing, 30 values"
@@ -71,8 +64,7 @@ def test_a_day_of_two_variables_becomes_missing(chunks: Any) -> None:
 @pytest.mark.parametrize("calendar", ["noleap", "360_day"])
 def test_values_beyond_a_threshold_and_a_cells_day_are_replaced(chunks: Any, calendar: str) -> None:
     ds = simulation("UKESM1-0-LL_ssp370", calendar, chunks)
-    repaired, counts = repair(ds, PATCHES)
-    assert values(counts) == {3: 2, 4: 1}
+    repaired = with_repairs_told(repair(ds, PATCHES))
     expected = ds.copy(deep=True).compute()
     expected["tasmax"][1, 2, 3], expected["tasmax"][4, 0, 0] = np.nan, np.nan
     around = expected["pr"].values[2, 1:4, 1:4].astype("float64")
@@ -88,16 +80,14 @@ def test_values_beyond_a_threshold_and_a_cells_day_are_replaced(chunks: Any, cal
 
 
 def test_the_list_of_repairs_stays_with_what_is_made_of_the_data() -> None:
-    repaired, _ = repair(simulation("UKESM1-0-LL_ssp370"), PATCHES)
+    repaired = with_repairs_told(repair(simulation("UKESM1-0-LL_ssp370"), PATCHES))
     target = xr.Dataset(coords={"lat": ("loc", [50.0]), "lon": ("loc", [285.0])})
     assert regrid(repaired, target).attrs[REPAIRS] == repaired.attrs[REPAIRS]
 
 
 def test_a_dataset_that_no_row_names_is_returned_as_it_is() -> None:
     ds = simulation("MIROC6_ssp370")
-    repaired, counts = repair(ds, PATCHES)
-    assert values(counts) == {}
-    xr.testing.assert_identical(repaired, ds)
+    xr.testing.assert_identical(repair(ds, PATCHES), ds)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +101,11 @@ def test_a_dataset_that_no_row_names_is_returned_as_it_is() -> None:
     ],
     ids=["variable", "year", "day of another calendar", "cell", "threshold"],
 )
-def test_a_row_that_changes_nothing_is_a_warning_with_its_number(row: Repair, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_changes_nothing_is_known_as_idle(row: Repair) -> None:
     ds = simulation("UKESM1-0-LL_ssp370", "360_day")
-    repaired, counts = repair(ds, (PATCHES[0], row))
-    assert values(counts) == {2: 0}
-    xr.testing.assert_identical(repaired, ds)
-    assert f"repair 2 ({row}) changes nothing in {ds.attrs['cat:id']}. Correct or remove it." in caplog.text
+    repaired = repair(ds, (PATCHES[0], row))
+    assert idle_repairs(repaired) == [str(row)]
+    xr.testing.assert_identical(with_repairs_told(repaired), ds)
 
 
 def test_thresholds_are_converted_and_cells_of_a_rotated_grid_are_found_in_any_convention() -> None:
@@ -127,48 +116,78 @@ def test_thresholds_are_converted_and_cells_of_a_rotated_grid_are_found_in_any_c
         Repair("*", "tasmax", "missing", where=">= 62.8 degC"),
         Repair("*", "pr", "missing", where=(float(ds.lat[2, 2]), 285.9375 - 360)),
     )
-    repaired, counts = repair(ds, rows)
-    assert values(counts) == {1: 2, 2: 7}
+    repaired = repair(ds, rows)
+    assert repaired[REPAIRED].values.tolist() == [2, 7]
     assert np.argwhere(np.isnan(repaired.pr.values)).tolist() == [[day, 2, 2] for day in range(7)]
 
 
-def test_counting_reads_only_the_days_that_a_row_names() -> None:
-    read: list[int] = []
+def test_the_writer_of_a_repaired_store_reads_each_chunk_once_and_the_store_has_the_counts(tmp_path: Path) -> None:
+    read: Counter[int] = Counter()
 
     def noted(block: np.ndarray, block_info: Any = None) -> np.ndarray:
-        read.append(block_info[0]["chunk-location"][0])
+        read[block_info[0]["chunk-location"][0]] += 1
         return block
 
     ds = simulation("BCC-CSM2-MR_ssp585", chunks={"time": 1})
     ds["tasmin"] = ds.tasmin.copy(
         data=ds.tasmin.data.map_blocks(noted, dtype="float32", meta=np.empty((0, 0, 0), "f4"))
     )
-    read.clear()
-    repair(ds, PATCHES)
-    assert set(read) == {3}
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"what": "zero"}, "repair 2: what is 'zero'; expected missing or mean_of_neighbours"),
-        ({"when": "31/12/2014"}, "repair 2: when is '31/12/2014'; expected a day, a month or a year"),
-        ({"where": "over 335 K"}, "repair 2: where is 'over 335 K'; expected one of >=, >, <=, <, ==, !=, a number"),
-        ({"where": "> hot K"}, "repair 2: where is '> hot K'"),
-        ({"where": "=> 335 K"}, "repair 2: where is '=> 335 K'"),
-        ({}, "repair 2 would replace all values of pr; expected where, when or both"),
-        ({"what": "mean_of_neighbours", "when": "2014"}, "repair 2: where is ''; expected the latitude and longitude"),
-    ],
-)
-def test_a_row_that_is_no_repair_is_an_error_for_every_dataset(row: dict[str, Any], message: str) -> None:
-    wrong = Repair(**{"id": "another", "variable": "pr", "what": "missing"} | row)
-    with pytest.raises(ConfigurationError, match=message):
-        repair(simulation("M"), (PATCHES[0], wrong))
+    rows = (*PATCHES, Repair("*", "tasmin", "missing", where="> 289 K"))
+    path, marker = tmp_path / "repaired.zarr", store.Marker("Extract", {}, {}, {}, "")
+    store.write_store(repair(ds, rows), path, marker)
+    assert read == dict.fromkeys(range(7), 1)
+    warm = int((simulation("BCC-CSM2-MR_ssp585").tasmin.isel(time=[0, 1, 2, 4, 5, 6]) > 289).sum())
+    written = store.open_store(path)
+    assert warm and written[REPAIRED].values.tolist() == [30, 30, warm]
+    assert with_repairs_told(written).attrs[REPAIRS].endswith(f"tasmin > 289 K: missing, {warm} values")
 
 
 def test_a_cell_at_the_edge_and_a_dataset_without_id_are_errors() -> None:
     edge = Repair("*", "pr", "mean_of_neighbours", where=(46.875, 285.9375))
-    with pytest.raises(DataError, match=r"repair 1 \(pr at 46.875 N .*\): the cell lies at the edge of the data"):
+    with pytest.raises(DataError, match=r"repair \(pr at 46.875 N .*\): the cell lies at the edge of the data"):
         repair(simulation("M"), (edge,))
     with pytest.raises(DataError, match="no attribute cat:id"):
         repair(simulation("M").drop_attrs(), (edge,))
+
+
+SHARES = xr.DataArray(
+    np.array([[0, 24.5, 25], [25.5, 100, np.nan]], "float32"),
+    dims=("lat", "lon"),
+    coords={"lat": [1.0, 2.0], "lon": [3.0, 4.0, 5.0]},
+    name="sftlf",
+    attrs={"units": "%", "standard_name": "land_area_fraction"},
+)
+# By `xscen.regrid.create_mask` of xscen 0.15.1: the six cells with mask_nans, and without.
+BY_XSCEN = {
+    ">=": ("001110", "001111"),
+    ">": ("000110", "000111"),
+    "<=": ("111000", "111001"),
+    "<": ("110000", "110001"),
+    "==": ("001000", "001001"),
+    "!=": ("110110", "110111"),
+}
+
+
+@pytest.mark.parametrize("mask_nans", [True, False])
+@pytest.mark.parametrize("sign", BY_XSCEN)
+def test_each_operator_gives_what_xscen_gives(sign: str, mask_nans: bool) -> None:
+    mask = create_mask(SHARES, where_operator=sign, where_threshold=25, mask_nans=mask_nans)
+    expected = SHARES.copy(data=np.array(list(BY_XSCEN[sign][not mask_nans]), "float32").reshape(2, 3)).rename("mask")
+    expected.attrs = {"long_name": "Mask", "where_threshold": f"sftlf {sign} 25", "mask_NaNs": str(mask_nans)}
+    xr.testing.assert_identical(mask, expected)
+    assert mask.dtype == np.float32
+
+
+def test_the_first_of_several_times_counts_and_nothing_is_computed() -> None:
+    timed = xr.concat([SHARES, SHARES * 0], "time").chunk(lat=1)
+    mask = create_mask(timed, where_operator=">=", where_threshold=25)
+    assert mask.chunks is not None
+    xr.testing.assert_equal(mask.compute(), create_mask(SHARES, where_operator=">=", where_threshold=25))
+
+
+def test_a_fraction_as_threshold_of_a_field_in_percent_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+    create_mask(SHARES, where_operator=">=", where_threshold=25)
+    create_mask(SHARES.assign_attrs(units="1"), where_operator=">=", where_threshold=0.25)
+    assert not caplog.records
+    create_mask(SHARES, where_operator=">=", where_threshold=0.25)
+    assert "sftlf is in %, and where_threshold is 0.25: nearly all cells count" in caplog.text

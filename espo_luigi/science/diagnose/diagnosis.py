@@ -1,0 +1,313 @@
+"""A diagnosis: properties of a dataset over a box, their distance from the reference's, and the improvement."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science import regrid, stack
+from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
+from espo_luigi.science.extract.dataset import subset_box
+from espo_luigi.science.units import in_units, without_idle_metadata
+
+logger = logging.getLogger(__name__)
+
+RATIO = "measures.RATIO"
+# Cells of a block: some 13 MB for each variable and thirty years.
+CELLS_IN_A_BLOCK = 300
+# The day of the reference, counted from 0, on which its land has values; ESPO-G's choice.
+DAY_WITH_LAND = 130
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is computed of a dataset: `definitions` and `period` as `properties` takes them, and levels of the results.
+
+    With `units`, only the variables named there are used, each after its conversion.
+    """
+
+    definitions: Mapping[str, Any]
+    period: Sequence[str]
+    to_level: str = "diag-properties"
+    measures_to_level: str = "diag-measures"
+    units: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """A step of the diagnostics of a dataset: daily maps or stacked cells, of any calendar.
+
+    `box` is cut out as `cut_domain` does; None is the whole dataset. Stacked cells need the complete `grid`.
+    """
+
+    dataset: xr.Dataset
+    step: Step
+    box: Mapping[str, Any] | None = None
+    grid: xr.Dataset | None = None
+
+    def series(self) -> xr.Dataset:
+        """Return the daily maps of the box in the period, in blocks of whole series; only these cells are read."""
+        units = self.step.units
+        days = self.dataset.sel(time=slice(*self.step.period))
+        if units:
+            days = days[[name for name in units if name in days]]
+        if self.grid is not None and stack.STACKED_DIM in days.dims:
+            grid = self.grid.drop_vars("land", errors="ignore")
+            part = grid if self.box is None else cut_domain(grid, self.box)
+            days = stack.unstack_fill_nan(days, grid, blocks(part), part=part)
+        if self.box is not None:
+            # Cut again: on a curvilinear grid, the part is larger than the box.
+            days = cut_domain(days, self.box)
+        return in_units(in_blocks(days), units) if units else in_blocks(days)
+
+    def properties(self) -> xr.Dataset:
+        """Return the properties, a map each; lazy where the series are."""
+        step = self.step
+        return properties(self.series(), definitions=step.definitions, period=step.period, to_level=step.to_level)
+
+    def with_measures(self, reference: xr.Dataset) -> dict[str, xr.Dataset]:
+        """Return the properties (`prop`) and their distance from the reference's (`meas`), computed: a few maps."""
+        made = self.properties().compute()
+        return {"prop": made, "meas": measures(made, reference.compute(), to_level=self.step.measures_to_level)}
+
+
+def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level: str) -> xr.Dataset:
+    """Measure how far the properties of a simulation or scenario are from those of the reference.
+
+    Each property is compared by its own measure, which `properties` wrote as an attribute: the bias (sim - ref, in the
+    reference's units) or the ratio (sim / ref). The history of each result names the measure. Dimensions as the
+    properties; lazy on dask.
+
+    Raises
+    ------
+    DataError
+        When the grids differ, or a property does not name its measure.
+
+    References
+    ----------
+    `xsdba.measures`.
+    """
+    _check_same_grid(sim_properties, ref_properties)
+    compared = [name for name in sim_properties.data_vars if name in ref_properties.data_vars]
+    alone = set(sim_properties.data_vars) - set(compared)
+    if alone or not compared:
+        logger.warning("The reference has no %s: not measured.", sorted(map(str, alone)) or "properties in common")
+    found = {name: _measure(sim_properties[name], ref_properties[name]) for name in compared}
+    return as_fixed(xr.Dataset(found), sim_properties.attrs, to_level)
+
+
+def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level: str = "diag-improved") -> xr.Dataset:
+    """Return, per property, the fraction of cells where the scenario is at least as close to the reference.
+
+    d = |m_sim| - |m_scen| for a bias, |m_sim - 1| - |m_scen - 1| for a ratio; the fraction is that of d >= 0 among the
+    cells where d is not NaN. One variable, `improved_grid_points` (properties); lazy on dask.
+
+    Raises
+    ------
+    DataError
+        When the grids differ, or the simulation lacks a property of the scenario.
+    """
+    _check_same_grid(sim_measures, scen_measures)
+    _check_same_properties(sim_measures, scen_measures)
+    names = list(scen_measures.data_vars)
+    fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
+    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal")
+    out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
+    return with_level(out, scen_measures.attrs, to_level)
+
+
+def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Compare datasets by the mean distance of their properties from the reference, rescaled per property.
+
+    value = mean over cells of |m| (|m - 1| for a ratio), each property rescaled to (v - min) / (max - min) over the
+    datasets, 0.5 where they are equal: 0 is the best, 1 the worst. One variable, `heatmap` (realization, properties),
+    rows in the given order; lazy on dask.
+
+    Raises
+    ------
+    DataError
+        When the datasets do not have the same properties.
+    """
+    first = next(iter(measured.values()))
+    for ds in measured.values():
+        _check_same_properties(ds, first)
+    names = list(first.data_vars)
+    rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
+    columns = _labels("properties", names)
+    table = xr.concat(
+        [xr.concat(row, dim=columns, coords="minimal") for row in rows],
+        dim=_labels("realization", measured),
+        coords="minimal",
+    )
+    low, high = table.min("realization"), table.max("realization")
+    scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(
+        "realization", ...
+    )
+    out = _describe(scaled.where(table.notnull()), "Ranking of measure performance").to_dataset(name="heatmap")
+    common = {
+        key: value for key, value in first.attrs.items() if all(d.attrs.get(key) == value for d in measured.values())
+    }
+    return with_level(out, common, "diag-heatmap")
+
+
+def _span(coord: xr.DataArray) -> str:
+    return f"{float(coord.min())} to {float(coord.max())}" if coord.size else "nothing"
+
+
+def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
+    import xsdba.measures  # noqa: F401  # registers the measures
+    from xclim.core.indicator import registry
+
+    if MEASURE_ATTR not in sim.attrs:
+        raise DataError(
+            f"The property {sim.name!r} has no attribute {MEASURE_ATTR!r}: expected the result of `properties`."
+        )
+    name = re.sub(r"^xclim\.sdba\.", "xsdba.", sim.attrs[MEASURE_ATTR])
+    with quiet():
+        found = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
+    of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
+    return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
+
+
+def _describe(da: xr.DataArray, long_name: str) -> xr.DataArray:
+    """Replace the attributes: those that arithmetic carries along are the first property's."""
+    out = da.copy(deep=False)
+    out.attrs = {"long_name": long_name, "units": ""}
+    return out
+
+
+def _labels(dim: str, names: Iterable[Hashable]) -> xr.Variable:
+    """Make a coordinate of text of any length, which Zarr 3 specifies; it does not specify numpy's fixed length."""
+    return xr.Variable(dim, np.array([str(name) for name in names], dtype=object))
+
+
+def _distance(measure: xr.DataArray) -> xr.DataArray:
+    """Return the distance from a perfect measure: 0 for a bias, 1 for a ratio."""
+    if "history" not in measure.attrs:
+        raise DataError(
+            f"The measure {measure.name!r} has no history, which says whether it is a ratio: use `measures`."
+        )
+    return abs(measure - 1) if RATIO in measure.attrs["history"] else abs(measure)
+
+
+def _improved(sim: xr.DataArray, scen: xr.DataArray) -> xr.DataArray:
+    gain = _distance(sim) - _distance(scen)
+    return (gain >= 0).sum() / gain.notnull().sum()
+
+
+def _check_same_properties(got: xr.Dataset, expected: xr.Dataset) -> None:
+    missing: list[Hashable] = [name for name in expected.data_vars if name not in got.data_vars]
+    if missing:
+        raise DataError(
+            f"{missing} are missing from {list(got.data_vars)}: both datasets must have the same properties."
+        )
+
+
+def _check_same_grid(one: xr.Dataset, other: xr.Dataset) -> None:
+    for name in ("rlat", "rlon", "lat", "lon"):
+        if name in one.coords and name in other.coords and not np.array_equal(one[name].values, other[name].values):
+            raise DataError(
+                f"The grids differ in {name}: {one[name].size} values from {_span(one[name])} against "
+                f"{other[name].size} from {_span(other[name])}. Both must be the same domain of the same grid, "
+                f"to the last digit."
+            )
+
+
+def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
+    """Cut the box of `lon_bnds` and `lat_bnds` out of a dataset, bounds included, without a buffer.
+
+    Works on 1-D `lat` and `lon`, in any order and either longitude convention. Of a curvilinear grid, the smallest part
+    that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
+    and so is that of its products. Fixed fields among the coordinates, such as `orog`, are left out. Lazy.
+
+    Raises
+    ------
+    DataError
+        When no cell lies in the box, or the box crosses the edge of the data's longitudes.
+    """
+    named = {"cat:domain": region["name"]} if "name" in region else {}
+    bare = ds.drop_vars([name for name in ds.coords if name not in ("lat", "lon", *ds.dims)])
+    return subset_box(bare, {"name": "the domain", **region, "tile_buffer": 0}).assign_attrs(named)
+
+
+def blocks(part: xr.Dataset) -> dict[str, int]:
+    """Return the chunks for computing properties: whole series of some rows."""
+    y, x = stack.horizontal_dims(part)
+    return {y: max(1, CELLS_IN_A_BLOCK // part.sizes[x]), x: -1, "time": -1}
+
+
+def in_blocks(part: xr.Dataset) -> xr.Dataset:
+    """Return daily maps in `blocks`, lazily; a single block is computed.
+
+    xsdba needs as long to describe a lazy result as to compute a block.
+    """
+    chunked = rechunk(part, blocks(part))
+    return chunked.compute() if all(len(sizes) == 1 for sizes in chunked.chunksizes.values()) else chunked
+
+
+def on_domain(
+    raw: xr.Dataset,
+    reference: xr.Dataset,
+    *,
+    land: str,
+    regridder_kwargs: Mapping[str, object] | None = None,
+    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+) -> xr.Dataset:
+    """Regrid a simulation to a domain's cells, where the reference has data.
+
+    Loads the cells of the simulation that are needed (on Dask's workers), since each block of the result would read the
+    files again; the rest is lazy.
+
+    Parameters
+    ----------
+    raw
+        Daily maps of the simulation, any grid, calendar and units.
+    reference
+        The reference in the domain, as `cut_domain` returns it, 131 days or more: gives the grid and the land.
+    land
+        The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
+    regridder_kwargs, intermediate_grids
+        As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
+
+    Raises
+    ------
+    DataError
+        If the reference has fewer days, or the regridding fails.
+    """
+    if reference.sizes["time"] <= DAY_WITH_LAND:
+        raise DataError(
+            f"the reference has {reference.sizes['time']} days; expected more than {DAY_WITH_LAND}, as the day at that "
+            f"position says where {land} has values. Give a longer reference period."
+        )
+    has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
+    grid = stack.grid_of(reference)
+    how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
+    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
+    loaded = rechunk(near, blocks(near)).persist()
+    return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
+
+
+def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
+    """Return maps of a part of a grid on the whole grid, NaN elsewhere; lazy.
+
+    Raises
+    ------
+    DataError
+        If a row or a column is not in the grid.
+    """
+    for name in stack.horizontal_dims(grid):
+        if strange := np.setdiff1d(part[name], grid[name]).size:
+            raise DataError(
+                f"{strange} of {part.sizes[name]} values of {name} are not in the grid of "
+                f"{grid.sizes[name]}: both must be the same grid, to the last digit."
+            )
+    y, x = stack.horizontal_dims(grid)
+    return part.reindex({y: grid[y], x: grid[x]}).assign_coords(grid.coords)

@@ -1,0 +1,95 @@
+"""Finding land cells, and drawing them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.audit import cells, sample
+from espo_luigi.audit.value import other_versions, step_of
+from espo_luigi.errors import DataError, ParameterError
+from espo_luigi.store.marker import processor
+
+# Two pieces of two rows each; # is land.
+MAPS = {"south": ("##.", ".##"), "north": ("#..", "...")}
+
+
+@pytest.fixture()
+def run(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Any object that stands for a run, with the land above."""
+
+    def land(piece: str, rows: tuple[str, ...], south: float) -> cells.Land:
+        is_land = np.array([[letter == "#" for letter in row] for row in rows])
+        lat, lon = south + np.arange(2) / 2, -70 + np.arange(3) / 2
+        grid = xr.Dataset({"land": (("lat", "lon"), is_land)}, {"lat": lat, "lon": lon})
+        each = np.meshgrid(lat, lon, indexing="ij")
+        return cells.Land(piece, grid, each[0].ravel(), each[1].ravel())
+
+    found = tuple(land(piece, rows, 45 + 1.0 * index) for index, (piece, rows) in enumerate(MAPS.items()))
+    monkeypatch.setattr(cells, "lands", lambda run: found)
+    return object()
+
+
+@pytest.mark.parametrize("turn", [0, 360])
+def test_a_point_lies_in_the_nearest_cell_of_any_piece_and_any_count_of_longitudes(run: object, turn: int) -> None:
+    found = cells.find_cell(run, 45.6, -69.4 + turn)  # type: ignore[arg-type]
+    assert (found.piece, found.place, found.row, found.column) == ("south", 2, 1, 1)
+    assert cells.find_cell(run, 46.1, -70.1).piece == "north"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lat", "lon", "said"),
+    [
+        (46.5, -69.5, "lies in a cell of the sea .*The nearest land cell is 46 °N -70 °E"),
+        (45.0, -60.0, r"outside of the domain: the nearest cell, 45.5 °N -69 °E, is 70\d km away"),
+    ],
+)
+def test_a_point_in_the_sea_or_outside_is_refused(run: object, lat: float, lon: float, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        cells.find_cell(run, lat, lon)  # type: ignore[arg-type]
+
+
+def test_a_sample_draws_each_land_cell_and_no_sea_and_again_the_same(run: object) -> None:
+    samples = sample.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
+    drawn = Counter((one.cell.piece, one.cell.place) for one in samples)
+    assert set(drawn) == {*(("south", place) for place in range(4)), ("north", 0)}
+    assert min(drawn.values()) > 60
+    assert Counter(one.sim_id for one in samples) == {"a": 250, "b": 250}
+    assert samples == sample.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
+    assert samples != sample.draw(run, ["a", "b"], 500, 8)  # type: ignore[arg-type]
+
+
+def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
+    days = xr.date_range("2001-01-01", periods=730, calendar="noleap", use_cftime=True)
+    whole = xr.Dataset({"pr": (("time", "loc"), np.ones((730, 1)))}, {"time": days})
+    cell = cells.Cell("south", 0, 0, 0, 45.0, -70.0)
+
+    def series(ds: xr.Dataset) -> cells.Series:
+        return cells.Series("a", "south", np.array([0]), whole, {"a": ds})
+
+    cells.check_complete(series(whole), cell)
+    with pytest.raises(DataError, match="a has no pr on 365 of 730 days in the cells that 45 °N -70 °E"):
+        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell)
+
+
+@pytest.mark.parametrize(
+    ("calendar", "date", "place"), [("360_day", "2002-02-30", 419), ("noleap", "2002-03-01", 424), ("noleap", None, 0)]
+)
+def test_a_day_is_found_in_the_products_calendar(calendar: str, date: str | None, place: int) -> None:
+    times = xr.date_range("2001-01-01", periods=720, calendar=calendar, use_cftime=True)
+    product = xr.DataArray(np.zeros(720), {"time": times}, ["time"])
+    assert step_of(product, date or "2001-01-01") == place
+
+
+def test_versions_that_differ_from_a_markers_are_told() -> None:
+    marker = store.Marker("Move", versions={"numpy": "0.1", "xarray": xr.__version__})
+    assert other_versions(marker) == {"numpy": ("0.1", np.__version__)}
+    elsewhere = replace(marker, versions={}, processor="Processor X")
+    assert other_versions(elsewhere) == {"processor": ("Processor X", processor())}
+    assert other_versions(store.Marker.from_json('{"task": "Move"}')) == {}
+    assert elsewhere.id == replace(elsewhere, processor="Processor Y").id

@@ -145,8 +145,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # Whether the task is about the whole run: a part of a run includes it only if its rule is named, and it is complete
     # only if it shows the present inputs.
     is_about_all: ClassVar[bool] = False
-    # How many cells of its piece `compute` is not given that lie before a cell: `espo explain` gives single cells.
-    cells_before: Any = 0
     # Fingerprint of the inputs when the job began.
     _began_with = ""
 

@@ -74,7 +74,7 @@ def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
     assert list(drawings[clipped].arguments[0]) == ["Clipped"]
     (fields,) = drawings[f"treated+{SIMULATIONS[0]}+pr"].arguments
     assert list(fields) == ["Made wet", "Extrapolated", "Tail kept"]
-    expected = np.array([10.0] * 3 + [0.0] * 8)
+    expected = np.array([10.0] * 5 + [0.0] * 6)
     np.testing.assert_allclose(fields["Made wet"].values.ravel()[1:], expected)
     assert np.isnan(fields["Made wet"].values[0, 0])
     pictures = [picture for part in with_pictures([section], 0) for picture in part.pictures]

@@ -93,7 +93,7 @@ class InputTask(EspoTask):
                 f"suspicious. All are in {path}:\n{render(fatal)}"
             )
 
-    def marker(self) -> store.Marker:
+    def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
         inputs = {without_secrets(str(path)): tracking_id(str(path)) for path in self.raw_files()}
         return replace(super().marker(), inputs=inputs)

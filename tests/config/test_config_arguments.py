@@ -214,22 +214,11 @@ def test_arguments_are_frozen(load_with: Any) -> None:
         train_args.kind = "*"
 
 
-def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
-    from espo_luigi.science import regrid
-
-    for name, values in regrid._KEYWORDS.items():
-        if values is not None:
-            annotation = RegridderKwargs.model_fields[name].annotation
-            accepted = {value for one in get_args(annotation) for value in get_args(one) or [None]}
-            assert accepted - {None} == set(values) - {None}, name
-    assert set(RegridderKwargs.model_fields) == set(regrid._KEYWORDS)
-
-
 def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 
     from espo_luigi.science.choices import MissingMethod
-    from espo_luigi.science.diagnose.missing import method_of, some_but_not_all
+    from espo_luigi.science.diagnose.flags import method_of, some_but_not_all
 
     known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo, some_but_not_all}
     assert {method_of(name) for name in get_args(MissingMethod)} == known

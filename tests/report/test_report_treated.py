@@ -10,72 +10,66 @@ from report_examples import SIMULATIONS, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.members import treated_section
 from espo_luigi.report.page import Table
+from espo_luigi.report.reading import RunView
 from espo_luigi.report.report_page import make_sections
-from espo_luigi.report.treated import treated_section
-from espo_luigi.report.view import RunView, TreatedStores
-from espo_luigi.science.choices import TREATMENTS
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
+# Days of 400, in the first 5 of the 11 land cells of `properties` and in the others.
+COUNTS = {
+    "pr": {"jittered": (0, 0), "made_wet": (40, 0), "extrapolated": (8, 8), "limited": (0, 4)},
+    "dtr": {"clipped": (4, 4)},
+}
 
 
-def piece(cells: slice, days: list[int], pooled: bool) -> xr.Dataset:
-    """Counts of 400 days in some of the 11 land cells of `properties`, stacked; of a pool, the second member has 0."""
-    land = properties(0.0)["mean_tasmax"].stack(loc=("lat", "lon"), create_index=False)
-    land = land[land.notnull().values][cells]
-    counts = np.broadcast_to(np.array(days, np.int32), (land.size, len(TREATMENTS)))
-    treated = xr.DataArray(
-        counts, {"lat": land["lat"], "lon": land["lon"], "treatment": list(TREATMENTS)}, ("loc", "treatment")
-    )
-    if pooled:
-        treated = xr.concat([treated, 0 * treated], "realization").assign_coords(realization=list(SIMULATIONS))
-    return treated.assign_attrs(days=400).to_dataset(name="treated")
+def product(counts: dict[str, dict[str, tuple[int, int]]]) -> xr.Dataset:
+    """A product's maps of counts, beside maps that are no counts."""
+    land = properties(0.0)["mean_tasmax"].notnull()
+    first = land.copy(data=land.values.ravel().cumsum().reshape(land.shape) <= 5)
+    made = {
+        f"{variable}_days_{kind}": xr.where(first, *days).where(land).astype("float32").assign_attrs(days=400)
+        for variable, of in counts.items()
+        for kind, days in of.items()
+    }
+    return properties(0.0).assign(made)
 
 
 @pytest.fixture()
 def view(tmp_path: Path) -> RunView:
-    """Two simulations in a pool, on two pieces of the land."""
-    found = write_run(tmp_path)
-    product = tmp_path / "product.zarr"
-    store.write_store(properties(0.0), product, MARKER)
-    pr, tasmax = ((tmp_path / f"{name}-0.zarr", tmp_path / f"{name}-1.zarr") for name in ("pr", "tasmax"))
-    for path, cells, treated in zip(pr, (slice(5), slice(5, None)), ([0, 40, 8, 0], [0, 0, 8, 4]), strict=True):
-        store.write_store(piece(cells, treated, pooled=True), path, MARKER)
-    # The second piece of tasmax has not been counted.
-    store.write_store(piece(slice(5), [0, 0, 8, 0], pooled=False), tasmax[0], MARKER)
-    none = tmp_path / "none.zarr"
-    clipped = tmp_path / "clipped.zarr"
-    store.write_store(piece(slice(11), [4] * 4, pooled=False)["treated"][:, 0].to_dataset(name="dtr"), clipped, MARKER)
-    stores = {
-        SIMULATIONS[0]: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, {"pr": none, "tasmax": none}),
-        SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, {"pr": none, "dtr": clipped}),
-    }
-    return replace(found, treated=stores)
+    """Two simulations: the first has an archive for each variable, the second one that is not there yet."""
+    paths = {variable: tmp_path / f"{variable}.zarr" for variable in COUNTS}
+    for variable, path in paths.items():
+        store.write_store(product({variable: COUNTS[variable]}), path, MARKER)
+    archives = {SIMULATIONS[0]: tuple(paths.values()), SIMULATIONS[1]: (tmp_path / "none.zarr",)}
+    return replace(write_run(tmp_path), archives=archives)
 
 
-def test_shares_are_of_all_days_and_of_the_cells_of_all_pieces(view: RunView) -> None:
+def test_shares_are_of_all_days_and_of_the_cells_with_data(view: RunView) -> None:
     (section,) = treated_section(view)
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     kinds = ["Jittered", "Made wet", "Extrapolated", "Tail kept", "Clipped"]
     assert list(table.columns) == ["Simulation", "Variable", *kinds]
-    # No counts of tasmax are whole; of dtr nothing was counted but the clipped days.
     assert [list(row[1:]) for row in table.rows] == [
         ["pr", "0", f"{10 * 5 / 11:.3g}", "2", f"{6 / 11:.3g}", ""],
-        ["pr", "0", "0", "0", "0", ""],
         ["dtr", "", "", "", "", "1"],
     ]
 
 
-def test_a_run_that_clips_nothing_has_no_column_of_clipped_days(view: RunView) -> None:
-    (section,) = treated_section(replace(view, treated={SIMULATIONS[0]: view.treated[SIMULATIONS[0]]}))
+def test_a_run_that_clips_nothing_has_no_column_of_clipped_days_and_a_strange_treatment_has_its_name(
+    view: RunView, tmp_path: Path
+) -> None:
+    path = tmp_path / "strange.zarr"
+    store.write_store(product({"pr": {"held_back": (4, 4)}}), path, MARKER)
+    (section,) = treated_section(replace(view, archives={SIMULATIONS[0]: (path,)}))
     (table,) = (block for block in section.blocks if isinstance(block, Table))
-    assert "Clipped" not in table.columns
+    assert list(table.columns[2:]) == ["Held back"] and list(table.rows[0][1:]) == ["pr", "1"]
 
 
 def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
     (section,) = treated_section(view)
     drawings = {block.name: block for block in section.blocks if isinstance(block, Drawing)}
-    clipped = f"treated+{SIMULATIONS[1]}+dtr"
+    clipped = f"treated+{SIMULATIONS[0]}+dtr"
     assert set(drawings) == {f"treated+{SIMULATIONS[0]}+pr", clipped}
     assert list(drawings[clipped].arguments[0]) == ["Clipped"]
     (fields,) = drawings[f"treated+{SIMULATIONS[0]}+pr"].arguments
@@ -90,5 +84,5 @@ def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:
     titles = [section.title for section in make_sections(view)[0]]
     assert "Days treated otherwise" in titles
-    titles = [section.title for section in make_sections(replace(view, treated={}))[0]]
+    titles = [section.title for section in make_sections(replace(view, archives={}))[0]]
     assert "Days treated otherwise" not in titles

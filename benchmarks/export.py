@@ -22,8 +22,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.export.conventions import described
-from espo_luigi.export.netcdf import FILL_VALUE, Layout, write_netcdf
+from espo_luigi.export.netcdf import FILL_VALUE, Layout, described, write_netcdf
 
 CHUNKS = {"Y": 50, "X": 50}
 

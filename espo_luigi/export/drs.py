@@ -16,8 +16,7 @@ from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import short_hash
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
-from espo_luigi.export.conventions import is_project_of_cordex
-from espo_luigi.export.netcdf import Layout
+from espo_luigi.export.netcdf import Layout, filled, is_project_of_cordex
 from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard
 
 FOLDER = Path(__file__).parent / "drs"
@@ -69,10 +68,10 @@ _LONGEST_STEM = 200
 
 def fields_in(template: str) -> list[str]:
     """Return the names of a template's fields. Raises ValueError for braces that are no pairs or hold more."""
-    found = list(string.Formatter().parse(template))
-    if any(form or conversion or name == "" for _, name, form, conversion in found):
+    parts = list(string.Formatter().parse(template))
+    if any(form or conversion or name == "" for _, name, form, conversion in parts):
         raise ValueError("expected only a name in braces, without `:` and `!`")
-    return [name for _, name, _, _ in found if name is not None]
+    return [name for _, name, _, _ in parts if name is not None]
 
 
 class Time(Section):
@@ -214,9 +213,8 @@ class Drs(Section):
         ParameterError
             If `project_id` would be CORDEX.
         """
-        known = _Known(fields)
         made = {
-            owner: {name: _filled(value, known) for name, value in attrs.items() if not _lacks(value, fields)}
+            owner: {name: filled(value, fields) for name, value in attrs.items() if not _lacks(value, fields)}
             for owner, attrs in self.attributes.items()
         }
         if is_project_of_cordex("project_id", value := made.get("global", {}).get("project_id")):
@@ -229,24 +227,13 @@ class Drs(Section):
     def missing(self, fields: Mapping[str, str], *given: Mapping[Any, Any]) -> list[str]:
         """Return the required global attributes that neither the DRS nor any of `given` has a value for."""
         set_here = self.attributes_for(fields).get("global", {})
-        found = {
+        there = {
             str(name)
             for attrs in given
             for name, value in attrs.items()
             if has_value(value) and not is_project_of_cordex(name, value)
         }
-        return [name for name in self.required if name not in set_here.keys() | found]
-
-
-class _Known(dict[str, str]):
-    """Fields of a template; an unknown field stays, in its braces."""
-
-    def __missing__(self, name: str) -> str:
-        return f"{{{name}}}"
-
-
-def _filled(value: Any, fields: Mapping[str, str]) -> Any:
-    return value.format_map(fields) if isinstance(value, str) else value
+        return [name for name in self.required if name not in set_here.keys() | there]
 
 
 def _lacks(value: Any, fields: Mapping[str, str]) -> bool:
@@ -292,19 +279,19 @@ def load_drs(name: str) -> Drs:
             f"{not_one_of('drs', name, packaged())}; or give the path of a file of yours, such as ./my.yml"
         )
     path = Path(name).absolute() if own else FOLDER / f"{name}.yml"
-    found = path.stat() if path.exists() else None
-    return _load(name, path, (found.st_mtime_ns, found.st_size) if found else None)
+    state = path.stat() if path.exists() else None
+    return _load(name, path, (state.st_mtime_ns, state.st_size) if state else None)
 
 
 @lru_cache(maxsize=8)
 def _load(name: str, path: Path, _state: tuple[int, int] | None) -> Drs:
     file = read_yaml(path)
     try:
-        found = Drs.model_validate(file.content)
+        drs = Drs.model_validate(file.content)
     except ValidationError as error:
         raise ConfigurationError(explain(error, Drs, {}, file.places, f"The DRS {path}")) from error
-    found._name, found._path = name, path
-    return found
+    drs._name, drs._path = name, path
+    return drs
 
 
 def check_distinct(stems: Mapping[str, Path], drs: Drs) -> None:
@@ -324,15 +311,11 @@ def check_distinct(stems: Mapping[str, Path], drs: Drs) -> None:
 def lacking(drs: Drs, missing: Mapping[str, Sequence[str]], setting: str) -> str:
     """Return the message for required attributes without a value, by name, each with the products that lack it."""
     lines = [f"{name} ({len(labels)} product(s), such as {labels[0]})" for name, labels in missing.items()]
+    texts = [text for name in missing if isinstance(text := drs.attributes.get("global", {}).get(name), str)]
+    fields = dict.fromkeys(field for text in texts for field in fields_in(text))
     return (
         problems_in(f"{drs.path} requires global attributes that nothing gives: this export", lines)
         + f"\nGive each of them a value under `{setting}` of the configuration, or under `attributes: global:` of a "
         "DRS of your own (`--drs PATH`). A field of the DRS has its value from: "
-        + "; ".join(f"{{{name}}} {FIELDS[name]}" for name in _fields_behind(drs, missing))
+        + "; ".join(f"{{{name}}} {FIELDS[name]}" for name in fields)
     ).removesuffix(" A field of the DRS has its value from: ")
-
-
-def _fields_behind(drs: Drs, missing: Iterable[str]) -> list[str]:
-    own = drs.attributes.get("global", {})
-    found = [name for each in missing for name in (fields_in(own[each]) if isinstance(own.get(each), str) else [])]
-    return list(dict.fromkeys(found))

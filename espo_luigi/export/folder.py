@@ -15,8 +15,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import StoreError
-from espo_luigi.export.conventions import Stretch
-from espo_luigi.export.netcdf import Layout, write_netcdf
+from espo_luigi.export.netcdf import Layout, Stretch, write_netcdf
 from espo_luigi.files import aside_of, load_json, write_atomically, write_new
 from espo_luigi.replacing import Judge, by_digest, check_ours, digest_of_ours, give_name, is_file, why_not
 from espo_luigi.store.disk import disk_errors
@@ -43,12 +42,12 @@ class Owner:
         """Return whether the folder has an owner's file; raise `StoreError` if it names a different owner."""
         path = folder / OWNER_NAME
         try:
-            found = load_json(path)
+            said = load_json(path)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); export into another folder") from error
-        told = {name: found.get(name) if isinstance(found, dict) else None for name in asdict(self)}
+        told = {name: said.get(name) if isinstance(said, dict) else None for name in asdict(self)}
         if differing := [name for name, value in asdict(self).items() if told[name] != value]:
             lines = {
                 "products": f"the products of {told['products']}, and this run's are in {self.products}",
@@ -106,7 +105,7 @@ def export_files(
     Parameters
     ----------
     ds : xr.Dataset
-        One variable of a product, from `conventions.described`.
+        One variable of a product, from `netcdf.described`.
     checksums : Path
         From `checksums_of`.
     days : sequence of Stretch
@@ -122,7 +121,7 @@ def export_files(
         If a file has a name of these files and is not ours: nothing is written then. If the disk refuses.
     """
     stem = checksums.name.removesuffix(CHECKSUMS)
-    paths = [checksums.with_name(f"{stem}_{one.dates}.nc") for one in days]
+    paths = [checksums.with_name(f"{stem}_{stretch.dates}.nc") for stretch in days]
     notes = _Notes(checksums.with_name(f".{checksums.name}.espo-notes"))
     noted = notes.read(checksums)
     kept = {path.name: digest for path in paths if (digest := _kept(path, noted, marker.id))}
@@ -133,9 +132,9 @@ def export_files(
         former = checksums.with_name(name)
         if not why_not(former, by_digest(noted[name])):
             store.remove(former, by_digest(noted[name]))
-    for one, path in zip(days, paths, strict=True):
+    for stretch, path in zip(days, paths, strict=True):
         if path.name not in kept:
-            part = ds.isel(time=one.days).assign_attrs({EXPORT_ID: marker.id})
+            part = ds.isel(time=stretch.days).assign_attrs({EXPORT_ID: marker.id})
             kept[path.name] = write_netcdf(part, path, layout, notes.judge(path.name), notes.add)
     write_checksums(dict(sorted(kept.items())), checksums, marker)
     notes.end()
@@ -148,9 +147,9 @@ def _kept(path: Path, noted: Mapping[str, Collection[str]], id: str) -> str:
     """
     digests = noted.get(path.name, ())
     with disk_errors(path, "read"):
-        found = digest_of_ours(path, lambda descriptor: "" if is_file(descriptor) else "no file")
-        if found and found[0] in digests:
-            return found[0] if _export_id(path) == id else ""
+        digest = digest_of_ours(path, lambda descriptor: "" if is_file(descriptor) else "no file")
+        if digest and digest[0] in digests:
+            return digest[0] if _export_id(path) == id else ""
         check_ours(path, by_digest(digests))
     return ""
 

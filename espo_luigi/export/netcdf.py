@@ -1,14 +1,18 @@
-"""Writing NetCDF-4 files from a product, chunk by chunk in flat memory, each whole under its name or not there."""
+"""NetCDF-4 files of a product's variable, as CF 1.11 wants them, each whole under its name or not there.
+
+Metadata: bounds, cell methods, kinds of temperature, plain coordinates. Data are written chunk by chunk in flat memory.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +20,28 @@ import netCDF4
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import StoreError
-from espo_luigi.export.conventions import BOUNDS
+from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
+from espo_luigi.science.finalize.quantization import CONTAINER
+from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside
+from espo_luigi.store.write import plain_attributes
 
 logger = logging.getLogger(__name__)
 
+# The form that CF keeps for climatologies (section 7.4), which many products have for daily statistics.
+_WITHIN_DAYS = re.compile(r"time: (\w+) within days")
+_KELVINS = ("K", "degC", "C", "celsius", "kelvin", "Celsius")
+# Attributes of the encoding, or of coordinates that the file does not have.
+_NOT_COPIED = ("_FillValue", "missing_value", "coordinates", "bounds", "grid_mapping", "ancillary_variables")
+# Of the product as a whole: of a file's one variable and few years they would be wrong. The prefix is `cat` or, with
+# `change_attr_prefix`, any other.
+_OF_THE_PRODUCT = re.compile(r"[^:]+:(variable|date_start|date_end|_data_format_)")
+BOUNDS = "bnds"
+# The version that files keep to, and the version whose attributes say how bits were rounded.
+CONVENTIONS, OF_QUANTIZATION = "CF-1.11", "CF-1.12"
 FILL_VALUE = np.float32(1e20)
 # Below this size, the time to ask for a chunk outweighs the time to read it (CMIP7's guidance for modellers).
 SMALLEST_CHUNK_BYTES = 4 * 2**20
@@ -32,6 +49,147 @@ SMALLEST_CHUNK_BYTES = 4 * 2**20
 _NEW = by_digest(())
 # What HDF5 keeps of a variable in memory: each chunk is written once, whole, and needs no cache.
 _NO_CACHE = 0
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The days of one file: their places along `time`, and the first and the last day as YYYYMMDD."""
+
+    days: slice
+    dates: str
+
+
+def stretches(time: xr.DataArray, years: int, first_year: int | None = None) -> list[Stretch]:
+    """Return the days of each file, of whole calendar years.
+
+    Parameters
+    ----------
+    time : xr.DataArray
+        Daily dates in order, of any calendar.
+    years : int
+        Years by file.
+    first_year : int, optional
+        A year with which a file begins, such as 1951 for files of 1951-1955, 1956-1960 …; by default the first year of
+        the series.
+    """
+    of_days = time.dt.year.values
+    begin = int(of_days[0]) if first_year is None else first_year
+    stamps = time.dt.strftime("%Y%m%d").values
+    made, first = [], 0
+    for _, group in groupby((int(year) - begin) // years for year in of_days):
+        end = first + len(list(group))
+        made.append(Stretch(slice(first, end), f"{stamps[first]}-{stamps[end - 1]}"))
+        first = end
+    return made
+
+
+def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+    """Return one variable of a product with the metadata of CF 1.11, under its name in files; lazy.
+
+    The dataset has the variable, its horizontal coordinates in double precision, `time`, the grid mapping, and the
+    container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out.
+
+    Parameters
+    ----------
+    ds : xr.Dataset
+        A product: (time, y, x).
+    variable, name : str
+        The variable, and its name in the files.
+    attributes : mapping
+        Attributes to set: of the dataset (`global`), of the variable (`variable`), and of any other by its name. They
+        win. In those of the variable, ``{long_name}`` and the like stand for its own attributes.
+
+    Raises
+    ------
+    DataError
+        If the product has no such variable, or is not (time, y, x).
+    """
+    if variable not in ds.data_vars:
+        raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
+    y, x = horizontal_dims(ds)
+    data = ds[variable].transpose("time", y, x).variable
+    mapping = _grid_mapping(ds, ds[variable])
+    attrs = _of_data(ds[variable].attrs, tuple(map(str, data.dims)), mapping)
+    given = {key: filled(value, ds[variable].attrs) for key, value in attributes.get("variable", {}).items()}
+    made_of = data.copy(deep=False)
+    made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
+    variables: dict[Hashable, xr.Variable] = {name: made_of}
+    if attrs.get("quantization") == CONTAINER and CONTAINER in ds:
+        variables[CONTAINER] = ds[CONTAINER].variable
+    if mapping:
+        # Its value has no meaning (CF 5.6), and not every form of NetCDF has its type.
+        variables[mapping] = xr.Variable((), np.int32(0), plain_attributes(ds[mapping].attrs))
+    maps = [each for each in ("lat", "lon") if each in ds.coords and each not in (y, x)]
+    coords = {each: _coordinate(ds[each].variable) for each in (y, x, *maps)}
+    made = xr.Dataset(variables, {"time": ds["time"].variable, **coords})
+    if maps:
+        made[name].attrs["coordinates"] = " ".join(maps)
+    for each, more in attributes.items():
+        if each in made.variables:
+            made[each].attrs.update(more)
+    told = {**_global(ds.attrs), "Conventions": CONVENTIONS, **attributes.get("global", {})}
+    if CONTAINER in variables and told["Conventions"] == CONVENTIONS:
+        told["Conventions"] = f"{CONVENTIONS} {OF_QUANTIZATION}"
+    return made.assign_attrs(told)
+
+
+def _coordinate(variable: xr.Variable) -> xr.Variable:
+    kept = {key: value for key, value in variable.attrs.items() if key not in (*_NOT_COPIED, ORIGINAL_SHAPE)}
+    return xr.Variable(variable.dims, np.asarray(variable.values, np.float64), plain_attributes(kept))
+
+
+def _grid_mapping(ds: xr.Dataset, data: xr.DataArray) -> str:
+    """The name of the variable with the grid mapping (CF 5.6), or an empty text."""
+    named = data.attrs.get("grid_mapping", data.encoding.get("grid_mapping", ""))
+    mappings = (str(name) for name, variable in ds.variables.items() if "grid_mapping_name" in variable.attrs)
+    return named if named in ds.variables else next(mappings, "")
+
+
+def _of_data(attrs: Mapping[Any, Any], dims: Sequence[str], mapping: str) -> dict[str, Any]:
+    """The attributes of the variable: those that it has, in the forms of CF 1.11."""
+    kept = {str(key): value for key, value in attrs.items() if key not in _NOT_COPIED}
+    if mapping:
+        kept["grid_mapping"] = mapping
+    if methods := kept.get("cell_methods"):
+        kept["cell_methods"] = cell_methods(str(methods))
+    if str(kept.get("units")) in _KELVINS and "units_metadata" not in kept:
+        is_difference = "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
+        kept["units_metadata"] = f"temperature: {'difference' if is_difference else 'on_scale'}"
+    return kept
+
+
+def cell_methods(text: str) -> str:
+    """Return cell methods of a daily value as CF 1.11 and CMIP write them.
+
+    ``time: maximum within days`` becomes ``area: mean time: maximum``. ``time: mean within days`` becomes
+    ``area: time: mean``. Other texts stay.
+    """
+    method = _WITHIN_DAYS.fullmatch(text.strip())
+    if method is None:
+        return text
+    return "area: time: mean" if method[1] == "mean" else f"area: mean time: {method[1]}"
+
+
+def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """The product's attributes; a colon, which CF has in no name (section 2.3), becomes an underscore."""
+    kept = {
+        key: value
+        for key, value in attrs.items()
+        if not _OF_THE_PRODUCT.fullmatch(str(key)) and not is_project_of_cordex(key, value)
+    }
+    return {str(key).replace(":", "_"): value for key, value in plain_attributes(kept).items()}
+
+
+def is_project_of_cordex(name: Any, value: Any) -> bool:
+    """Return whether an attribute says that data are CORDEX's, whose guidance forbids that to uncoordinated results."""
+    return name == "project_id" and str(value).strip().upper() == "CORDEX"
+
+
+def filled(value: Any, fields: Mapping[Any, Any]) -> Any:
+    """Return a text with the values of fields in braces; unknown fields and other values stay."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"\{(\w+)\}", lambda match: str(fields.get(match[1], match[0])), value)
 
 
 @dataclass(frozen=True)
@@ -60,7 +218,7 @@ class Layout:
         """Return the chunk of float32 data of a shape (time, y, x)."""
         days, *cells = shape
         asked = [self.chunks.get(axis, -1) for axis in ("Y", "X")]
-        sizes = [size if one == -1 else min(one, size) for one, size in zip(asked, cells, strict=True)]
+        sizes = [size if wanted == -1 else min(wanted, size) for wanted, size in zip(asked, cells, strict=True)]
         for axis in (0, 1):
             smallest = 4 * days * sizes[0] * sizes[1]
             if smallest < SMALLEST_CHUNK_BYTES:
@@ -76,7 +234,7 @@ def write_netcdf(
     judge: Judge = _NEW,
     note: Callable[[Path, str], None] | None = None,
 ) -> str:
-    """Write a dataset of `conventions.described` as a NetCDF-4 file, and publish it atomically.
+    """Write a dataset of `described` as a NetCDF-4 file, and publish it atomically.
 
     Data are float32, compressed by deflate 1 with shuffle; coordinates are double and have no fill value. Memory holds
     a chunk of the file and the chunks of the source that it is made of. `note` gets the SHA-256 of the file before the
@@ -150,9 +308,9 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
     described = {"units": layout.time_units, "calendar": calendar, **named}
     _write_small(file, "time", xr.Variable(("time",), days + 0.5 if layout.at_noon else days, described))
     _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, days + 1], axis=1)))
-    for name, one in ds.coords.items():
+    for name, coordinate in ds.coords.items():
         if name != "time":
-            _write_small(file, str(name), one.variable)
+            _write_small(file, str(name), coordinate.variable)
 
 
 def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:

@@ -47,7 +47,7 @@ class Footprint:
     def bbox(self) -> list[float]:
         """West, south, east, north; west exceeds east across the 180th meridian, as in GeoJSON."""
         east = self.east - 360 if self.east > 180 else self.east
-        return [_rounded(one) for one in (self.west, self.south, east, self.north)]
+        return [_rounded(degrees) for degrees in (self.west, self.south, east, self.north)]
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -99,14 +99,14 @@ def footprint_of(ds: xr.Dataset) -> Footprint:
     DataError
         If there are no such coordinates.
     """
-    found = {name: ds.variables.get(name) for name in ("lat", "lon")}
-    dims = {name: () if one is None else one.dims for name, one in found.items()}
-    if found["lat"] is None or found["lon"] is None or len({*dims["lat"], *dims["lon"]}) != 2:
+    axes = {name: ds.variables.get(name) for name in ("lat", "lon")}
+    dims = {name: () if axis is None else axis.dims for name, axis in axes.items()}
+    if axes["lat"] is None or axes["lon"] is None or len({*dims["lat"], *dims["lon"]}) != 2:
         raise DataError(
             f"expected latitudes `lat` and longitudes `lon` of rows and columns; they lie along {dims['lat']} and "
             f"{dims['lon']}"
         )
-    lat, lon = (np.asarray(one.values, np.float64) for one in (found["lat"], found["lon"]))
+    lat, lon = (np.asarray(axis.values, np.float64) for axis in (axes["lat"], axes["lon"]))
     if lat.ndim == 1:
         return _of_box(np.clip(_ends(lat), -90, 90), _ends(np.unwrap(lon, period=360)))
     return _of_sides(_outline(lat, lon))
@@ -144,7 +144,7 @@ def _of_sides(sides: list[np.ndarray]) -> Footprint:
     lon = closed[:-1] - 360 * np.floor((closed.min() + 180) / 360)
     starts = np.cumsum([0, *(side.shape[1] for side in sides)])
     kept = [np.linspace(*ends, _POINTS_PER_SIDE, endpoint=False) for ends in pairwise(starts)]
-    points = [(float(lon[one]), float(lat[one])) for one in np.unique(np.concatenate(kept).astype(int))]
+    points = [(float(lon[at]), float(lat[at])) for at in np.unique(np.concatenate(kept).astype(int))]
     ring = (*points, points[0])
     area = sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise(ring))
     return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])

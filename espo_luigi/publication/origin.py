@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -108,11 +109,12 @@ class _Crate:
         return {"@id": id}
 
     def describe(self, about: About) -> None:
-        made: dict[str, list[Product]] = {}
+        markers, results = {}, defaultdict(list)
         for product in self.products:
-            made.setdefault(product.marker.id, []).append(product)
+            markers[product.marker.id] = product.marker
+            results[product.marker.id].append({"@id": self.id_of(product)})
         parts = [self.product(product) for product in self.products]
-        actions = [self.action(results[0].marker, [self.id_of(one) for one in results]) for results in made.values()]
+        actions = [self.action(marker, results[id]) for id, marker in markers.items()]
         profile = self.add(_PROFILE, "CreativeWork", name="Process Run Crate", version="0.5")
         whole = {"name": about.name, "description": about.description, "license": about.licence}
         refs = {"conformsTo": profile, "datePublished": about.published, "hasPart": parts, "mentions": actions}
@@ -130,7 +132,7 @@ class _Crate:
             identifier=product.marker.id,
         )
 
-    def action(self, marker: Marker, results: Sequence[str]) -> dict[str, str]:
+    def action(self, marker: Marker, results: list[dict[str, str]]) -> dict[str, str]:
         inputs = [(Path(path).name, id) for path, id in marker.inputs.items()]
         return self.add(
             f"#task-{marker.id}",
@@ -147,7 +149,7 @@ class _Crate:
                     for name, value in marker.parameters.items()
                 ),
             ],
-            result=[{"@id": id} for id in results],
+            result=results,
         )
 
     def software(self, versions: Mapping[str, str]) -> dict[str, str]:
@@ -165,6 +167,10 @@ class _Crate:
         )
 
     def raw_dataset(self, dataset: str, fingerprint: str) -> dict[str, str]:
+        id = f"#raw-{_quoted(dataset)}-{fingerprint}"
+        # Many tasks have the same raw data, of hundreds of files.
+        if self.crate.get(id):
+            return {"@id": id}
         files = []
         for path, tracking in self.raw.get((dataset, fingerprint), {}).items():
             is_url = "://" in path
@@ -174,7 +180,6 @@ class _Crate:
             files.append(self.add(f"#file-{_quoted(path)}", "CreativeWork", name=name, url=url, **known))
         # Without files, it takes those of a former metadata file.
         version = {"version": fingerprint} if files else {}
-        id = f"#raw-{_quoted(dataset)}-{fingerprint}"
         return self.add(id, "CreativeWork", name=dataset, identifier=dataset, **version, hasPart=files)
 
     def configuration(self, config_hash: str, **content: Any) -> dict[str, str]:

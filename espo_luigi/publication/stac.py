@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+import xarray as xr
+
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.files import load_json, read_json, write_new
 from espo_luigi.publication import footprint
-from espo_luigi.publication.catalogue import ends_of, row_of
+from espo_luigi.publication.catalogue import Row, ends_of, row_of
 from espo_luigi.publication.origin import About, identifier_of
 from espo_luigi.publication.products import ExportedFile, Product, check_installed, raw_files
 from espo_luigi.redaction import without_secrets
@@ -110,7 +112,7 @@ def write_stac(
     _name_apart([item for _, item in made])
     former = former_checksums(options.folder)
     with ThreadPoolExecutor(_READERS) as pool:
-        checksums = pool.map(lambda one: checksum_of(one[0], one[0].below(final), former), made)
+        checksums = pool.map(lambda pair: checksum_of(pair[0], pair[0].below(final), former), made)
     for (_, item), checksum in zip(made, checksums, strict=True):
         item.assets["zarr"].extra_fields |= {"file:checksum": checksum} if checksum else {}
     collection = writer.collection([item for _, item in made])
@@ -220,41 +222,25 @@ class _Writer:
         row = row_of(product)
         if not row or row.get("type") == "reconstruction" or not row.get("date_start"):
             return None
-        # A day lasts until its last second.
-        end = "23:59:59" if row.get("xrfreq") == "D" else "00:00:00"
-        period = [f"{row['date_start'][:10]}T00:00:00Z", f"{row['date_end'][:10]}T{end}Z"]
         with ends_of(product.path) as ds:
             if not any(data.ndim >= 3 and "time" in data.dims for data in ds.data_vars.values()):
                 return None
-            cube = footprint.cube_of(ds, period, is_daily=row.get("xrfreq") == "D")
+            properties = self._properties(product, row, ds)
             try:
                 place = footprint.footprint_of(ds)
             except DataError as error:
-                raise DataError(
-                    f"{product.path}: {error}; {REMAKE}, or move it out of the folder of products"
-                ) from None
-        path = product.below(self.final)
-        assets = {"zarr": self._archive(product), **self._netcdf(self.exported.get(path, ()))}
+                where = f"{product.path}: {error}"
+                raise DataError(f"{where}; {REMAKE}, or move it out of the folder of products") from None
+        assets = {"zarr": self._archive(product), **self._netcdf(self.exported.get(product.below(self.final), ()))}
         mirrored = [_ALTERNATES] if any("alternate" in asset.extra_fields for asset in assets.values()) else []
+        extensions = [f"https://stac-extensions.github.io/{name}/schema.json" for name in _EXTENSIONS + mirrored]
         item = pystac.Item(
             _item_id(product.path.name),
             place.geometry,
             place.bbox,
             None,
-            {
-                "title": product.path.name,
-                "start_datetime": period[0],
-                "end_datetime": period[1],
-                "created": product.marker.created,
-                **{f"cat:{name}": text for name, text in row.items() if text and name not in _NOT_PROPERTIES},
-                "espo_luigi:product": path,
-                "espo_luigi:task": product.marker.task,
-                "espo_luigi:marker": product.marker.id,
-                **cube,
-            },
-            stac_extensions=[
-                f"https://stac-extensions.github.io/{name}/schema.json" for name in _EXTENSIONS + mirrored
-            ],
+            properties,
+            stac_extensions=extensions,
             assets=assets,
         )
         raw = {file: id for raw in product.marker.raw.items() for file, id in self.inputs.get(raw, {}).items()}
@@ -263,6 +249,23 @@ class _Writer:
         derived_from = [pystac.Link("derived_from", url, title=name) for name, url in sorted(known)]
         item.add_links([store, *self._cited(), *derived_from])
         return item
+
+    def _properties(self, product: Product, row: Row, ds: xr.Dataset) -> dict[str, Any]:
+        is_daily = row.get("xrfreq") == "D"
+        # A day lasts until its last second.
+        end = "23:59:59" if is_daily else "00:00:00"
+        period = [f"{row['date_start'][:10]}T00:00:00Z", f"{row['date_end'][:10]}T{end}Z"]
+        return {
+            "title": product.path.name,
+            "start_datetime": period[0],
+            "end_datetime": period[1],
+            "created": product.marker.created,
+            **{f"cat:{name}": text for name, text in row.items() if text and name not in _NOT_PROPERTIES},
+            "espo_luigi:product": product.below(self.final),
+            "espo_luigi:task": product.marker.task,
+            "espo_luigi:marker": product.marker.id,
+            **footprint.cube_of(ds, period, is_daily),
+        }
 
     def _archive(self, product: Product) -> pystac.Asset:
         """The asset of a product's own store."""

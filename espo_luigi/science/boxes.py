@@ -43,9 +43,9 @@ def missing_sides(inner: Box, outer: Box, tolerance: float = TOLERANCE) -> str:
     return " and ".join(f"{size:g} degrees in the {side}" for side, size in beyond.items() if size > tolerance)
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(box: Box, other: Box) -> bool:
     """Whether two boxes have an area in common."""
-    (west, east), (south, north) = _turned_towards(one, other)
+    (west, east), (south, north) = _turned_towards(box, other)
     in_lat = min(north, other.lat_bnds[1]) - max(south, other.lat_bnds[0])
     in_lon = min(east, other.lon_bnds[1]) - max(west, other.lon_bnds[0])
     return in_lat > TOLERANCE and (in_lon > TOLERANCE or _goes_around(other))

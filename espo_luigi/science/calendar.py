@@ -278,7 +278,7 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = FILLING_OF_V2) 
     _check_order(days, ds)
     # xarray's `interpolate_na` counts nanoseconds, which decides the last bit.
     nanoseconds = (days - days[:1]) * (SECONDS_PER_DAY * 1e9)
-    return ds.assign({name: _filled(ds[name].variable, one, nanoseconds) for name, one in how.items() if name in ds})
+    return ds.assign({name: _filled(ds[name].variable, way, nanoseconds) for name, way in how.items() if name in ds})
 
 
 def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
@@ -311,12 +311,12 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
             f"the series lacks {unexpected.size} days, the first is {_listed(unexpected[:1], axis.calendar)}; expected "
             f"all days but {', '.join(days) or 'none'}. Correct or exclude the data."
         )
-    found = ds.assign_coords(time=present).reindex(time=whole)
+    filled = ds.assign_coords(time=present).reindex(time=whole)
     # Dask makes blocks of other lengths, the last longer than the first: stores do not take these.
     first = {name: sizes["time"][0] for name, da in ds.data_vars.items() if "time" in (sizes := da.variable.chunksizes)}
-    cut = {name: rechunk_variable(found[name].variable, {"time": size}) for name, size in first.items()}
+    cut = {name: rechunk_variable(filled[name].variable, {"time": size}) for name, size in first.items()}
     index = TimeAxis(axis.calendar, whole + axis.days[0] % 1).index
-    dated = found.assign(cut).assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
+    dated = filled.assign(cut).assign_coords(time=xr.Variable("time", index, ds["time"].attrs, ds["time"].encoding))
     return dated.assign_attrs({INSERTED_DAYS: _listed(missing, axis.calendar)})
 
 

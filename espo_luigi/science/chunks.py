@@ -105,7 +105,7 @@ class Blocks:
         """
         first = next(iter(series.values()))
         dims = cell_dims(first)
-        data = xr.Dataset({name: _bare(one) for name, one in series.items()})
+        data = xr.Dataset({name: _bare(data) for name, data in series.items()})
         if others is not None:
             data = data.merge(
                 others.drop_vars([name for name in others.coords if name not in others.dims or name in dims])
@@ -130,7 +130,7 @@ class Blocks:
     def map(self, function: BlockFunction, template: xr.Dataset, setup: Any) -> xr.Dataset:
         """Apply `function(block, setup)` to every block; dimensions, types and attributes become the template's."""
         none = dict.fromkeys(self.dims, slice(0))
-        empty = template.isel(none).map(lambda one: one.copy(data=np.empty(one.shape, one.dtype)))
+        empty = template.isel(none).map(lambda data: data.copy(data=np.empty(data.shape, data.dtype)))
         result = xr.map_blocks(_call, self.data, kwargs={"function": function, "setup": setup, "empty": empty},
                                template=template)  # fmt: skip
         return result if self.lazy else result.compute(scheduler="synchronous")
@@ -150,8 +150,8 @@ def assign_coords(result: Result, coords: Mapping[Hashable, xr.DataArray]) -> Re
     """Give a result the coordinates of its input; lazy coordinates get the result's blocks."""
     chunks = result.chunksizes
     return result.assign_coords(
-        {name: one.chunk({dim: chunks.get(dim, -1) for dim in one.dims}) if one.chunks else one
-         for name, one in coords.items()}
+        {name: coord.chunk({dim: chunks.get(dim, -1) for dim in coord.dims}) if coord.chunks else coord
+         for name, coord in coords.items()}
     )  # fmt: skip
 
 

@@ -28,14 +28,14 @@ def land_map(field: xr.DataArray) -> xr.Dataset:
     return xr.Dataset({"land": field, "cell": xr.ones_like(field)})
 
 
-def holds_land(found: xr.Dataset) -> bool:
+def holds_land(land: xr.Dataset) -> bool:
     """Whether any cell of `land` is not NaN; computes tiles from the middle outwards, until a tile has data."""
-    return any(bool(tile.notnull().any()) for tile in _tiles(found["land"], *horizontal_dims(found)))
+    return any(bool(tile.notnull().any()) for tile in _tiles(land["land"], *horizontal_dims(land)))
 
 
-def count_cells(found: xr.Dataset) -> int:
+def count_cells(land: xr.Dataset) -> int:
     """How many cells a map has, after `extract.subset_box`; of a curvilinear grid, those inside of the box."""
-    return int(found["cell"].notnull().sum())
+    return int(land["cell"].notnull().sum())
 
 
 def _tiles(field: xr.DataArray, y: str, x: str) -> Iterator[xr.DataArray]:
@@ -69,7 +69,7 @@ def cells_in(ds: xr.Dataset, name: str, scope: Mapping[str, Any], land: xr.DataA
         If there is no such cell.
     """
     y, x = horizontal_dims(ds)
-    lat, lon = (one.transpose(y, x) for one in xr.broadcast(ds["lat"], ds["lon"]))
+    lat, lon = (degrees.transpose(y, x) for degrees in xr.broadcast(ds["lat"], ds["lon"]))
     if "shape" in scope:
         inside = in_polygons(lon.values, lat.values, scope["shape"])
         where = "the polygons of its file"
@@ -106,15 +106,15 @@ def in_polygons(lon: np.ndarray, lat: np.ndarray, polygons: Iterable[Polygon]) -
     beyond 180. The memory that is needed does not depend on the number of vertices.
     """
     order = np.argsort(lat, axis=None, kind="stable")
-    lats, lons = (np.asarray(one, "float64").ravel()[order] for one in (lat, lon))
-    found = np.zeros(lats.size, bool)
+    lats, lons = (np.asarray(degrees, "float64").ravel()[order] for degrees in (lat, lon))
+    in_any = np.zeros(lats.size, bool)
     for polygon in polygons:
         crossed = np.zeros(lats.size, bool)
         for ring in polygon:
             _cross(lats, lons, ring, crossed)
-        found |= crossed
+        in_any |= crossed
     inside = np.empty(lats.size, bool)
-    inside[order] = found
+    inside[order] = in_any
     return inside.reshape(lat.shape)
 
 
@@ -202,8 +202,7 @@ def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
     """
     if STACKED_DIM in ds.dims:
         places = {place: at for at, place in enumerate(zip(ds[cells.y].values, ds[cells.x].values, strict=True))}
-        found = [places.get(place, -1) for place in zip(cells.rows, cells.columns, strict=True)]
-        chosen = {STACKED_DIM: found}
+        chosen = {STACKED_DIM: [places.get(place, -1) for place in zip(cells.rows, cells.columns, strict=True)]}
     else:
         chosen = {
             cells.y: list(ds.indexes[cells.y].get_indexer(cells.rows)),

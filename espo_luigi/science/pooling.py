@@ -52,7 +52,7 @@ def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
     except (ValueError, xr.MergeError) as error:
         raise DataError(
             f"the members {', '.join(names)} of a pool have different days or cells ({error}); expected the same. Make "
-            "the one that is out of date again."
+            "the member that is out of date again."
         ) from error
     return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
 
@@ -67,7 +67,8 @@ def told_of_members(attribute: str, counts: xr.DataArray) -> dict[str, Any]:
 
 
 def _by_member(members: Sequence[xr.Dataset], names: Sequence[str], attribute: str) -> str:
-    known = {name: one.attrs[attribute] for name, one in zip(names, members, strict=True) if attribute in one.attrs}
+    attrs = {name: each.attrs for name, each in zip(names, members, strict=True)}
+    known = {name: of_member[attribute] for name, of_member in attrs.items() if attribute in of_member}
     return json.dumps(known) if known else ""
 
 
@@ -93,5 +94,5 @@ def member(pool: xr.Dataset, name: str) -> xr.Dataset:
     labels = [str(label) for label in pool[REALIZATION].values]
     if name not in labels:
         raise DataError(f"the pool has the members {', '.join(labels)}; expected {name}, too. Make the pool again.")
-    told = {one: json.loads(pool.attrs.get(listed, "{}")).get(name) for one, listed in _OF_MEMBERS.items()}
+    told = {attribute: json.loads(pool.attrs.get(listed, "{}")).get(name) for attribute, listed in _OF_MEMBERS.items()}
     return _with_attrs(pool.isel({REALIZATION: labels.index(name)}, drop=True), told)

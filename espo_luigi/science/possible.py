@@ -80,10 +80,10 @@ def require_possible(da: xr.DataArray) -> xr.DataArray:
 
 def places_of(da: xr.DataArray) -> dict[str, xr.Variable]:
     """Return the coordinates that tell where a value is: member, date (as text), latitude and longitude, if any."""
-    found = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
-    if "time" in found:
-        found["time"] = xr.Variable(found["time"].dims, np.vectorize(day_of, otypes=["U10"])(found["time"].values))
-    return found
+    places = {name: da[name].variable for name in (REALIZATION, "time", "lat", "lon") if name in da.coords}
+    if "time" in places:
+        places["time"] = xr.Variable(places["time"].dims, np.vectorize(day_of, otypes=["U10"])(places["time"].values))
+    return places
 
 
 def over_blocks(
@@ -117,7 +117,7 @@ def _look_at_block(block: np.ndarray, *parts: np.ndarray, look: Callable[..., An
 def first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping[str, np.ndarray]) -> str:
     """Return the first wrong value and its place: ``345 K on 2030-07-10 at latitude 45.5, longitude -73.25``."""
     first = tuple(np.argwhere(wrong)[0])
-    place = {name: np.broadcast_to(one, wrong.shape)[first] for name, one in beside.items()}
+    place = {name: np.broadcast_to(coord, wrong.shape)[first] for name, coord in beside.items()}
     words = [f"{values[first]:g} {units}".rstrip()]
     words += [f"of {place[REALIZATION]}"] if REALIZATION in place else []
     words += [f"on {place['time']}"] if "time" in place else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import dask
 import dask.array as da
@@ -13,8 +13,7 @@ import numpy as np
 import xarray as xr
 from scipy import sparse
 
-from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.choices import ExtrapMethod
+from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
@@ -35,21 +34,6 @@ _SAME_STEP = 1e-4
 _OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
 # The source's coordinate that says which of its cells are used.
 _MASK = "mask"
-_CF_GRID_2D = ("lon0_b", "lon1_b", "d_lon", "lat0_b", "lat1_b", "d_lat")
-# xESMF's keywords that this module knows, and the values it can honour (None: any value, no influence on numbers).
-_KEYWORDS: Mapping[str, tuple[object, ...] | None] = {
-    "method": ("bilinear",),
-    "extrap_method": (None, *get_args(ExtrapMethod)),
-    "extrap_dist_exponent": None,
-    "extrap_num_src_pnts": None,
-    "periodic": (False,),
-    "reuse_weights": (False,),
-    "skipna": (False,),
-    "unmapped_to_nan": (None, True),
-    "locstream_out": None,
-    "output_chunks": None,
-    "keep_attrs": None,
-}
 
 
 @dataclass(frozen=True)
@@ -123,8 +107,8 @@ def regrid(
     target : xr.Dataset
         Only its coordinates are used: lat/lon of one common dimension (points), 1-D each (grid) or 2-D.
     regridder_kwargs : mapping, optional
-        xESMF's names: ``method`` (bilinear), ``extrap_method`` (None, inverse_dist, nearest_s2d),
-        ``extrap_dist_exponent`` (2), ``extrap_num_src_pnts`` (8).
+        xESMF's names: ``extrap_method`` (None, inverse_dist, nearest_s2d), ``extrap_dist_exponent`` (2),
+        ``extrap_num_src_pnts`` (8). Others have no influence.
     intermediate_grids : mapping of mappings, optional
         In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
     chunks : mapping, optional
@@ -144,8 +128,6 @@ def regrid(
 
     Raises
     ------
-    ConfigurationError
-        A keyword or a value that is not supported, or an incomplete intermediate grid.
     DataError
         No usable lat/lon, fewer than two points along an axis of ``ds``, an empty target, or a ``mask`` on other
         dimensions, of values other than 0, 1 and NaN, or without any 1.
@@ -155,7 +137,9 @@ def regrid(
     Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.sphere`).
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
-    attrs = _global_attrs(ds, target)
+    attrs: dict[Hashable, Any] = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
+    attrs |= {key: value for key, value in target.attrs.items() if key == "cat:domain"}
+    attrs["cat:processing_level"] = "regridded"
     options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
     weights = weigh(ds, target, **options, skip_coarser=skip_coarser)
     if source.is_same_as(destination):
@@ -187,13 +171,13 @@ def weigh(
 
     Raises
     ------
-    ConfigurationError, DataError
+    DataError
         As `regrid`.
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
-    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}, "regridder_kwargs"))
+    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}))
     grids = intermediate_grids or {}
-    between = {name: _intermediate(name, spec) for name, spec in grids.items()}
+    between = {name: _intermediate(spec) for name, spec in grids.items()}
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
     stages = {**between, TARGET: last}
@@ -237,7 +221,7 @@ def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Data
     blocks = np.empty(1, dtype=object)
     lazy = any(variable.chunks for variable in variables.values())
     blocks[0] = _block(weights.matrix[cells], source.grid.shape, (len(cells),), lazy=lazy)
-    made = {name: _regrid_variable(one.variable, source, chosen, blocks) for name, one in variables.items()}
+    made = {name: _regrid_variable(data.variable, source, chosen, blocks) for name, data in variables.items()}
     at = {name: (STACKED_DIM, values) for name, values in (("lat", lat), ("lon", lon))}
     return xr.Dataset(made, coords={**_kept_coordinates(ds, source), **at}, attrs=ds.attrs)
 
@@ -255,7 +239,7 @@ def part_reached(
 
     Raises
     ------
-    ConfigurationError, DataError
+    DataError
         As `regrid`.
     """
     bare = ds.drop_vars(_MASK, errors="ignore")
@@ -410,62 +394,36 @@ def _result_dtype(dtype: np.dtype) -> np.dtype:
 # Options
 
 
-def _extrapolation(kwargs: Mapping[str, object], where: str) -> Extrapolation | None:
-    for key, value in kwargs.items():
-        if key not in _KEYWORDS:
-            raise ConfigurationError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYWORDS)}")
-        supported = _KEYWORDS[key]
-        if supported is not None and value not in supported:
-            choices = ", ".join(map(repr, supported))
-            raise ConfigurationError(f"{where}: {key} = {value!r} is not supported; supported: {choices}")
+def _extrapolation(kwargs: Mapping[str, Any]) -> Extrapolation | None:
+    """The extrapolation that xESMF's arguments ask for; the configuration refuses others that would change numbers."""
     method = kwargs.get("extrap_method")
     if method is None:
         return None
     if method == "nearest_s2d":
         return Extrapolation(num_points=1)
-    return Extrapolation(
-        exponent=_positive(kwargs, "extrap_dist_exponent", 2.0, where),
-        num_points=int(_positive(kwargs, "extrap_num_src_pnts", 8, where)),
+    return Extrapolation(kwargs.get("extrap_dist_exponent") or 2.0, int(kwargs.get("extrap_num_src_pnts") or 8))
+
+
+def _intermediate(spec: Mapping[str, Any]) -> Stage:
+    lat, lon = (
+        _centres(*(spec["cf_grid_2d"][key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")))
+        for axis in ("lat", "lon")
     )
+    return Stage(Grid(lat, lon, "rectilinear"), _extrapolation(spec.get("regridder_kwargs") or {}))
 
 
-def _positive(kwargs: Mapping[str, Any], key: str, default: float, where: str) -> float:
-    value = default if kwargs.get(key) is None else kwargs[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ConfigurationError(f"{where}: {key} must be a positive number, got {value!r}")
-    return value
-
-
-def _intermediate(name: str, spec: Mapping[str, Any]) -> Stage:
-    where = f"intermediate_grids.{name}"
-    bounds = spec.get("cf_grid_2d")
-    if not isinstance(bounds, Mapping) or set(bounds) != set(_CF_GRID_2D):
-        raise ConfigurationError(f"{where}.cf_grid_2d must have exactly {', '.join(_CF_GRID_2D)}; got {bounds!r}")
-    kwargs = spec.get("regridder_kwargs") or {}
-    axes = [_centres(bounds, axis, f"{where}.cf_grid_2d") for axis in ("lat", "lon")]
-    return Stage(Grid(axes[0], axes[1], "rectilinear"), _extrapolation(kwargs, f"{where}.regridder_kwargs"))
+def _centres(first: float, last: float, step: float) -> np.ndarray:
+    """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
+    edges = np.arange(first, last + step / 2, step)
+    return (edges[:-1] + edges[1:]) / 2
 
 
 def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
-    steps = dict(zip(("d_lat", "d_lon"), source.largest_steps(), strict=True))
-    coarser = [key for key, step in steps.items() if spec["cf_grid_2d"][key] > step + _SAME_STEP]
-    for key in coarser[:1]:
-        found = spec["cf_grid_2d"][key]
-        log.info("intermediate grid %s is skipped: %s is %g, and the source's step %g", name, key, found, steps[key])
-    return bool(coarser)
-
-
-def _centres(bounds: Mapping[str, Any], axis: str, where: str) -> np.ndarray:
-    """Centres as in xESMF's cf_grid_2d: whole steps from the lower bound, past the upper by half a step at most."""
-    values = [bounds[key] for key in (f"{axis}0_b", f"{axis}1_b", f"d_{axis}")]
-    if not all(isinstance(value, int | float) for value in values):
-        raise ConfigurationError(f"{where}: the bounds and the step of {axis} must be numbers, got {values}")
-    first, last, step = values
-    edges = np.arange(first, last + step / 2, step) if step > 0 else np.empty(0)
-    if edges.size < 3:
-        made = f"{axis} from {first} to {last} by {step} makes {max(edges.size - 1, 0)} cells"
-        raise ConfigurationError(f"{where}: {made}; at least 2 are needed")
-    return (edges[:-1] + edges[1:]) / 2
+    for key, step in zip(("d_lat", "d_lon"), source.largest_steps(), strict=True):
+        if (width := spec["cf_grid_2d"][key]) > step + _SAME_STEP:
+            log.info("intermediate grid %s is skipped: %s is %g, and the source's step %g", name, key, width, step)
+            return True
+    return False
 
 
 # Coordinates
@@ -495,9 +453,9 @@ def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
     for name in (standard_name[:3], standard_name):
         if name in ds.variables:
             return ds[name]
-    found = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
-    if len(found) == 1:
-        return ds[found[0]]
+    names = [name for name, c in ds.coords.items() if c.attrs.get("standard_name") == standard_name]
+    if len(names) == 1:
+        return ds[names[0]]
     raise DataError(
         f"the {role} of the regridding has no {standard_name}: expected a coordinate {standard_name[:3]!r}, "
         f"{standard_name!r} or of that standard_name among {', '.join(map(str, ds.variables)) or 'nothing'}"
@@ -583,9 +541,3 @@ def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: sparse.csr_matrix
     incomplete = ds[INCOMPLETE].transpose(*dims).values.ravel()
     reached = (weights != 0).astype(np.int64) @ incomplete.astype(np.int64)
     return {CELLS_WITHOUT_DATA: int((reached > 0).sum())}
-
-
-def _global_attrs(ds: xr.Dataset, target: xr.Dataset) -> dict[Hashable, Any]:
-    domain = {key: target.attrs[key] for key in ("cat:domain",) if key in target.attrs}
-    kept = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
-    return {**kept, **domain, "cat:processing_level": "regridded"}

@@ -42,8 +42,8 @@ def cell_corners(centres: Floats) -> Floats:
     A corner lies in the middle of four centres; beyond the outermost, centres are extrapolated.
     """
     padded = np.pad(centres, ((1, 1), (1, 1), (0, 0)), mode="reflect", reflect_type="odd")
-    found: Floats = padded[1:, 1:] + padded[1:, :-1] + padded[:-1, 1:] + padded[:-1, :-1]
-    return found
+    corners: Floats = padded[1:, 1:] + padded[1:, :-1] + padded[:-1, 1:] + padded[:-1, :-1]
+    return corners
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +214,8 @@ def _rectilinear_cells(source: Grid, lat: Floats, lon: Floats) -> Integers:
 
 def _interval(axis: Floats, values: Floats) -> Integers:
     """Number of the interval of an ascending axis; of two that share a point the first, as in ESMF."""
-    found = np.searchsorted(axis, values - EDGE_TOLERANCE, side="left") - 1
-    return np.clip(found, 0, axis.size - 2)
+    interval = np.searchsorted(axis, values - EDGE_TOLERANCE, side="left") - 1
+    return np.clip(interval, 0, axis.size - 2)
 
 
 def _search_curvilinear(source: Grid, vectors: Floats, points: Floats) -> tuple[NDArray[np.bool_], Integers, Floats]:
@@ -227,9 +227,9 @@ def _search_curvilinear(source: Grid, vectors: Floats, points: Floats) -> tuple[
     cell = np.zeros(len(points), dtype=np.intp)
     weights = np.zeros((len(points), 4))
     for which, candidate in _candidates(_tree(middle), radius, points, inside):
-        found, value = _weights_in_cells(vectors[corners[candidate]], points[which])
+        holds, value = _weights_in_cells(vectors[corners[candidate]], points[which])
         # Backwards, so that the first of several cells that hold the same target wins.
-        hit = np.flatnonzero(found)[::-1]
+        hit = np.flatnonzero(holds)[::-1]
         inside[which[hit]], cell[which[hit]], weights[which[hit]] = True, candidate[hit], value[hit]
     return inside, corners[cell], weights
 

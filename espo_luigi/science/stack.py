@@ -107,33 +107,40 @@ def unstack_fill_nan(
     if STACKED_DIM not in ds.dims:
         return ds
     y, x = horizontal_dims(grid)
-    _check_shape(ds, y, x, (grid.sizes[y], grid.sizes[x]))
+    expected = f"{grid.sizes[y]}x{grid.sizes[x]}"
+    if other := {ds[name].attrs.get(ORIGINAL_SHAPE, expected) for name in (y, x) if name in ds.coords} - {expected}:
+        raise DataError(
+            f"The stacked data of {_domain(ds)} come from a grid of {', '.join(other)} cells, the grid given has "
+            f"{expected}: give the grid of the dataset that was stacked."
+        )
     if part is not None:
         ds, grid = _cells_on(ds, part), part
     shape = (grid.sizes[y], grid.sizes[x])
     cells = _positions(ds, grid, y) * shape[1] + _positions(ds, grid, x)
-    _check_unique(ds, cells)
+    if repeated := cells.size - np.unique(cells).size:
+        raise DataError(
+            f"{repeated} of {cells.size} cells of {_domain(ds)} have the coordinates of another: expected one each."
+        )
     blocks = (_block_sizes(shape[0], y, chunks), _block_sizes(shape[1], x, chunks))
     bare = ds.drop_vars([name for name in grid.coords if name in ds.coords])
     unstacked = bare.map(_unstack_variable, keep_attrs=True, args=(cells, blocks, (y, x), chunks))
-    return unstacked.assign_coords(_with_stacked_attrs(grid, ds)).assign_attrs(ds.attrs)
+    known = {name: grid[name].assign_attrs(ds[name].attrs) for name in grid.coords if name in ds.coords}
+    return unstacked.assign_coords(grid.assign_coords(known).coords).assign_attrs(ds.attrs)
 
 
 def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
     """Put values of the cells of several pieces on the maps of a grid (…, y, x), in memory; NaN where there are none.
 
-    Pieces are stacked or not; cells are recognised by exact equality of their coordinates. Those that the grid lacks
-    are left out.
+    Cells are stacked, and recognised by exact equality of their coordinates. Those that the grid lacks are left out.
     """
     y, x = horizontal_dims(grid)
     first = pieces[0]
-    others = [dim for dim in first.dims if dim not in (STACKED_DIM, y, x)]
+    others = [dim for dim in first.dims if dim != STACKED_DIM]
     maps = np.full((*(first.sizes[dim] for dim in others), grid.sizes[y], grid.sizes[x]), np.nan, np.float32)
     for piece in pieces:
-        cells = piece if STACKED_DIM in piece.dims else piece.stack({STACKED_DIM: (y, x)}, create_index=False)
-        rows, columns = (grid.get_index(dim).get_indexer(cells[dim].values) for dim in (y, x))
+        rows, columns = (grid.get_index(dim).get_indexer(piece[dim].values) for dim in (y, x))
         there = (rows >= 0) & (columns >= 0)
-        maps[..., rows[there], columns[there]] = cells.transpose(*others, STACKED_DIM).values[..., there]
+        maps[..., rows[there], columns[there]] = piece.transpose(*others, STACKED_DIM).values[..., there]
     coords = {name: coord for name, coord in first.coords.items() if set(coord.dims) <= set(others) and coord.dims}
     return xr.DataArray(maps, {**coords, **grid.coords}, (*others, y, x), first.name, first.attrs)
 
@@ -173,11 +180,6 @@ def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:
     return ds.isel({STACKED_DIM: indexer(np.flatnonzero(inside))})
 
 
-def _with_stacked_attrs(grid: xr.Dataset, ds: xr.Dataset) -> xr.Coordinates:
-    known = {name: grid[name].assign_attrs(ds[name].attrs) for name in grid.coords if name in ds.coords}
-    return grid.assign_coords(known).coords
-
-
 def horizontal_dims(ds: xr.Dataset) -> tuple[str, str]:
     """Return the names of the two horizontal dimensions: (lat, lon), (rlat, rlon), or those of a 2-D `lat`."""
     for y, x in (("lat", "lon"), ("rlat", "rlon")):
@@ -208,34 +210,27 @@ def _cells_with_data(ds: xr.Dataset, y: str, x: str) -> np.ndarray:
             f"{first!r} is NaN in all {masks[first].size} cells of {_domain(ds)} at its first time step: "
             f"expected cells with data. Check that the region's bounds cover land that the dataset covers."
         )
-    differing = {name: int((masks[name] != masks[first]).sum()) for name in others}
-    _warn_of_other_masks(ds, first, {name: number for name, number in differing.items() if number})
+    differing = {name: number for name in others if (number := int((masks[name] != masks[first]).sum()))}
+    if differing:
+        logger.warning(
+            "In %s, %r at its first time step decides which cells are kept; others have data elsewhere then: %s.",
+            _domain(ds),
+            first,
+            ", ".join(f"{name!r} in {number} cells" for name, number in differing.items()),
+        )
     return np.flatnonzero(masks[first])
 
 
 def _masks(ds: xr.Dataset, y: str, x: str) -> dict[Hashable, np.ndarray]:
     """Where each variable has data at its first time step; the first variable decides which cells are kept."""
-    lazy = {name: _has_data(da, y, x) for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
-    if not lazy:
+    on_grid = {name: da for name, da in ds.data_vars.items() if y in da.dims and x in da.dims}
+    if not on_grid:
         raise DataError(f"No variable on ({y}, {x}) in {_domain(ds)}: nothing says which cells have data.")
+    first_steps = {name: da.isel({dim: 0 for dim in da.dims if dim not in (y, x)}) for name, da in on_grid.items()}
+    lazy = {name: da.transpose(y, x).notnull().data for name, da in first_steps.items()}
     masks: dict[Hashable, np.ndarray]
     (masks,) = dask.compute(lazy)
     return masks
-
-
-def _has_data(da: xr.DataArray, y: str, x: str) -> np.ndarray | dask.array.Array:
-    return da.isel({dim: 0 for dim in da.dims if dim not in (y, x)}).transpose(y, x).notnull().data
-
-
-def _warn_of_other_masks(ds: xr.Dataset, first: Hashable, differing: Mapping[Hashable, int]) -> None:
-    if differing:
-        listed = ", ".join(f"{name!r} in {number} cells" for name, number in differing.items())
-        logger.warning(
-            "In %s, %r at its first time step decides which cells are kept; others have data elsewhere then: %s.",
-            _domain(ds),
-            first,
-            listed,
-        )
 
 
 def _stack_variable(da: xr.DataArray, y: str, x: str, cells: np.ndarray) -> xr.DataArray:
@@ -253,16 +248,6 @@ def _stack_coord(ds: xr.Dataset, name: Hashable, dims: tuple[str, str], cells: n
     )
 
 
-def _check_shape(ds: xr.Dataset, y: str, x: str, shape: tuple[int, int]) -> None:
-    expected = f"{shape[0]}x{shape[1]}"
-    got = {ds[name].attrs.get(ORIGINAL_SHAPE, expected) for name in (y, x) if name in ds.coords}
-    if got - {expected}:
-        raise DataError(
-            f"The stacked data of {_domain(ds)} come from a grid of {', '.join(got)} cells, "
-            f"the grid given has {expected}: give the grid of the dataset that was stacked."
-        )
-
-
 def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:
     """Return where each cell's coordinate lies on the grid's axis, by exact equality."""
     if name not in ds.coords:
@@ -271,23 +256,15 @@ def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:
         )
     axis, values = grid[name].values, ds[name].values
     order = np.argsort(axis)
-    found = order[np.clip(np.searchsorted(axis, values, sorter=order), 0, axis.size - 1)]
-    missed = np.flatnonzero(axis[found] != values)
+    places = order[np.clip(np.searchsorted(axis, values, sorter=order), 0, axis.size - 1)]
+    missed = np.flatnonzero(axis[places] != values)
     if missed.size:
         raise DataError(
             f"{missed.size} of {values.size} cells of {_domain(ds)} are not on the grid, the first at {name} = "
             f"{values[missed[0]]!r} (nearest on the grid: {axis[np.abs(axis - values[missed[0]]).argmin()]!r}): "
             f"give the grid of the dataset that was stacked, with unrounded coordinates."
         )
-    return found
-
-
-def _check_unique(ds: xr.Dataset, cells: np.ndarray) -> None:
-    repeated = cells.size - np.unique(cells).size
-    if repeated:
-        raise DataError(
-            f"{repeated} of {cells.size} cells of {_domain(ds)} have the coordinates of another: expected one each."
-        )
+    return places
 
 
 def _block_sizes(size: int, dim: str, chunks: Mapping[str, int] | None) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import luigi
 from espo_luigi import store
 from espo_luigi.config.paths import existing_parent
 from espo_luigi.errors import ParameterError, StoreError, not_one_of
-from espo_luigi.export import conventions
+from espo_luigi.export import netcdf
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
 from espo_luigi.export.folder import (
     INPUT_IDS,
@@ -125,10 +125,10 @@ class Export(EspoTask):
         drs, source = load_drs(self.drs), self.in_final().path
         product = store.open_store(source, cut=False)
         fields = self.names.fields[self.sim_id, self.var] | {"created": datetime.now(UTC).date().isoformat()}
-        described = conventions.described(
-            product, self.var, drs.name_of(self.var), drs.attributes_for(fields)
-        ).assign_attrs(self._origin(source))
-        days = conventions.stretches(product["time"], drs.years, drs.first_year)
+        described = netcdf.described(product, self.var, drs.name_of(self.var), drs.attributes_for(fields)).assign_attrs(
+            self._origin(source)
+        )
+        days = netcdf.stretches(product["time"], drs.years, drs.first_year)
         _owner(self).claim(Path(self.folder))
         export_files(described, self.out_checksums().path, days, drs.layout, self.marker())
 

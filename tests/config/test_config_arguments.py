@@ -214,17 +214,6 @@ def test_arguments_are_frozen(load_with: Any) -> None:
         train_args.kind = "*"
 
 
-def test_the_arguments_of_regridding_are_those_that_it_knows() -> None:
-    from espo_luigi.science import regrid
-
-    for name, values in regrid._KEYWORDS.items():
-        if values is not None:
-            annotation = RegridderKwargs.model_fields[name].annotation
-            accepted = {value for one in get_args(annotation) for value in get_args(one) or [None]}
-            assert accepted - {None} == set(values) - {None}, name
-    assert set(RegridderKwargs.model_fields) == set(regrid._KEYWORDS)
-
-
 def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 

@@ -21,9 +21,8 @@ from zarr.storage import LocalStore, WrapperStore
 from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.export import netcdf
-from espo_luigi.export.conventions import described, stretches
 from espo_luigi.export.folder import Owner, _Notes
-from espo_luigi.export.netcdf import Layout, write_netcdf
+from espo_luigi.export.netcdf import Layout, described, stretches, write_netcdf
 
 ROWS = Layout({"Y": 4, "X": 9})
 

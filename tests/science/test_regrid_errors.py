@@ -1,48 +1,12 @@
-"""What cannot be regridded, or not as it is asked for, is an error that says what is supported."""
+"""What cannot be regridded is an error that says what is expected."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import xarray as xr
-from test_regrid import REG1, simulation, small, stacked
+from test_regrid import simulation, small, stacked
 
-from espo_luigi.errors import ConfigurationError, DataError
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"method": "conservative"},
-            r"regridder_kwargs: method = 'conservative' is not supported; supported: 'bilinear'",
-        ),
-        ({"extrap_method": "creep_fill"}, "supported: None, 'inverse_dist', 'nearest_s2d'"),
-        ({"skipna": True}, "skipna = True is not supported; supported: False"),
-        ({"extrap_methode": "x"}, "unknown key 'extrap_methode'; known are method, extrap_method"),
-        ({"extrap_method": "inverse_dist", "extrap_num_src_pnts": 0}, "extrap_num_src_pnts must be a positive number"),
-    ],
-)
-def test_unsupported_options_are_errors_that_list_what_is_supported(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        small(simulation(), regridder_kwargs=options)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        (
-            {key: value for key, value in REG1.items() if key != "d_lat"},
-            "reg.cf_grid_2d must have exactly lon0_b, lon1_b",
-        ),
-        ({**REG1, "d_lat": 100}, "lat from 9 to 84 by 100 makes 1 cells; at least 2 are needed"),
-        ({**REG1, "lon1_b": "east"}, "the bounds and the step of lon must be numbers"),
-    ],
-)
-def test_an_intermediate_grid_that_cannot_be_made_is_an_error(bounds: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        small(simulation(), intermediate_grids={"reg": {"cf_grid_2d": bounds}})
+from espo_luigi.errors import DataError
 
 
 @pytest.mark.parametrize(

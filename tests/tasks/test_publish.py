@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -34,6 +35,23 @@ def test_no_secret_of_the_configuration_is_in_published_files(
     assert holding == [config]
     shown = [one for one in json.loads(crate.read_text())["@graph"] if "storage_options" in str(one.get("text"))]
     assert len(shown) == 4 and all("***" in one["text"] for one in shown)
+
+
+def test_without_rocrate_the_catalogue_is_written_and_the_crate_is_asked_for_in_vain(
+    complete_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete_all()
+    there = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rocrate" else there(name))
+    (complete_demo / "final" / METADATA_NAME).unlink(missing_ok=True)
+    before = {path: path.read_bytes() for path in (complete_demo / "final").glob("*.json")}
+    assert cli.main(["publish", "--crate", "--catalog"]) == 1
+    assert "an RO-Crate needs the package rocrate, which is not installed here: pip install" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (complete_demo / "final").glob("*.json")} == before
+    assert cli.main(["publish"]) == 0
+    said = capsys.readouterr().out
+    assert "no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'" in said
+    assert "that are data" in said and not (complete_demo / "final" / METADATA_NAME).exists()
 
 
 def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.export.conventions import cell_methods, described, stretches
+from espo_luigi.export.netcdf import cell_methods, described, stretches
 from espo_luigi.science.finalize.quantization import round_bits
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from espo_luigi.catalog.read import CMIP7_COLUMNS, COLUMNS, Asset, parse_date
@@ -14,7 +15,6 @@ from espo_luigi.science.choices import each_period
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 12
 _OF_A_DATASET = ("id", "processing_level", "xrfreq", "domain", "grid_label", "region", "branding_suffix")
 """The columns that versions of a CMIP7 dataset share, as they share its variables."""
 _WILDCARD = re.compile(r"(?<!\\)[*?$^]")
@@ -78,7 +78,9 @@ def _equal(cell: str | None, value: Any) -> bool:
     return re.search(text, cell) is not None
 
 
-def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]) -> None:
+def _checked(assets: Sequence[Asset], column: str, value: Any) -> list[Any]:
+    """Return the values of a criterion, all of which can be compared with cells."""
+    values = _as_list(value)
     known = {name for asset in assets for name in asset.columns} | {*COLUMNS, *CMIP7_COLUMNS}
     if column not in known:
         hint = nearest(column, sorted(known), hint=" (did you mean {}?)")
@@ -97,6 +99,7 @@ def _check_criterion(assets: Sequence[Asset], column: str, values: Sequence[Any]
                 "repeated groups such as `(a+)+` and back-references, and with two or three `*` or `+`, as in "
                 "^CMIP6_.*_(ssp245|ssp585)_r1i. Write it so, or list the values."
             )
+    return values
 
 
 def _steps(pattern: str) -> float:
@@ -117,8 +120,7 @@ def _steps(pattern: str) -> float:
 def exclude(assets: list[Asset], exclusions: Mapping[str, Any], trail: list[str]) -> list[Asset]:
     """Return the rows that no exclusion fits, noting counts in `trail`; raises `CatalogError` if none is left."""
     for column, value in exclusions.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
+        values = _checked(assets, column, value)
         kept = [asset for asset in assets if not _holds(asset, column, values)]
         trail.append(f"{len(kept)} without {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} other than {listed(values)}", trail)
@@ -131,15 +133,18 @@ def select(
 ) -> list[Asset]:
     """Return the rows that all criteria fit, noting counts in `trail`; raises `CatalogError` if none is left.
 
-    A warning names the wanted values that no row has, except the `joined` values.
+    A row may fit by a faulty, empty cell. A warning names the wanted values that no row has, except the `joined`.
     """
     for column, value in criteria.items():
-        values = _as_list(value)
-        _check_criterion(assets, column, values)
+        values = _checked(assets, column, value)
         kept = [asset for asset in assets if _holds(asset, column, values) or _is_unknown(asset, column)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
-        _warn_of_what_is_nowhere(kept, assets, column, [value for value in values if value not in joined])
+        absent = [one for one in values if one not in joined and not any(_holds(row, column, [one]) for row in kept)]
+        if absent:
+            others = [known for known in values_of(assets, column) if not any(_equal(known, one) for one in values)]
+            message = "the search finds nothing with %s = %s, and goes on without.%s"
+            logger.warning(message, column, listed(absent), _hint(absent, others))
         assets = kept
     return assets
 
@@ -169,14 +174,6 @@ def newest_versions(assets: Sequence[Asset], criteria: Mapping[str, Any], exclus
     if named:
         logger.warning("%s. An exclusion of version chooses another.", listed(named, "; "))
     return [asset for asset in assets if id(asset) not in older]
-
-
-def _warn_of_what_is_nowhere(kept: list[Asset], before: list[Asset], column: str, values: Sequence[Any]) -> None:
-    nowhere = [value for value in values if not any(_holds(asset, column, [value]) for asset in kept)]
-    if nowhere:
-        others = [known for known in values_of(before, column) if not any(_equal(known, value) for value in values)]
-        hint = _hint(nowhere, others)
-        logger.warning("the search finds nothing with %s = %s, and goes on without.%s", column, listed(nowhere), hint)
 
 
 def _hint(wanted: Iterable[Any], values: list[str]) -> str:
@@ -210,11 +207,11 @@ def values_of(assets: Iterable[Asset], column: str) -> list[str]:
     return sorted({asset.columns[column] for asset in assets if column in asset.columns})
 
 
-def listed(values: Iterable[Any], separator: str = ", ") -> str:
+def listed(values: Iterable[Any], separator: str = ", ", most: int = 12) -> str:
     """Return values as a text that stays short."""
     texts = [as_text(str(value)) for value in values]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return separator.join(texts[:_SHOWN]) + more
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple[Period, ...]:
@@ -225,9 +222,7 @@ def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple
     CatalogError
         If it is none of these, or a period ends before it starts.
     """
-    if not periods:
-        return ()
-    pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)]
+    pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)] if periods else []
     proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
     if len(proper) < len(pairs) or any(bounds(pair)[0] >= bounds(pair)[1] for pair in proper):
         raise CatalogError(f"periods {periods!r}: expected [start, end] with start before end, or a list of such.")
@@ -241,63 +236,61 @@ def bounds(period: Period) -> tuple[datetime, datetime]:
     return start, end
 
 
-def covering(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[list[Asset], str | None]:
+def covering(
+    assets: Sequence[Asset], periods: Sequence[Period], whole: Period | None = None
+) -> tuple[list[Asset], str | None]:
     """Choose the files of one variable that overlap the periods, in time order, or say why they cannot be used.
+
+    Parameters
+    ----------
+    assets : sequence of Asset
+    periods : sequence of (start, end)
+        Each is covered to 99 % of its hours, without overlap.
+    whole : (start, end), optional
+        Years of which files reach the first and the last day; 30 December is the last in a 360-day calendar.
 
     Returns
     -------
     chosen : list of Asset
         The files that share a day with a period. Without periods, all files; with an objection, an empty list.
     objection : str or None
-        It names files without dates, files that overlap, or a period with less than 99 % of its hours.
     """
-    if not periods:
+    if not periods and whole is None:
         return list(assets), None
-    undated = [asset.path for asset in assets if asset.start is None or asset.end is None]
-    if undated:
-        return [], f"no date_start or date_end for {undated[0]}"
-    ordered = sorted(assets, key=_start)
-    objection = _overlap(ordered) or next(filter(None, (_shortfall(ordered, period) for period in periods)), None)
-    if objection:
-        return [], objection
-    return [asset for asset in ordered if overlaps(asset, periods)], None
+    dated = sorted(((asset.start, asset.end, asset) for asset in assets if asset.start and asset.end), key=_first)
+    if len(dated) < len(assets):
+        undated = next(asset for asset in assets if not (asset.start and asset.end))
+        return [], f"no date_start or date_end for {undated.path}"
+    for period in periods:
+        begin, end = bounds(period)
+        if latest := next((pair for pair in itertools.pairwise(dated) if pair[0][1] > pair[1][0]), None):
+            paths = " and ".join(asset.path for *_, asset in latest)
+            return [], f"{paths} overlap in time; leave one of them out of the catalogue, or exclude it"
+        shared = sum((_shared(asset, begin, end) for *_, asset in dated), timedelta()) / (end - begin)
+        if shared < MINIMUM_COVERAGE:
+            extents = listed((f"{a.columns['date_start']} to {a.columns['date_end']}" for *_, a in dated), most=5)
+            wanted = "-".join(period)
+            return [], f"files cover {shared:.1%} of {wanted} ({extents}), expected at least {MINIMUM_COVERAGE:.0%}"
+    begins, ends = dated[0][0], max(end for _, end, _ in dated) - timedelta(days=1)
+    if whole and (begins > datetime(int(whole[0]), 1, 1) or ends < datetime(int(whole[1]), 12, 30)):
+        return [], (
+            f"covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of {'-'.join(whole)}: add the missing files to "
+            "the catalogue, or exclude the dataset"
+        )
+    return [asset for *_, asset in dated if not periods or overlaps(asset, periods)], None
 
 
 def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:
     """Whether a file with dates shares at least a day with a period."""
-    return any(_shared_seconds(asset, bounds(period)) for period in periods)
+    return any(_shared(asset, *bounds(period)) for period in periods)
 
 
-def _start(asset: Asset) -> datetime:
-    assert asset.start is not None
-    return asset.start
+def _first(dated: tuple[datetime, datetime, Asset]) -> datetime:
+    return dated[0]
 
 
-def _overlap(ordered: Sequence[Asset]) -> str | None:
-    latest: Asset | None = None
-    for asset in ordered:
-        if latest is not None and latest.end > _start(asset):  # type: ignore[operator]
-            return (
-                f"{latest.path} and {asset.path} overlap in time; leave one of them out of the catalogue, or exclude it"
-            )
-        latest = asset
-    return None
-
-
-def _shared_seconds(asset: Asset, limits: tuple[datetime, datetime]) -> float:
-    start, end = max(_start(asset), limits[0]), min(asset.end or limits[1], limits[1])
-    return max((end - start).total_seconds(), 0.0)
-
-
-def _shortfall(ordered: Sequence[Asset], period: Period) -> str | None:
-    limits = bounds(period)
-    covered = sum(_shared_seconds(asset, limits) for asset in ordered) / (limits[1] - limits[0]).total_seconds()
-    if covered >= MINIMUM_COVERAGE:
-        return None
-    extents = ", ".join(f"{asset.columns['date_start']} to {asset.columns['date_end']}" for asset in ordered[:5])
-    more = f" and {len(ordered) - 5} more" if len(ordered) > 5 else ""
-    wanted = f"{period[0]}-{period[1]}"
-    return f"files cover {covered:.1%} of {wanted} ({extents}{more}), expected at least {MINIMUM_COVERAGE:.0%}"
+def _shared(asset: Asset, begin: datetime, end: datetime) -> timedelta:
+    return max(min(asset.end or end, end) - max(asset.start or begin, begin), timedelta())
 
 
 def usable_fields(assets: Iterable[Asset], exclusions: Mapping[str, Any]) -> list[Asset]:

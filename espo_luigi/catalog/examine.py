@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
 import xarray as xr
 
+from espo_luigi.catalog.cmip7 import NAMES_IN_FILES
 from espo_luigi.catalog.criteria import Period
-from espo_luigi.catalog.files import is_zarr
-from espo_luigi.catalog.missing_chunks import missing_chunks
+from espo_luigi.catalog.files import is_zarr, open_zarr, zarr_store
 from espo_luigi.catalog.open import on_grid_of, open_years, single, wanted_of, within
 from espo_luigi.catalog.read import Asset
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of, day_of
 from espo_luigi.science.choices import InputProblem
-from espo_luigi.science.extract.dataset import as_maps, beyond_the_grid, subset_boxes, wanted_days
-from espo_luigi.science.extract.input_fills import doubtful_fill
-from espo_luigi.science.extract.input_problems import Problem, RawSeries, day_problems, is_daily, neighbour_problems
+from espo_luigi.science.extract.dataset import LATITUDE_NAMES, LONGITUDE_NAMES, as_maps, beyond_the_grid, subset_boxes
+from espo_luigi.science.extract.input_counts import doubtful_fill
+from espo_luigi.science.extract.input_problems import (
+    Problem,
+    RawSeries,
+    day_problems,
+    end_problems,
+    is_daily,
+    neighbour_problems,
+)
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.grid import cells_in
 from espo_luigi.science.possible import Limits
@@ -32,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 # The most of one variable that is in memory at a time, unless a stored chunk is larger.
 BLOCK_BYTES = 64 * 1024**2
+# To compare the names of more chunks of an array takes some ten seconds.
+MOST_CHUNKS = 5_000_000
 # The problems after which a file is not examined any further.
 LOST = ("unreadable_files", "units", "calendars", "grids")
 
@@ -88,12 +101,12 @@ def examine_match(
         name = _named(piece)
         piece = masked(piece) if masked else piece
         series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.units_and_fill[file, name]))
-    problems += _absent(match, period, series, problems)
+    problems += _unseen(match, period, series, problems)
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():
         problems += [problem for raw in files for problem in day_problems(raw)]
         # Days that lie in a file that cannot be used do not count as missing, too.
-        problems += [] if name in lost else [*neighbour_problems(files), *_ends(files, period)]
+        problems += [] if name in lost else [*neighbour_problems(files), *end_problems(files, period)]
     daily = {name: [raw for raw in files if is_daily(raw)] for name, files in series.items()}
     # One process, one thread: reading is what takes its time, and HDF5 lets one thread read.
     with dask.config.set(scheduler="synchronous"):
@@ -102,7 +115,7 @@ def examine_match(
     return problems
 
 
-def _absent(match: Match, period: Period, series: Mapping[str, Any], problems: Sequence[Problem]) -> Iterator[Problem]:
+def _unseen(match: Match, period: Period, series: Mapping[str, Any], problems: Sequence[Problem]) -> Iterator[Problem]:
     """Yield the variables without a day in the period; the catalogue's dates do not count."""
     explained = {name for problem in problems for name in problem.variable.split(",")}
     for name in match.variables:
@@ -211,26 +224,6 @@ def _round_off(first_file: str, first: xr.Dataset, file: str, piece: xr.Dataset)
     )
 
 
-def _ends(files: Sequence[RawSeries], period: Period) -> Iterator[Problem]:
-    first, last = min(files, key=_first_day), max(files, key=_last_day)
-    begin, end = map(first.number, wanted_days(*period, calendar_of(first.data)))
-    of_period = f" of the period {period[0]}-{period[1]}"
-    if (late := _first_day(first) - begin) > 0:
-        message = first.missing(late, begin, begin + late - 1) + of_period
-        yield first.problem("missing_days", message, begin, late)
-    if (early := end - _last_day(last)) > 0:
-        message = last.missing(early, end - early + 1, end) + of_period
-        yield last.problem("missing_days", message, end - early + 1, early)
-
-
-def _first_day(raw: RawSeries) -> int:
-    return int(raw.days.min())
-
-
-def _last_day(raw: RawSeries) -> int:
-    return int(raw.days.max())
-
-
 def _cut(
     series: Mapping[str, Sequence[RawSeries]], regions: Sequence[Mapping[str, Any]], problems: list[Problem]
 ) -> dict[str, list[RawSeries]]:
@@ -265,3 +258,115 @@ def _cells_of(
                 logger.warning("%s: the limits of a part of the domain are not looked at: %s", match.id, error)
                 continue
             yield cells.transpose(*first.dims[1:]).values, limits
+
+
+class MissingChunks(NamedTuple):
+    """The chunks (or shards) of an array that are absent."""
+
+    array: str
+    keys: Sequence[str]
+    """Their keys in the store, in order of time."""
+    wanted: int
+    """How many chunks the array has in the years."""
+    day: Any = None
+    """The first date in the first missing chunk, numpy's or cftime's; None for coordinates."""
+
+
+def missing_chunks(
+    path: str, variables: Sequence[str], years: tuple[int, int], options: Mapping[str, Any]
+) -> list[MissingChunks]:
+    """Return the arrays of a Zarr store that lack chunks in some years, coordinates or else variables.
+
+    Zarr reads fill values there, and writers leave out chunks that hold nothing else. So if the fill value stands for
+    missing values, chunks of the same cells may be absent at all times, and all chunks of a single day. A coordinate's
+    chunk of a single value may be absent. Nothing is returned for stores whose keys cannot be listed (HTTP), nor for
+    arrays of over `MOST_CHUNKS`.
+    """
+    how = {name: options[name] for name in ("group", "storage_options") if options.get(name)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # By xarray's own function, as `arrays_of` does: of its metadata only.
+        group = xr.backends.ZarrStore.open_group(
+            zarr_store(path), mode="r", consolidated=options.get("consolidated"), **how
+        )
+    arrays = dict(group.zarr_group.arrays())
+    coordinates = {*group.get_dimensions(), *LATITUDE_NAMES, *LONGITUDE_NAMES} & arrays.keys()
+    absent = {name: _absent_chunks(arrays[name]) for name in sorted(coordinates)}
+    lacking = {name: there for name, there in absent.items() if there.any() and math.prod(_file(arrays[name])) > 1}
+    if lacking:
+        # Without coordinates, the dates and cells of other chunks are unknown.
+        return [MissingChunks(name, _keys(arrays[name], there), there.size) for name, there in lacking.items()]
+    found: list[MissingChunks] = []
+    with open_zarr(path, {**options, "chunks": None}) as ds:
+        dates = ds["time"].dt.year.values if "time" in ds.dims else np.array([])
+        steps = np.flatnonzero((dates >= years[0]) & (dates <= years[1]))
+        names = [name if name in arrays else NAMES_IN_FILES.get(name, "") for name in variables]
+        for name in [name for name in names if name in arrays]:
+            array, data, there = arrays[name], ds[name], _absent_chunks(arrays[name])
+            if not there.any():
+                continue
+            # Chunks that hold nothing but missing values may be absent.
+            may_be_empty = _stands_for_missing(array.fill_value, data) and not there.all()
+            if data.sizes.get("time", 1) == 1:
+                found += [] if may_be_empty else [MissingChunks(name, _keys(array, there), there.size)]
+            elif steps.size:
+                found += _of_series(array, data, there, may_be_empty, (int(steps[0]), int(steps[-1])))
+    return found
+
+
+def _of_series(
+    array: Any, data: xr.DataArray, absent: np.ndarray, may_be_empty: bool, steps: tuple[int, int]
+) -> Iterator[MissingChunks]:
+    """Yield the absent chunks of a variable between two steps of time, if there are any."""
+    axis = data.dims.index("time")
+    length = _file(array)[axis]
+    absent = np.moveaxis(absent, axis, 0)
+    if may_be_empty:
+        empty = np.pad(absent.all(axis=tuple(range(1, absent.ndim))), 1)
+        absent &= ~absent.all(axis=0)
+        if length == 1:
+            # A map that was empty from the start; several days in a row are rather a copy that stopped.
+            absent[empty[1:-1] & ~empty[:-2] & ~empty[2:]] = False
+    first, last = steps[0] // length, steps[1] // length
+    absent[:first] = absent[last + 1 :] = False
+    if absent.any():
+        chunk = int(np.flatnonzero(absent.any(axis=tuple(range(1, absent.ndim))))[0])
+        day = data["time"].values[max(chunk * length, steps[0])]
+        wanted = (last - first + 1) * math.prod(absent.shape[1:])
+        yield MissingChunks(str(array.basename), _keys(array, np.moveaxis(absent, 0, axis)), wanted, day)
+
+
+def _stands_for_missing(fill: Any, data: xr.DataArray) -> bool:
+    declared = [data.encoding[name] for name in ("_FillValue", "missing_value") if name in data.encoding]
+    return fill is not None and (fill != fill or any(fill == number for number in declared))
+
+
+def _file(array: Any) -> tuple[int, ...]:
+    """Return the shape of a file of an array: a shard, or a chunk."""
+    return tuple(array.shards or array.chunks)
+
+
+def _absent_chunks(array: Any) -> np.ndarray:
+    """Return which files of the grid of chunks (shards) are not in the store; none if it cannot be listed."""
+    from zarr.core.sync import collect_aiterator
+
+    store, prefix = array.store_path.store, f"{array.path}/" if array.path else ""
+    grid = tuple(-(-size // length) for size, length in zip(array.shape, _file(array), strict=True))
+    if math.prod(grid) > MOST_CHUNKS:
+        return np.zeros(1, bool)
+    try:
+        there = set(collect_aiterator(store.list_prefix(prefix)))
+    # Remote stores may raise nearly anything where they cannot list; local stores can.
+    except Exception:
+        there = set()
+    absent = np.zeros(grid, bool)
+    # Zarr reads a shard without bytes as fill values, too.
+    root = getattr(getattr(store, "_store", store), "root", None) if array.shards else None
+    for at in itertools.product(*map(range, grid)) if there else ():
+        key = prefix + array.metadata.encode_chunk_key(at)
+        absent[at] = key not in there or (isinstance(root, Path) and not (root / key).stat().st_size)
+    return absent
+
+
+def _keys(array: Any, absent: np.ndarray) -> list[str]:
+    return [f"{array.path}/{array.metadata.encode_chunk_key(tuple(map(int, at)))}" for at in np.argwhere(absent)]

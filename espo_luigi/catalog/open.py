@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,8 @@ from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
 from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
-from espo_luigi.science.extract.dataset import (
-    as_maps,
-    check_regular,
-    normalise_coordinates,
-    to_canonical_units,
-)
+from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
+from espo_luigi.science.extract.input_problems import require_days
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +74,13 @@ def open_match(
         for asset in match.assets
         for name, piece in _open_asset(asset, match, dict(xr_open_kwargs or {})).items()
     ]
-    for name in match.variables:
-        _check_series(name, [(asset, piece) for asset, held, piece in pieces if held == name], match, may_lack)
+    if lacking := [name for name in match.variables if name not in {held for _, held, _ in pieces}]:
+        years = "; ".join(f"{start}-{end}" for start, end in match.periods)
+        raise DataError(
+            f"{match.id}: no file has {', '.join(lacking)} in {years or 'any year'}; correct the catalogue's dates."
+        )
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
+    require_days(combined, match.id, may_lack=may_lack)
     combined = insert_days(combined, days=may_lack) if may_lack else combined
     if match.columns.get("mip_era") == "CMIP7":
         combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
@@ -330,28 +329,6 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
     if not periods:
         return ds
     return whole_years(ds, min(int(start[:4]) for start, _ in periods), max(int(end[:4]) for _, end in periods))
-
-
-def _check_series(
-    name: str, pieces: list[tuple[Asset, xr.Dataset]], match: Match, may_lack: Sequence[str] = ()
-) -> None:
-    """Check that the files of a variable make a regular daily series in a single calendar."""
-    if not pieces:
-        years = "; ".join(f"{start}-{end}" for start, end in match.periods)
-        raise DataError(f"{match.id}: no file has {name} in {years or 'any year'}; correct the dates in the catalogue.")
-    calendars = {piece["time"].dt.calendar: asset.path for asset, piece in pieces}
-    if len(calendars) > 1:
-        found = ", ".join(f"{calendar} in {path}" for calendar, path in calendars.items())
-        raise DataError(f"{match.id}: {name} has several calendars ({found}); expected one. Exclude one of them.")
-    ordered = sorted(pieces, key=lambda pair: pair[1]["time"].values[0])
-    for asset, piece in ordered:
-        check_regular(piece["time"].values, f"{asset.path}, {name}", may_lack)
-    for (before, left), (after, right) in itertools.pairwise(ordered):
-        check_regular(
-            np.concatenate([left["time"].values[-1:], right["time"].values[:1]]),
-            f"{name}, from {before.path} to {after.path}",
-            may_lack,
-        )
 
 
 def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:

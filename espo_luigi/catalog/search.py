@@ -84,6 +84,7 @@ def _has(asset: Asset, day: datetime) -> bool:
 class _Wanted:
     variables_and_freqs: Mapping[str, str]
     periods: tuple[Period, ...]
+    whole: Period | None
     allow_conversion: bool
     fields: tuple[Asset, ...]
     """The usable rows of fixed fields."""
@@ -146,6 +147,7 @@ class Catalog:
         *,
         variables_and_freqs: Mapping[str, str],
         periods: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        whole: Period | None = None,
         other_search_criteria: Mapping[str, Any] | None = None,
         exclusions: Mapping[str, Any] | None = None,
         allow_resampling: bool = False,
@@ -172,6 +174,8 @@ class Catalog:
             The wanted variables, each with its `xrfreq`.
         periods : (start, end) or sequence of them, optional
             Years (or dates) to be covered, both included.
+        whole : (start, end), optional
+            Years of which files reach the first and the last day.
         other_search_criteria, exclusions : mapping, optional
             Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text
             is matched exactly. All criteria must hold; any exclusion excludes.
@@ -220,7 +224,7 @@ class Catalog:
         joined = HISTORIES if match_hist_and_fut else ()
         chosen = select(chosen, other_search_criteria or {}, trail, joined=joined)
         fields = tuple(usable_fields(newest, exclusions or {}))
-        wanted = _Wanted(dict(variables_and_freqs), spans, allow_conversion, fields, other_search_criteria or {})
+        wanted = _Wanted(dict(variables_and_freqs), spans, whole, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
             tell_dropped(name, objections)
@@ -306,11 +310,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     derived: list[str] = []
     objections: list[_Objection] = []
     for variable, frequency in wanted.series.items():
-        files, objection = _files(assets, variable, frequency, wanted.periods)
+        files, objection = _files(assets, variable, frequency, wanted)
         if objection is None:
             chosen[variable] = files
         elif wanted.allow_conversion and variable in DERIVATIONS:
-            answers = {name: _files(assets, name, frequency, wanted.periods) for name in DERIVATIONS[variable]}
+            answers = {name: _files(assets, name, frequency, wanted) for name in DERIVATIONS[variable]}
             chosen |= {name: files for name, (files, _) in answers.items() if files}
             derived.append(variable)
             lacking = [reason for _, reason in answers.values() if reason]
@@ -338,7 +342,7 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
 
 
 def _files(
-    assets: Sequence[Asset], variable: str, frequency: str, periods: Sequence[Period]
+    assets: Sequence[Asset], variable: str, frequency: str, wanted: _Wanted
 ) -> tuple[list[Asset], _Objection | None]:
     """Return the files of a variable at a frequency, or an objection."""
     having = [asset for asset in assets if variable in asset.variables]
@@ -354,7 +358,7 @@ def _files(
         if len(values := values_of(exact, column)) > 1:
             several = f"{variable} is there with {column} {' and '.join(values)}"
             return [], ("", f"{several}; add {column} to other_search_criteria")
-    chosen, objection = covering(exact, periods)
+    chosen, objection = covering(exact, wanted.periods, wanted.whole)
     return chosen, (variable, objection) if objection else None
 
 

@@ -113,12 +113,12 @@ def _check_products(config: RunConfig) -> None:
             f"has {', '.join(sorted(adjusted))}. Adjust them, or choose another way: {', '.join(NEEDED_FOR)}."
         )
     if config.subregions is None:
-        given = {
+        refused = {
             "temperatures": how != "derived",
             "bitround": config.clean_up.bitround,
             "variables": config.clean_up.variables,
         }
-        if keys := ", ".join(f"`clean_up.{key}`" for key, is_given in given.items() if is_given):
+        if keys := ", ".join(f"`clean_up.{key}`" for key, is_given in refused.items() if is_given):
             raise ConfigurationError(
                 f"{keys} would have no effect: only ESPO v2 does that, which has a section `subregions`. Leave it out."
             )
@@ -130,11 +130,22 @@ def _check_products(config: RunConfig) -> None:
                 f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
-    for name in config.clean_up.variables:
-        if name not in adjusted | {"tasmin"}:
+    _check_treatments(config, adjusted | {"tasmin"})
+
+
+def _check_treatments(config: RunConfig, products: set[str]) -> None:
+    """Refuse the treatment of what is no product, and of other variables than the product's own."""
+    for name, given in config.clean_up.variables.items():
+        for key, treated in {"round_var": given.round_var, "clip_var": given.clip_var}.items():
+            if others := ", ".join(sorted(set(treated) - {name})):
+                raise ConfigurationError(
+                    f"`clean_up.xscen_clean_up.{name}.{key}`: got {others}, expected {name} only, whose product this "
+                    f"treats. Give {others} its own section."
+                )
+        if name not in products:
             raise ConfigurationError(
-                f"`clean_up.xscen_clean_up.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
-                f"expected {', '.join(sorted(adjusted | {'tasmin'}))}."
+                f"`clean_up.xscen_clean_up.{name}`: {name} is no product{nearest(name, products)}; "
+                f"expected {', '.join(sorted(products))}."
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -94,11 +94,9 @@ def refused_option(options: Mapping[str, Any]) -> str:
 
     The rest may write (`mode`), run code or read other files than those of the catalogue (`chunk_store`).
     """
-    inner = options.get("backend_kwargs")
-    inner = {} if inner is None else inner
-    given = [("backend_kwargs", inner)]
-    given += [("storage_options", one.get("storage_options")) for one in (options, inner) if isinstance(one, Mapping)]
-    for name, value in given:
+    inner = options.get("backend_kwargs") or {}
+    storage = [each.get("storage_options") for each in (options, inner) if isinstance(each, Mapping)]
+    for name, value in (("backend_kwargs", options.get("backend_kwargs")), *(("storage_options", s) for s in storage)):
         if value is not None and not isinstance(value, Mapping):
             return f"got {repr(redacted(value))[:100]} as {name}, expected a mapping of names to values"
     for name in [*options, *inner]:
@@ -108,16 +106,18 @@ def refused_option(options: Mapping[str, Any]) -> str:
     engine = options.get("engine")
     if engine is not None and engine not in ENGINES:
         return f"got the engine {engine!r}, expected one of {', '.join(ENGINES)}"
-    storage = [value for name, value in given if name == "storage_options"]
-    while storage:
-        found = storage.pop()
-        if isinstance(found, Mapping):
-            if other := sorted(_OTHER_FILES & found.keys()):
-                return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
-            storage += found.values()
-        elif isinstance(found, list | tuple):
-            storage += found
+    if other := sorted(_OTHER_FILES & set(_keys_in(storage))):
+        return f"got {other[0]!r} in storage_options, expected no option that names another file or protocol"
     return ""
+
+
+def _keys_in(value: Any) -> Iterator[Any]:
+    """Yield the keys of mappings, and of mappings and lists inside of these."""
+    if isinstance(value, Mapping):
+        yield from value
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _keys_in(inner)
 
 
 def _as_open_kwargs(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,15 @@ from espo_luigi.report.drawings import Drawing, labels
 from espo_luigi.report.page import Section, Table, Text
 from espo_luigi.report.product_sections import MOST_MAPS, lacking
 from espo_luigi.report.reading import Reader
-from espo_luigi.report.view import RunView, TreatedStores
-from espo_luigi.science import pooling, stack
-from espo_luigi.science.choices import TREATED, TREATMENTS
+from espo_luigi.report.view import RunView
+from espo_luigi.science.finalize.scenario import CLIPPED, count_of
 
-_CLIPPED = "clipped"
 _WORDS = {
     "jittered": "Jittered",
     "made_wet": "Made wet",
     "extrapolated": "Extrapolated",
     "limited": "Tail kept",
-    _CLIPPED: "Clipped",
+    CLIPPED: "Clipped",
 }
 _MEANING = (
     "Quantile mapping gives a day's value the factor of its quantile. These days got none, or hardly one of their own. "
@@ -53,47 +51,35 @@ class Treated:
 
     def shown(self) -> dict[str, xr.DataArray]:
         """Return the treatments that any day got."""
-        return {name: share for name, share in self.shares.items() if float(share.max()) > 0}
+        return {
+            kind: self.shares[kind] for kind in _WORDS if kind in self.shares and float(self.shares[kind].max()) > 0
+        }
 
 
 def treated_section(view: RunView) -> list[Section]:
-    """Return the section; none for a run without counts (an earlier version, or xsdba)."""
+    """Return the section; none for a run whose products count nothing (an earlier version, or xsdba)."""
     reader = Reader()
-    found = [one for sim_id, stores in view.treated.items() for one in _treated(sim_id, stores, reader)]
+    found = [
+        Treated(sim_id, variable, shares)
+        for sim_id, products in view.products_of.items()
+        for variable, shares in _shares(products, reader).items()
+    ]
     if not found:
         return []
     return [Section("Days treated otherwise", [*lacking(reader), *_treated_blocks(found)])]
 
 
-def _treated(sim_id: str, stores: TreatedStores, reader: Reader) -> Iterator[Treated]:
-    """The shares of each variable whose pieces have all been counted, or whose product was clipped."""
-    product = reader.lazy(stores.product) if stores.product.exists() else None
-    if product is None:
-        return
-    grid = stack.grid_of(product)
-    for variable in dict.fromkeys((*stores.counts, *stores.clipped)):
-        counted = _read(stores.counts.get(variable, ()), reader)
-        clipped = _read([stores.clipped[variable]] if variable in stores.clipped else [], reader)
-        shares: dict[str, xr.DataArray] = {}
-        if counted:
-            maps = _shares([pooling.member(piece, sim_id)[TREATED] for piece in counted], grid)
-            shares = {name: maps.sel(treatment=name, drop=True) for name in TREATMENTS}
-        if clipped:
-            shares[_CLIPPED] = _shares([one[variable] for one in clipped], grid)
-        if shares:
-            yield Treated(sim_id, variable, shares)
-
-
-def _read(paths: Sequence[Path], reader: Reader) -> list[xr.Dataset]:
-    """The stores, or none of them if one is missing or cannot be read."""
-    found = [reader.dataset(path) for path in paths] if all(path.exists() for path in paths) else []
-    whole = [one for one in found if one is not None]
-    return whole if len(whole) == len(paths) else []
-
-
-def _shares(days: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
-    """The shares, in percent, of days that were counted in the cells of pieces."""
-    return stack.on_grid([100 * one.astype("float32") / one.attrs["days"] for one in days], grid)
+def _shares(products: Sequence[Path], reader: Reader) -> dict[str, dict[str, xr.DataArray]]:
+    """The shares of days, in percent, that a simulation's products count, by variable and treatment."""
+    shares: dict[str, dict[str, xr.DataArray]] = {}
+    for path in products:
+        product = reader.lazy(path) if path.exists() else None
+        for name, days in product.data_vars.items() if product is not None else ():
+            variable, is_count, kind = str(name).partition(count_of("", ""))
+            if is_count and kind in _WORDS:
+                share = (100 * days / days.attrs["days"]).drop_attrs().load()
+                shares.setdefault(variable, {})[kind] = share
+    return shares
 
 
 def _treated_blocks(found: Sequence[Treated]) -> list[Any]:

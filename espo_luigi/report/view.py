@@ -35,25 +35,12 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
-class TreatedStores:
-    """What was counted of a simulation: days treated, by variable and piece, and clipped, by variable.
-
-    Each may be missing: an earlier version counted nothing, nor does xsdba, and few simulations are repaired or
-    clipped. A product has the grid.
-    """
-
-    product: Path
-    counts: Mapping[str, tuple[Path, ...]]
-    clipped: Mapping[str, Path] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class RunView:
     """A run: its inputs, its products, and their places.
 
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
-    `inversions` counts days with tasmax below tasmin, and `treated` days that were not mapped between quantiles, by
-    simulation; `compared` has what was nearer to the reference after adjusting, by pool and domain.
+    `inversions` counts days with tasmax below tasmin, and `products_of` has the final archives, by simulation;
+    `compared` has what was nearer to the reference after adjusting, by pool and domain.
     """
 
     config_files: tuple[Path, ...]
@@ -71,6 +58,6 @@ class RunView:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)
-    treated: Mapping[str, TreatedStores] = field(default_factory=dict)
+    products_of: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
     compared: Mapping[tuple[str, str], Path] = field(default_factory=dict)

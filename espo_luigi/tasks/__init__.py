@@ -5,8 +5,8 @@
 | `inputs` | InputCheck, RefInputCheck |
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid, Rechunk |
-| `adjustment` | Train, Adjust, Swap, CleanUp |
-| `product` | FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
+| `adjustment` | Train, Adjust |
+| `product` | Swap, CleanUp, FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
@@ -23,7 +23,7 @@ the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and 
 
 from espo_luigi.driver.install import install
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.tasks.adjustment import Adjust, CleanUp, Swap, Train
+from espo_luigi.tasks.adjustment import Adjust, Train
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import (
     EspoTask,
@@ -57,12 +57,14 @@ from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import (
+    CleanUp,
     ConcatClean,
     ConcatCleanPreswap,
     ConcatenationFinal,
     FinalZarr,
     HealthChecks,
     Move,
+    Swap,
 )
 from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
 from espo_luigi.tasks.report import FlagDetails, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums

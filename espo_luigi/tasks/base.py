@@ -8,7 +8,7 @@ import importlib.metadata
 import itertools
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +20,6 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
-from espo_luigi.config.paths import render_path
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
@@ -140,8 +139,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
     # The keys of the configuration that the outputs depend on; the inputs' markers add the inputs' own keys. `{var}` is
     # this task's. `*` stands for the names below a key, and their order.
     reads: ClassVar[tuple[str, ...]] = ()
-    # The properties that are paths of stores which the task writes beside its outputs.
-    beside: ClassVar[tuple[str, ...]] = ()
     # Whether the outputs consist of links to the inputs' files; archives are always written.
     only_links: ClassVar[bool] = False
     # Whether outputs of later tasks are made of this task's output; else they only wait for it.
@@ -188,8 +185,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def check_outputs(self) -> None:
         """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""
-        for path in (*(target.path for target in self.output()), *(getattr(self, name) for name in self.beside)):
-            check_replaceable(path)
+        for target in self.output():
+            check_replaceable(target.path)
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks that make this task's inputs, as its ports say."""
@@ -320,17 +317,22 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return the id of each input's present marker, by the input's path; "" for a missing input."""
         return _ids({info: store.read_marker(info.path) for info in self.input_infos()})
 
-    def marker(self) -> store.Marker:
+    def read_for(self, outputs: Iterable[xr.Dataset]) -> list[str]:
+        """Return further keys that decide what these outputs hold."""
+        return []
+
+    def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
         material = [marker for info, marker in inputs.items() if staleness.is_material(info)]
+        keys = [*self.reading(), *self.read_for(outputs)]
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
             versions=package_versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            fingerprints=staleness.fingerprints_of(self.context, self.reading(), self.raw(), material),
+            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -358,7 +360,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def publish(self, outputs: Mapping[str, xr.Dataset]) -> None:
         """Write each output beside its final name and rename it; then pack the archives."""
-        marker = self.marker()
+        marker = self.marker(outputs.values())
         for name, port in ports_of(type(self), OutputPort):
             path = getattr(self, name)().path
             if port.packed_from is not None:
@@ -394,10 +396,6 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Publish an input's files as this task's output, without copying."""
         marker = self.marker()
         store.link_store(source, destination, marker, provenance(marker))
-
-    def for_report(self, template: str) -> Path:
-        """Return the path of a small store that only the report reads: no task needs it."""
-        return render_path("{final}/report/{domain}/" + template, self.context.fields | self.wildcards)
 
     def work_size(self) -> float:
         """Return area times days times variables."""

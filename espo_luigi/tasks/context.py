@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +107,8 @@ class RunContext:
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
-        """The simulations that the configuration's search finds, by id, but incomplete simulations."""
-        found = self._search(self.config.extraction.simulation, None)
-        problems = {sim_id: self._missing_days(match) for sim_id, match in found.items()}
-        for sim_id, problem in problems.items():
-            if problem:
-                self.dropped[sim_id] = problem
-                logger.warning("dropped: %s", problem)
-        whole = {sim_id: match for sim_id, match in found.items() if not problems[sim_id]}
-        if not whole:
-            raise CatalogError("no simulation has the whole period: " + "; ".join(filter(None, problems.values())))
-        return whole
+        """The simulations that the configuration's search finds, by id, all of them with the whole period."""
+        return self._search(self.config.extraction.simulation, None)
 
     def simulation(self, sim_id: str) -> Match:
         """Return a simulation; raises `CatalogError` if the search finds none or several."""
@@ -291,8 +282,10 @@ class RunContext:
         criteria = search.arguments("data_catalogs")
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
-        tell = warn_of_dropped if extraction is self.config.extraction.reference else self._drop
-        return Catalog.from_files(list(search.data_catalogs)).search(**criteria, tell_dropped=tell)
+        catalog = Catalog.from_files(list(search.data_catalogs))
+        if extraction is self.config.extraction.reference:
+            return catalog.search(**criteria)
+        return catalog.search(**criteria, whole=self.config.custom.sim_period, tell_dropped=self._drop)
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason
@@ -300,20 +293,6 @@ class RunContext:
             warn_of_dropped(sim_id, reason)
         elif len(self.dropped) == _MOST_TOLD:
             logger.warning("the search drops further datasets, too, which are not told one by one.")
-
-    def _missing_days(self, simulation: Match) -> str:
-        """Return a sentence if a simulation lacks days at the period's ends; the search accepts 99 % of the period."""
-        first, last = self.config.custom.sim_period
-        for variable in simulation.variables:
-            assets = [asset for asset in simulation.assets if variable in asset.variables]
-            begins = min(asset.start for asset in assets if asset.start is not None)
-            ends = max(asset.end for asset in assets if asset.end is not None) - timedelta(days=1)
-            if begins > datetime(int(first), 1, 1) or ends < datetime(int(last), 12, 30):
-                return (
-                    f"{simulation.id}: {variable} covers {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, expected all of "
-                    f"{first}-{last}: add the missing files to the catalogue, or exclude it in extraction.simulation"
-                )
-        return ""
 
     def _only(self, found: Mapping[str, Match], what: str) -> Match:
         if len(found) != 1:

@@ -93,7 +93,7 @@ class Espo2024(Production):
         given = [adjusted[var] for var in self.config.biasadjust.variables if var in adjusted]
         return CleanUp(sim_id=sim_id, piece=piece).compute(given, grid)
 
-    def treatment(self, var: str) -> Treatment:
+    def treatment(self, var: str = "") -> Treatment:
         """Return the rounding of all variables, and the attributes."""
         asked = self.config.clean_up.xscen_clean_up.arguments("add_attrs")
         return Treatment(**asked, add_attrs=self.config.attributes)

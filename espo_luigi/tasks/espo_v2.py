@@ -127,7 +127,7 @@ class EspoV2(Production):
         made = {var: ConcatClean(sim_id=sim_id, var=var).compute([given[var]], [grid], []) for var in wanted}
         return xr.Dataset({var: dataset[var] for var, dataset in made.items()})
 
-    def treatment(self, var: str) -> Treatment:
+    def treatment(self, var: str = "") -> Treatment:
         """Return the variable's own treatment."""
         return Treatment(**self.config.treatment(var), bits=self.config.clean_up.bitround)
 

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import xarray as xr
 
@@ -79,7 +78,11 @@ class InputTask(EspoTask):
 
     def work(self) -> None:
         """Write the table; raises `DataError` if a problem in it fails."""
-        rows = self._rows(self.problems())
+        in_order = sorted(
+            self.problems(), key=lambda each: (INPUT_PROBLEMS.index(each.kind), each.variable, each.file, each.day)
+        )
+        rows = [_row(problem, self.action(problem.kind, problem.variable)) for problem in in_order]
+        rows.sort(key=lambda row: row["action"])
         fatal = [row for row in rows if row["action"] == "fail"]
         path = self.out_problems().path
         store.write_table(COLUMNS, rows, path, None if fatal else self.marker())
@@ -90,7 +93,7 @@ class InputTask(EspoTask):
                 f"suspicious. All are in {path}:\n{render(fatal)}"
             )
 
-    def marker(self) -> store.Marker:
+    def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return, as inputs, the raw files with their tracking ids, which no other kept file records."""
         inputs = {without_secrets(str(path)): tracking_id(str(path)) for path in self.raw_files()}
         return replace(super().marker(), inputs=inputs)
@@ -128,13 +131,6 @@ class InputTask(EspoTask):
             scopes=[(scope, limits_of(narrower)) for scope, narrower in scoped],
         )
 
-    def _rows(self, problems: Iterable[Problem]) -> list[dict[str, str]]:
-        in_order = sorted(
-            problems, key=lambda found: (INPUT_PROBLEMS.index(found.kind), found.variable, found.file, found.day)
-        )
-        rows = [_row(problem, self.action(problem.kind, problem.variable)) for problem in in_order]
-        return sorted(rows, key=lambda row: row["action"])
-
 
 class InputCheck(InputTask):
     """Rule `input_check`, new against ESPO-G: the problems of a simulation's raw files."""
@@ -159,12 +155,24 @@ class InputCheck(InputTask):
 
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
-        config = self.context.config
-        box, key = config.domain.arguments(), config.name_of("domain")
-        beyond = beyond_simulation(self.raw(), config.extraction.simulation, box, key)
+        """True; of the first file, only the coordinates are read. The table has files that cannot be opened."""
+        config, asset = self.context.config, self.raw().assets[0]
+        box, where = config.domain.arguments(), f"`{config.name_of('domain')}`: {asset.path}"
+        try:
+            grid = open_grid(asset, dict(config.extraction.simulation.extract_dataset.xr_open_kwargs))
+        # A backend may raise nearly anything on a damaged file.
+        except Exception:
+            return True
+        try:
+            sizes = subset_box(grid, box).sizes
+        except DataError as error:
+            raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
+        if min(sizes.values()) < 2:
+            raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
+        beyond = beyond_the_grid(grid, box)
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
-                f"{beyond}. Correct the bounds, or exclude the simulation. "
+                f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
                 "`extraction.on_input_problem.extrapolation: warn` lets it through."
             )
         return True
@@ -218,43 +226,11 @@ class RefInputCheck(InputTask):
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:
-    numbers = {"lat": problem.lat, "lon": problem.lon, "value": problem.value}
-    return {
-        "action": action,
-        "problem": problem.kind,
-        "variable": problem.variable,
-        "file": problem.file,
-        "day": problem.day,
-        **{name: "" if value is None else f"{value:.6g}" for name, value in numbers.items()},
-        "count": str(problem.count),
-        "message": " ".join(problem.message.split()),
-    }
-
-
-def beyond_simulation(simulation: Match, extraction: Extraction, box: Mapping[str, Any], key: str) -> str:
-    """Return how far a box reaches beyond the grid of a simulation's first file, as a sentence; "" if it does not.
-
-    Opens that file, and reads its coordinates only. `InputCheck` reports a file that cannot be opened.
-
-    Raises
-    ------
-    DataError
-        If the box cannot be cut out of the grid, or holds too few cells to interpolate between.
-    """
-    asset = simulation.assets[0]
-    try:
-        grid = open_grid(asset, dict(extraction.extract_dataset.xr_open_kwargs))
-    # A backend may raise nearly anything on a damaged file.
-    except Exception:
-        return ""
-    try:
-        found = subset_box(grid, box)
-    except DataError as error:
-        raise DataError(f"`{key}`: {asset.path}: {error} Correct the bounds, or exclude the simulation.") from error
-    if min(found.sizes.values()) < 2:
-        raise DataError(f"`{key}`: {asset.path} has {dict(found.sizes)} cells there; expected 2 or more each way.")
-    beyond = beyond_the_grid(grid, box)
-    return f"`{key}`: {asset.path}: {beyond}" if beyond else ""
+    told = {"action": action, "problem": problem.kind, "count": str(problem.count)}
+    told |= {name: getattr(problem, name) for name in ("variable", "file", "day")}
+    numbers = ((name, getattr(problem, name)) for name in ("lat", "lon", "value"))
+    told |= {name: "" if number is None else f"{number:.6g}" for name, number in numbers}
+    return told | {"message": " ".join(problem.message.split())}
 
 
 def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
@@ -272,12 +248,10 @@ def told(rows: Iterable[store.Row], of: str) -> dict[str, str]:
 
 def render(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the first rows of a table as lines for people."""
-    lines = [_line(row) for row in rows[:SHOWN]]
+    lines = []
+    for row in rows[:SHOWN]:
+        cell = f"cell {row['lat'] or '?'} °N {row['lon'] or '?'} °E" if row["lat"] or row["lon"] else ""
+        value = f"value {row['value']}" if row["value"] else ""
+        where = ", ".join(part for part in (row["variable"], row["file"], row["day"], cell, value) if part)
+        lines.append(f"  {row['problem']} ({row['action']}): {where}: {row['message']}")
     return "\n".join(lines + ([f"  and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []))
-
-
-def _line(row: Mapping[str, str]) -> str:
-    cell = f"cell {row['lat'] or '?'} °N {row['lon'] or '?'} °E" if row["lat"] or row["lon"] else ""
-    value = f"value {row['value']}" if row["value"] else ""
-    where = ", ".join(part for part in (row["variable"], row["file"], row["day"], cell, value) if part)
-    return f"  {row['problem']} ({row['action']}): {where}: {row['message']}"

@@ -211,8 +211,8 @@ class Production:
         """Return the product's variables (`only` these, or all) of adjusted cells (time, loc) on their `grid`."""
         raise NotImplementedError
 
-    def treatment(self, var: str) -> Treatment:
-        """Return what is done last to a variable of the product."""
+    def treatment(self, var: str = "") -> Treatment:
+        """Return what is done last to a variable of the product; without `var`, to all."""
         raise NotImplementedError
 
 

@@ -17,7 +17,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
-from espo_luigi.report.view import Diagnosed, Made, RunView, TreatedStores
+from espo_luigi.report.view import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.diagnose import aspects, flags, yearly
@@ -25,7 +25,7 @@ from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, every_member
+from espo_luigi.tasks.adjustment import every_member
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
@@ -299,25 +299,13 @@ def run_view() -> RunView:
         pools=dict(run.pools),
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
-        treated={sim_id: _treated(sim_id) for sim_id in simulations},
+        products_of={
+            sim_id: tuple(dict.fromkeys(info.path for info in run.archives(sim_id).values())) for sim_id in simulations
+        },
         compared={
             (pool, domain): NotCalibrated(pool=pool, diag_domain=domain).out_compared().path
             for pool, domain in itertools.product(run.pools, run.domains)
         },
-    )
-
-
-def _treated(sim_id: str) -> TreatedStores:
-    """Where the counts of a simulation's treated days are, if they are there."""
-    run, pool = context(), partition.pool_of(context(), sim_id)
-    finals = run.archives(sim_id)
-    return TreatedStores(
-        product=next(iter(finals.values())).path,
-        counts={
-            name: tuple(Adjust(pool=pool, piece=piece, var=name).treated_path for piece in partition.pieces(run))
-            for name in run.config.biasadjust.variables
-        },
-        clipped={var: info.task.clipped_path for var, info in finals.items() if isinstance(info.task, ConcatClean)},
     )
 
 

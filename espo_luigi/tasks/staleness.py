@@ -115,9 +115,12 @@ def _look(run: RunContext, key: str) -> str:
         return load_drs(key.removeprefix(DRS_KEY)).hash
     if not key.startswith(FILES_OF):
         return fingerprint(run.config, key)
+    wanted = key.removeprefix(FILES_OF)
     with suppress(CatalogError):
-        wanted, reference = key.removeprefix(FILES_OF), run.reference()
-        return _of_files((reference if reference.id == wanted else run.simulation(wanted)).files)
+        if run.reference().id == wanted:
+            return _of_files(run.reference().files)
+    with suppress(CatalogError):  # a reference that is lost says nothing of a simulation
+        return _of_files(run.simulation(wanted).files)
     return ""
 
 

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espo_luigi.catalog import Asset, Match
-from espo_luigi.catalog.examine import examine_match
-from espo_luigi.catalog.missing_chunks import missing_chunks
+from espo_luigi.catalog.examine import examine_match, missing_chunks
 from espo_luigi.catalog.open import open_match
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of

@@ -197,27 +197,27 @@ def test_unknown_units_name_the_file_the_variable_the_units_and_those_expected(t
         open_match(match(asset(path, "tasmax")))
 
 
-def test_a_missing_day_is_reported_with_its_file_and_date(tmp_path: Path) -> None:
+def test_a_missing_day_is_an_error_with_its_date(tmp_path: Path) -> None:
     ds = daily()
     path = store(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 59)), tmp_path / "gap.nc")
-    with pytest.raises(DataError, match=r"gap\.nc, tasmax: 2000-02-28 .* 2000-03-02: 1 day\(s\) are missing"):
+    with pytest.raises(DataError, match="1 day is missing: 2000-03-01"):
         open_match(match(asset(path, "tasmax")))
 
 
-def test_a_double_day_is_reported_with_its_file_and_date(tmp_path: Path) -> None:
+def test_a_double_day_is_an_error_with_its_date(tmp_path: Path) -> None:
     ds = daily()
     path = store(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 3, 3)), tmp_path / "twice.nc")
-    with pytest.raises(DataError, match=r"twice\.nc, tasmax: 2000-01-04 is followed by 2000-01-04: days are double"):
+    with pytest.raises(DataError, match="2000-01-04: days are there more than once"):
         open_match(match(asset(path, "tasmax")))
 
 
-def test_a_gap_between_two_files_names_both(tmp_path: Path) -> None:
+def test_a_gap_between_two_files_is_an_error_with_its_date(tmp_path: Path) -> None:
     early, late = daily(), daily(start="2002-01-02", end="2003-12-31")
     assets = (
         asset(store(early, tmp_path / "early.nc"), "tasmax"),
         asset(store(late, tmp_path / "late.nc"), "tasmax", "2002-01-02", "2003-12-31"),
     )
-    with pytest.raises(DataError, match=r"early\.nc to .*late\.nc: 2001-12-31 is followed by 2002-01-02"):
+    with pytest.raises(DataError, match="1 day is missing: 2002-01-01"):
         open_match(match(*assets))
 
 
@@ -234,7 +234,7 @@ def test_files_in_two_calendars_are_refused(tmp_path: Path) -> None:
         asset(store(first, tmp_path / "a.nc"), "tasmax"),
         asset(store(second, tmp_path / "b.nc"), "tasmax", "2002-01-01", "2003-12-30"),
     )
-    with pytest.raises(DataError, match=r"several calendars \(noleap in .*a\.nc, 360_day in .*b\.nc\)"):
+    with pytest.raises(DataError, match=r"do not combine .*a\.nc, .*b\.nc"):
         open_match(match(*assets))
 
 

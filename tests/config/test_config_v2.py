@@ -181,6 +181,14 @@ BOX = {"name": "s", "lon_bnds": [-80, -60], "lat_bnds": [40, 50]}
         (_set("QC", "lat_bnds", to=[63, 35]), "`QC.lat_bnds`"),
         (_set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": -1}), "`clean_up.xscen_clean_up.pr.round_var"),
         (
+            _set("clean_up", "xscen_clean_up", "pr", "round_var", to={"pr": 10, "tasmax": 2}),
+            "`clean_up.xscen_clean_up.pr.round_var`: got tasmax, expected pr only",
+        ),
+        (
+            _set("clean_up", "xscen_clean_up", "pr", "clip_var", to={"dtr": [0, None]}),
+            "`clean_up.xscen_clean_up.pr.clip_var`: got dtr, expected pr only",
+        ),
+        (
             _set("clean_up", "xscen_clean_up", "pr", "remove_all_attrs_except", "pr", to=["*"]),
             r"except\.pr`.*'\*' is nei",
         ),

@@ -13,61 +13,51 @@ from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.page import Table
 from espo_luigi.report.report_page import make_sections
 from espo_luigi.report.treated import treated_section
-from espo_luigi.report.view import RunView, TreatedStores
+from espo_luigi.report.view import RunView
 from espo_luigi.science.choices import TREATMENTS
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 
 
-def piece(cells: slice, days: list[int], pooled: bool) -> xr.Dataset:
-    """Counts of 400 days in some of the 11 land cells of `properties`, stacked; of a pool, the second member has 0."""
-    land = properties(0.0)["mean_tasmax"].stack(loc=("lat", "lon"), create_index=False)
-    land = land[land.notnull().values][cells]
-    counts = np.broadcast_to(np.array(days, np.int32), (land.size, len(TREATMENTS)))
-    treated = xr.DataArray(
-        counts, {"lat": land["lat"], "lon": land["lon"], "treatment": list(TREATMENTS)}, ("loc", "treatment")
-    )
-    if pooled:
-        treated = xr.concat([treated, 0 * treated], "realization").assign_coords(realization=list(SIMULATIONS))
-    return treated.assign_attrs(days=400).to_dataset(name="treated")
+def product(**days: int) -> xr.Dataset:
+    """A product that counts so many of 400 days, alike in its 11 land cells."""
+    land = properties(0.0)["mean_tasmax"].notnull()
+    counts = {name: xr.where(land, float(number), np.nan).assign_attrs(days=400) for name, number in days.items()}
+    return properties(0.0).assign(counts)
 
 
 @pytest.fixture()
 def view(tmp_path: Path) -> RunView:
-    """Two simulations in a pool, on two pieces of the land."""
+    """Two simulations, the second with a product for each variable, one of which is not there."""
     found = write_run(tmp_path)
-    product = tmp_path / "product.zarr"
-    store.write_store(properties(0.0), product, MARKER)
-    pr, tasmax = ((tmp_path / f"{name}-0.zarr", tmp_path / f"{name}-1.zarr") for name in ("pr", "tasmax"))
-    for path, cells, treated in zip(pr, (slice(5), slice(5, None)), ([0, 40, 8, 0], [0, 0, 8, 4]), strict=True):
-        store.write_store(piece(cells, treated, pooled=True), path, MARKER)
-    # The second piece of tasmax has not been counted.
-    store.write_store(piece(slice(5), [0, 0, 8, 0], pooled=False), tasmax[0], MARKER)
-    none = tmp_path / "none.zarr"
-    clipped = tmp_path / "clipped.zarr"
-    store.write_store(piece(slice(11), [4] * 4, pooled=False)["treated"][:, 0].to_dataset(name="dtr"), clipped, MARKER)
-    stores = {
-        SIMULATIONS[0]: TreatedStores(product, {"pr": pr, "tasmax": tasmax}, {"pr": none, "tasmax": none}),
-        SIMULATIONS[1]: TreatedStores(product, {"pr": pr}, {"pr": none, "dtr": clipped}),
-    }
-    return replace(found, treated=stores)
+    paths = [tmp_path / f"{name}.zarr" for name in ("both", "pr", "dtr", "none")]
+    made = product(pr_days_jittered=0, pr_days_made_wet=40, pr_days_extrapolated=8, pr_days_limited=4)
+    north = made["lat"] > made["lat"].min()
+    for kind, south in (("made_wet", 40), ("limited", 0)):
+        days = made[f"pr_days_{kind}"]
+        made[f"pr_days_{kind}"] = days.where(north, south * days.notnull()).where(days.notnull()).assign_attrs(days=400)
+    made["pr_days_made_wet"] = (made["pr_days_made_wet"] * ~north).assign_attrs(days=400)
+    store.write_store(made, paths[0], MARKER)
+    store.write_store(product(**{f"pr_days_{kind}": 0 for kind in TREATMENTS}), paths[1], MARKER)
+    store.write_store(product(dtr_days_clipped=4), paths[2], MARKER)
+    return replace(found, products_of={SIMULATIONS[0]: (paths[0],), SIMULATIONS[1]: tuple(paths[1:])})
 
 
-def test_shares_are_of_all_days_and_of_the_cells_of_all_pieces(view: RunView) -> None:
+def test_shares_are_of_all_days_and_of_all_land_cells(view: RunView) -> None:
     (section,) = treated_section(view)
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     kinds = ["Jittered", "Made wet", "Extrapolated", "Tail kept", "Clipped"]
     assert list(table.columns) == ["Simulation", "Variable", *kinds]
-    # No counts of tasmax are whole; of dtr nothing was counted but the clipped days.
+    # Of dtr nothing was counted but the clipped days.
     assert [list(row[1:]) for row in table.rows] == [
-        ["pr", "0", f"{10 * 5 / 11:.3g}", "2", f"{6 / 11:.3g}", ""],
+        ["pr", "0", f"{10 * 3 / 11:.3g}", "2", f"{8 / 11:.3g}", ""],
         ["pr", "0", "0", "0", "0", ""],
         ["dtr", "", "", "", "", "1"],
     ]
 
 
 def test_a_run_that_clips_nothing_has_no_column_of_clipped_days(view: RunView) -> None:
-    (section,) = treated_section(replace(view, treated={SIMULATIONS[0]: view.treated[SIMULATIONS[0]]}))
+    (section,) = treated_section(replace(view, products_of={SIMULATIONS[0]: view.products_of[SIMULATIONS[0]]}))
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     assert "Clipped" not in table.columns
 
@@ -80,7 +70,7 @@ def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
     assert list(drawings[clipped].arguments[0]) == ["Clipped"]
     (fields,) = drawings[f"treated+{SIMULATIONS[0]}+pr"].arguments
     assert list(fields) == ["Made wet", "Extrapolated", "Tail kept"]
-    expected = np.array([10.0] * 5 + [0.0] * 6)
+    expected = np.array([10.0] * 3 + [0.0] * 8)
     np.testing.assert_allclose(fields["Made wet"].values.ravel()[1:], expected)
     assert np.isnan(fields["Made wet"].values[0, 0])
     pictures = [picture for part in with_pictures([section], 0) for picture in part.pictures]
@@ -90,5 +80,5 @@ def test_maps_have_the_treatments_that_occur(view: RunView) -> None:
 def test_a_run_without_counts_has_no_such_section(view: RunView) -> None:
     titles = [section.title for section in make_sections(view)[0]]
     assert "Days treated otherwise" in titles
-    titles = [section.title for section in make_sections(replace(view, treated={}))[0]]
+    titles = [section.title for section in make_sections(replace(view, products_of={}))[0]]
     assert "Days treated otherwise" not in titles

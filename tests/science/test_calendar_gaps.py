@@ -9,7 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
-from espo_luigi.science.extract.dataset import check_regular
+from espo_luigi.science.extract.input_problems import require_days
 
 DAYS, MEMBERS, CELLS = 1103, 2, 17
 CALENDARS = ("noleap", "360_day", "standard")
@@ -89,7 +89,7 @@ def test_the_day_that_regional_files_lack_is_inserted_and_filled(calendar: str, 
     lacking = without(whole, "2015-01-01")
     found = insert_days(lacking.chunk(chunks) if chunks else lacking, days=["2015-01-01"])
     assert found.attrs[INSERTED_DAYS] == "2015-01-01" and INSERTED_DAYS not in lacking.attrs
-    check_regular(found.time.values)
+    require_days(found)
     np.testing.assert_array_equal(found.time, whole.time)
     assert found.time.dt.calendar == whole.time.dt.calendar
     if chunks:

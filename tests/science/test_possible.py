@@ -19,7 +19,7 @@ from espo_luigi.science.extract.dataset import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
-from espo_luigi.science.finalize.scenario import clean_up
+from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}
@@ -153,7 +153,7 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         )
         adjusted.append(made.to_dataset(name=name))
     land = xr.DataArray(np.ones((3, 3), bool), dims=("lat", "lon"), attrs={LET_THROUGH: told} if told else {})
-    product = clean_up(adjusted, grid=None, problem=False, round_var={"pr": 10}, to_level="final", add_attrs={})
+    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), derive=True)
     return with_possible_values(product, land, on_impossible="fail")
 
 

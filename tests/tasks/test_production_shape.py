@@ -28,7 +28,7 @@ from espo_luigi.jobs.resources import Resources
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.store import Publication
 from espo_luigi.store.blocks import BlockWriter
-from espo_luigi.tasks import adjustment, reference
+from espo_luigi.tasks import product, reference
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.ports import OutputPort, ports_of
 
@@ -190,7 +190,7 @@ def run(
                 if many:
                     # And two chunks of the product side by side.
                     patch.setattr(reference, "SERIES_BYTES", SERIES_BYTES)
-                    patch.setattr(adjustment, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
+                    patch.setattr(product, "BLOCK_BYTES", 4 * 4 * 1461 * 6)
                     # Two rows of a domain of eight columns.
                     patch.setattr(diagnosis, "CELLS_IN_A_BLOCK", 20)
                 # Once is enough: how a rule goes on has nothing to do with stacking. The other time, Dask's cluster

@@ -21,7 +21,18 @@ from espo_luigi import tasks
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.driver.run import walk
-from espo_luigi.tasks import adjustment, diagnostics, inputs, partition, product, reference, report, simulation
+from espo_luigi.tasks import (
+    adjustment,
+    diagnostics,
+    espo_2024,
+    inputs,
+    partition,
+    product,
+    production,
+    reference,
+    report,
+    simulation,
+)
 from espo_luigi.tasks import context as context_module
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, forget
@@ -29,7 +40,7 @@ from espo_luigi.tasks.inputs import InputTask
 from espo_luigi.tasks.make import rules
 from espo_luigi.tasks.ports import InputPort, ports_of
 
-MODULES = (adjustment, diagnostics, inputs, partition, product, reference, report, simulation)
+MODULES = (adjustment, diagnostics, espo_2024, inputs, partition, product, production, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(
     r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible"
@@ -119,8 +130,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 stand = Science(calls, value) if inspect.ismodule(value) else Stand(calls, name)
                 monkeypatch.setattr(module, name, stand)
     # Whether a product with impossible values is published changes none of its values.
-    for module in (adjustment, product):
-        module.gaps.with_possible_values = lambda made, land, **_: made
+    product.gaps.with_possible_values = lambda made, land, **_: made
     for module in (reference, simulation):
         monkeypatch.setattr(module, "told", lambda rows, of: {})
     monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))
@@ -319,12 +329,12 @@ def test_only_a_product_with_impossible_values_is_outdated_once_they_are_refused
         """Publish the clean-up of a piece, of which one day in one cell has that value, and the rule that follows."""
         ds = xr.Dataset({"tasmax": (("time", "lat", "lon"), [[[290.0, tasmax]]], {"units": "K"})})
         ds = ds.assign_coords(time=xr.date_range("2030-07-01", periods=1), lat=[45.0], lon=[-74.0, -73.0])
-        monkeypatch.setattr(adjustment.finalize, "clean_up", lambda *_, **__: ds)
+        monkeypatch.setattr(product.finalize, "finish", lambda *_, **__: ds)
         cleaned = tasks.CleanUp(sim_id=NOLEAP, piece=piece)
-        cleaned.compute([ds], ds[["lat", "lon"]].assign(land=ds["tasmax"][0] > 0))
+        made = cleaned.compute([ds], ds[["lat", "lon"]].assign(land=ds["tasmax"][0] > 0))
         following = tasks.FinalZarr(sim_id=NOLEAP, piece=piece)
-        for task in (cleaned, following):
-            publish(task, task.marker())
+        publish(cleaned, cleaned.marker([made]))
+        publish(following, following.marker())
         return [cleaned, following]
 
     on_impossible("warn")
@@ -385,6 +395,22 @@ def test_raw_files_that_were_replaced_concern_their_simulation(complete_demo: Pa
     raw.write_bytes(raw.read_bytes() + b"more")
     forget()
     assert stale() == following(lambda task: task.raw() is not None and getattr(task, "sim_id", "") == victim.sim_id)
+
+
+def test_a_lost_reference_makes_no_simulation_look_changed(complete_demo: Path, own_raw: Path) -> None:
+    use([complete_demo / "config.yml", complete_demo / "paths.yml"], complete_demo)
+    complete_all()
+    edit(
+        complete_demo / "config.yml",
+        lambda content: content["extraction"]["reference"]["search_data_catalogs"]["other_search_criteria"].update(
+            title="Nobody has this"
+        ),
+    )
+    assert "ref" in context_module.context().reference_problem
+    extracts = [task for task in in_order(tasks.All()) if isinstance(task, tasks.Extract)]
+    assert extracts and not any(task.stale() for task in extracts)
+    changed = tasks.Regrid(sim_id=NOLEAP, piece="south").stale()
+    assert [key for key in changed if key.startswith("files of ")] == ["files of ESPO-DEMO_Demo-Land_NAM"]
 
 
 def test_a_marker_without_parts_stands_for_the_whole_configuration(complete_demo: Path) -> None:

@@ -7,7 +7,6 @@ import logging
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
@@ -17,9 +16,10 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
-from espo_luigi.science.calendar import SECONDS_PER_DAY, day_of, whole_years
+from espo_luigi.science.calendar import day_of, whole_years
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
+from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
 
 logger = logging.getLogger(__name__)
@@ -261,8 +261,10 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     start, end = (str(bound) for bound in period)
     _check_calendar(ds)
     selected = ds.sel(time=slice(start, end)) if "-" in start else whole_years(ds, start, end)
-    check_extent(ds["time"].values, selected["time"].values, start, end)
-    check_regular(selected["time"].values)
+    if not selected.sizes["time"]:
+        there = " to ".join(map(day_of, ds["time"].values[[0, -1]])) if ds.sizes["time"] else "no time steps"
+        raise DataError(f"the period {start}-{end} is wanted, and the data have no day of it, but {there}.")
+    require_days(selected, period=(start, end))
     return selected
 
 
@@ -270,63 +272,6 @@ def _check_calendar(ds: xr.Dataset) -> None:
     first = ds["time"].values[:1]
     if first.size and not (np.issubdtype(first.dtype, np.datetime64) or isinstance(first[0], cftime.datetime)):
         raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
-
-
-def check_extent(whole: np.ndarray, times: np.ndarray, start: str, end: str) -> None:
-    """Check that dates, those of `whole` that lie within a period, reach from its one end to its other.
-
-    Raises
-    ------
-    DataError
-        If they do not.
-    """
-    if times.size:
-        first_wanted, last_wanted = wanted_days(start, end, getattr(times[0], "calendar", "standard"))
-        if day_of(times.min()) <= first_wanted and day_of(times.max()) >= last_wanted:
-            return
-    found = f"{day_of(whole.min())} to {day_of(whole.max())}" if whole.size else "no time steps"
-    raise DataError(f"period {start}-{end} is wanted, but the data cover {found}; expected data for all of the period.")
-
-
-def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:
-    """Return the first and the last day of a period whose ends are years, months or days, as YYYY-MM-DD."""
-    first = f"{start}-01-01"[:10]
-    if len(end) == 10:
-        return first, end
-    year, month = int(end[:4]), int(end[5:7] or 12)
-    return first, f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
-
-
-def check_regular(times: np.ndarray, where: str = "", may_lack: Sequence[str] = ()) -> None:
-    """Check that each stamp (numpy or cftime dates) is exactly a day after the previous stamp.
-
-    Days that `may_lack` lists (YYYY-MM-DD) may be missing.
-
-    Raises
-    ------
-    DataError
-        At the first day that is missing, double or out of order, naming it.
-    """
-    steps = np.diff(times).astype("timedelta64[s]").astype("int64")
-    wrong = np.flatnonzero(steps != SECONDS_PER_DAY)
-    if may_lack:
-        wrong = np.array([at for at in wrong if not _all_listed(times[at], int(steps[at]), may_lack)], int)
-    if wrong.size:
-        before, after = day_of(times[wrong[0]]), day_of(times[wrong[0] + 1])
-        missing, rest = divmod(int(steps[wrong[0]]), SECONDS_PER_DAY)
-        kind = "days are double or out of order" if missing < 0 or not (missing or rest) else "stamps are not daily"
-        kind = f"{missing - 1} day(s) are missing" if missing > 1 and not rest else kind
-        raise DataError(
-            f"{where + ': ' if where else ''}{before} is followed by {after}: {kind} "
-            f"({wrong.size} such places); expected one stamp a day. Correct or exclude the data."
-        )
-
-
-def _all_listed(before: Any, seconds: int, listed: Sequence[str]) -> bool:
-    """Whether each day between a stamp and the next, so many seconds later, is listed."""
-    days, rest = divmod(seconds, SECONDS_PER_DAY)
-    one = np.timedelta64(1, "D") if isinstance(before, np.datetime64) else timedelta(days=1)
-    return days > 1 and not rest and all(day_of(before + number * one) in listed for number in range(1, days))
 
 
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import cftime
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.calendar import TimeAxis, day_of
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import TimeAxis, calendar_of, day_of
 from espo_luigi.science.choices import InputProblem
 
 # The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
@@ -78,6 +80,45 @@ class RawSeries:
     def problem(self, kind: InputProblem, message: str, day: int, count: int) -> Problem:
         """Return a problem of this series that begins on a day."""
         return Problem(kind, message, self.file, self.name, self.day(day), count=count)
+
+
+def wanted_days(start: str, end: str, calendar: str) -> tuple[str, str]:
+    """Return the first and the last day of a period whose ends are years, months or days, as YYYY-MM-DD."""
+    first = f"{start}-01-01"[:10]
+    if len(end) == 10:
+        return first, end
+    year, month = int(end[:4]), int(end[5:7] or 12)
+    return first, f"{end[:4]}-{month:02}-{cftime.datetime(year, month, 1, calendar=calendar).daysinmonth}"
+
+
+def require_days(
+    ds: xr.Dataset, where: str = "", *, period: tuple[str, str] | None = None, may_lack: Sequence[str] = ()
+) -> None:
+    """Check that a dataset, which is not empty, has each day once and in order, and all days of a period, if given.
+
+    Raises
+    ------
+    DataError
+        With the first of the problems that `day_problems` and `end_problems` find, after `where`.
+    """
+    raw = RawSeries("", ds["time"], may_lack)
+    problems = [*day_problems(raw), *(end_problems([raw], period) if period else ())]
+    if problems:
+        at = f"{problems[0].day}: " if problems[0].kind != "missing_days" else ""
+        message = f"{where}: {at}{problems[0].message}" if where else f"{at}{problems[0].message}"
+        raise DataError(f"{message}; expected each day once and in order. Correct or exclude the data.")
+
+
+def end_problems(files: Sequence[RawSeries], period: tuple[str, str]) -> list[Problem]:
+    """Return the days of a period that are missing before the first and after the last day of a variable's files."""
+    first, last = min(files, key=lambda raw: raw.days.min()), max(files, key=lambda raw: raw.days.max())
+    begin, end = map(first.number, wanted_days(*period, calendar_of(first.data)))
+    gaps = ((first, begin, int(first.days.min()) - 1), (last, int(last.days.max()) + 1, end))
+    return [
+        raw.problem("missing_days", f"{raw.missing(count, a, b)} of the period {'-'.join(period)}", a, count)
+        for raw, a, b in gaps
+        if (count := b - a + 1) > 0
+    ]
 
 
 def neighbour_problems(files: Sequence[RawSeries]) -> list[Problem]:

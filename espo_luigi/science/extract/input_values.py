@@ -12,8 +12,7 @@ import xarray as xr
 from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
-from espo_luigi.science.extract.input_cells import Block, Cells, Series, Tile, is_within, value_at
-from espo_luigi.science.extract.input_fills import Fills
+from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.possible import OF_RAW_DATA, Limits
 from espo_luigi.science.units import convert_to

@@ -84,16 +84,6 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: 
     return ds.assign({name: _checked(da, land, allowed, days) for name, da in over_time(ds, land).items()})
 
 
-def land_without_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = None) -> dict[str, int]:
-    """Return, per variable on (time, y, x), the most land cells that are NaN on all days of a chunk of time.
-
-    Computes: all data are read, block by block. Chunks of time have so many `days`, by default a block's.
-    """
-    lazy = {name: _count(da, land, days) for name, da in over_time(ds, land).items()}
-    (counts,) = dask.compute(lazy)
-    return {name: int(np.asarray(count).max()) for name, count in counts.items()}
-
-
 def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     """Return the land cells of all pieces on the grid of a product.
 
@@ -107,29 +97,15 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 
-def check_data(ds: xr.Dataset, land: xr.DataArray, days: int | None = None) -> None:
-    """Check that no more land cells lack data in a chunk of time than the dataset's attributes allow; reads all data.
-
-    Chunks of time have so many `days`, by default a block's.
-
-    Raises
-    ------
-    DataError
-        If more do.
-    """
-    allowed = allowed_gaps(ds.attrs, land)
-    missing = {name: count for name, count in land_without_data(ds, land, days).items() if count > allowed}
-    if missing:
-        listed = ", ".join(f"{name} in {count}" for name, count in missing.items())
-        raise DataError(
-            f"No data on any day of a chunk of time: {listed} of {int(land.sum())} land cells; expected data in all "
-            f"but {allowed}, which the simulation or the reference itself lacks. {_ADVICE}"
-        )
-
-
 def lacks_data(da: xr.DataArray, land: xr.DataArray, *, allowed: int = 0) -> xr.DataArray:
     """Return whether more land cells than allowed are NaN on all days of some chunk of time; no dimensions, lazy."""
-    return xr.DataArray(_count(da, land).max() > allowed, name=da.name)
+    ordered = da.transpose(..., *land.dims)
+    data = dask.array.asarray(ordered.data)
+    cells = part_beside(ordered, land.variable)
+    length = max(data.chunks[0])
+    chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
+    counts = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
+    return xr.DataArray(counts.sum(axis=(-2, -1)).max() > allowed, name=da.name)
 
 
 def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int, days: int | None) -> xr.DataArray:
@@ -147,17 +123,6 @@ def _checked(da: xr.DataArray, land: xr.DataArray, allowed: int, days: int | Non
             options=options,
         )
     )
-
-
-def _count(da: xr.DataArray, land: xr.DataArray, days: int | None = None) -> dask.array.Array:
-    """The number of land cells without data in each chunk of time, summed over the blocks of cells."""
-    ordered = da.transpose(..., *land.dims)
-    data = dask.array.asarray(ordered.data)
-    cells = part_beside(ordered, land.variable)
-    length = days or max(data.chunks[0])
-    chunks = (tuple(-(-size // length) for size in data.chunks[0]), *((1,) * n for n in data.numblocks[1:]))
-    found = dask.array.map_blocks(_count_gaps, data, cells, dtype=np.int64, chunks=chunks, days=length)
-    return found.sum(axis=(-2, -1))
 
 
 def with_possible_values(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.choices import TREATED
 from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.extract.dataset import dates
 from espo_luigi.science.finalize.consistency import derive_tasmin
@@ -22,6 +24,7 @@ from espo_luigi.science.finalize.gaps import (
     allowed_gaps,
     require_data,
 )
+from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
 from espo_luigi.science.units import convert_to
 
@@ -31,73 +34,13 @@ DEFAULT_CHUNKS = {"lat": 20, "lon": -1, "time": -1}
 LOWEST_CREDIBLE_TASMIN_K = 100
 # Attributes of the raw simulation: the scenario has its own version.
 _RAW_VERSION = ("version", "cat:version")
-
-
-def clean_up(
-    adjusted: Sequence[xr.Dataset],
-    *,
-    grid: xr.Dataset | None,
-    land: xr.DataArray | None = None,
-    problem: bool,
-    round_var: Mapping[str, int],
-    to_level: str,
-    add_attrs: Mapping[str, Mapping[str, object]],
-    chunks: Mapping[str, int] | None = None,
-    days: int | None = None,
-) -> xr.Dataset:
-    """Merge the adjusted variables, derive tasmin and give the metadata of the product.
-
-    tasmin = tasmax - dtr, in tasmax's units and dtype, and its attributes say so; dtr is dropped. Variables and dates
-    among the attributes are those of the data. Dimensions (time, loc) or (time, lat, lon) in,
-    (time, lat, lon) out when `grid` is given. Units, calendar and range stay. Lazy on dask, and with
-    `grid`; a block then is a task that reads its part of each variable.
-
-    Parameters
-    ----------
-    adjusted
-        One dataset per adjusted variable, with the same coordinates: tasmax, dtr and others, such as pr.
-    grid
-        The complete grid (`stack.grid_of`) when the data are stacked; None when they are not.
-    land
-        The reference's land cells (`stack.land_of`): that one has no data in a block is an error, unless as many lack
-        some in the simulation itself or in other variables of the reference. None does not look.
-    problem
-        Whether this is one of the simulations with impossible values: every variable is then NaN unless tasmin > 100 K,
-        and the result's attribute says that any land cell may lack data, of which `land` is looked at before.
-    round_var
-        Decimals to which a variable is rounded.
-    to_level
-        The `cat:processing_level` of the result.
-    add_attrs
-        Attributes for the keys `global` and any variable or coordinate; they win over those that the data have.
-    chunks
-        Blocks; default lat 20, all longitudes, all times.
-    days
-        The length of a chunk of time, in each of which `land` must have data; by default a block's.
-
-    Raises
-    ------
-    DataError
-        When coordinates differ between variables, or tasmax or dtr is missing; when computed, if land has no data.
-    """
-    merged = _merge_exactly(adjusted)
-    cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
-    lazy = chunks is not None or is_lazy(merged)
-    gridded = unstack_fill_nan(merged, grid, cut) if grid is not None else rechunk(merged, cut) if lazy else merged
-    gaps = 0 if land is None else allowed_gaps(merged.attrs, land)
-    complete = gridded if land is None else _told(require_data(gridded, land, allowed=gaps, days=days), land, gaps)
-    derived = _with_tasmin(complete)
-    rounded = derived.assign({name: derived[name].round(n) for name, n in round_var.items() if name in derived})
-    described = _describe(_labelled(rounded, to_level), add_attrs)
-    if not problem:
-        return described
-    masked = mask_impossible(described)
-    return masked if land is None else _with_gaps(masked, int(land.sum()))
+# The kind of treatment that `finish` itself counts.
+CLIPPED = "clipped"
 
 
 @dataclass(frozen=True)
 class Treatment:
-    """What is done to a variable of the product, in this order."""
+    """What is done to variables of the product, in this order; variables that the product lacks are passed over."""
 
     round_var: Mapping[str, int] = field(default_factory=dict)
     clip_var: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
@@ -105,61 +48,142 @@ class Treatment:
     remove_all_attrs_except: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The attributes that stay, of the dataset (`global`) and of variables: names or regular expressions."""
     add_attrs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Attributes for `global` and any variable or coordinate; they win over those that the data have."""
     to_level: str = "final"
     """The `cat:processing_level` of the product."""
-    bits: int | None = None
-    """The bits of mantissa that are kept; None keeps all."""
     change_attr_prefix: str = ""
     """What takes the place of `cat:` in the names of global attributes; nothing does if it is empty."""
+    bits: int | None = None
+    """The bits of mantissa that are kept; None keeps all."""
 
 
-def clean_up_cells(
-    cells: xr.Dataset,
+@dataclass(frozen=True)
+class Land:
+    """Where a product has values: its grid, and the land cells that need data in each chunk of time.
+
+    Attributes
+    ----------
+    cells
+        Boolean (y, x) on the product's grid, as `stack.land_of` returns it; its attribute `incomplete_cells` says in
+        how many cells the reference itself lacks data.
+    grid
+        The complete grid (`stack.grid_of`) of the stacked cells.
+    part
+        The part of the grid that the product has, by default all. Cells outside of `cells` are then NaN.
+    days
+        The length of a chunk of time; by default a block's.
+    """
+
+    cells: xr.DataArray
+    grid: xr.Dataset
+    part: xr.Dataset | None = None
+    days: int | None = None
+
+
+def finish(
+    adjusted: xr.Dataset,
     *,
-    grid: xr.Dataset,
-    land: xr.DataArray,
     treatment: Treatment,
-    chunks: Mapping[str, int],
-    days: int,
-    part: xr.Dataset | None = None,
+    land: Land | None = None,
+    chunks: Mapping[str, int] | None = None,
+    derive: bool = False,
+    mask: bool = False,
 ) -> xr.Dataset:
-    """Put an adjusted variable on its grid, and give it the values and the metadata of the product; lazy.
+    """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
+
+    Units, calendar and period stay. Counts of treated days (`counted`) become maps beside the variables, and days that
+    `clip_var` changes are counted, too. A block of the result is a task that reads only the cells that it needs.
 
     Parameters
     ----------
-    cells
-        (time, loc), the land cells of the whole domain.
-    grid, part
-        The complete grid, and the part of it that the product has, by default all.
+    adjusted
+        Variables (time, loc), or maps if `land` is None, as `merged` returns several.
     land
-        Boolean (y, x) on the product's grid: the cells that have values there. Its attribute `incomplete_cells` says in
-        how many of them the reference itself lacks data.
-    chunks, days
-        Blocks, and the length of a chunk of time, in each of which `land` must have data.
+        Where the product has values. None takes maps as they are, and looks for no gaps.
+    chunks
+        Blocks; by default 20 rows, all columns, all times.
+    derive
+        Whether tasmin = tasmax - dtr takes the place of dtr, in tasmax's units and dtype.
+    mask
+        Whether the simulation has impossible values: every variable is then NaN unless tasmin > 100 K, and the result's
+        attribute says that any land cell may lack data, which is looked at before.
 
     Raises
     ------
     DataError
-        When a variable to be treated is missing; when computed, if land has no data.
+        If tasmax or dtr is missing; when computed, if land has no data in a chunk of time. As many land cells may lack
+        data as do so in the simulation or in the reference.
     """
-    allowed = allowed_gaps(cells.attrs, land)
-    maps = unstack_fill_nan(cells, grid, chunks, part=part)
-    if part is not None:
-        inside = land.reset_coords(drop=True)
-        maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
-    complete = _told(require_data(maps, land, allowed=allowed, days=days), land, allowed)
-    rounded = _rounded(complete, treatment)
-    clipped = rounded.assign(
-        {name: rounded[name].clip(*bounds, keep_attrs=True) for name, bounds in treatment.clip_var.items()}
-    )
-    bare = _with_attributes_left(_with_history(_labelled(clipped, "final")), treatment.remove_all_attrs_except)
-    described = _with_grid_mapping(_describe(_without_original_shape(bare), treatment.add_attrs))
-    prefix = treatment.change_attr_prefix.removesuffix(":")
-    if not prefix:
+    cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
+    if land is None:
+        complete = rechunk(adjusted, cut) if chunks is not None or is_lazy(adjusted) else adjusted
+    else:
+        maps = unstack_fill_nan(adjusted, land.grid, cut, part=land.part)
+        if land.part is not None:
+            inside = land.cells.reset_coords(drop=True)
+            maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
+        allowed = allowed_gaps(adjusted.attrs, land.cells)
+        complete = _told(require_data(maps, land.cells, allowed=allowed, days=land.days), land.cells, allowed)
+    made = _treated(_with_tasmin(complete) if derive else complete, treatment, land)
+    described = _described(made, treatment)
+    if mask:
+        masked = mask_impossible(described)
+        return masked if land is None else _with_gaps(masked, int(land.cells.sum()))
+    return described
+
+
+def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Dataset:
+    """The dataset rounded and clipped, with the days on which values were clipped."""
+    rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
+    bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
+    clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
+    attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": ds.sizes["time"]}
+    counts = {}
+    for name, data in clipped.items():
+        days = ((data != rounded[name]) & rounded[name].notnull()).sum("time", keep_attrs=False)
+        on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
+        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(attrs)
+    return rounded.assign(clipped | counts)
+
+
+def count_of(variable: str, kind: str) -> str:
+    """Return the name under which a product counts a variable's days of a kind of treatment: pr_days_made_wet."""
+    return f"{variable}_days_{kind}"
+
+
+def counted(adjusted: xr.Dataset) -> xr.Dataset:
+    """Return an adjusted variable with its counts of treated days under the names that products have; lazy.
+
+    `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
+    """
+    (variable,) = series_of(adjusted)
+    if TREATED not in adjusted:
+        return adjusted[[variable]]
+    treated = adjusted[TREATED].astype("float32")
+    kinds = [str(kind) for kind in treated["treatment"].values]
+    maps = {count_of(variable, kind): treated.sel(treatment=kind, drop=True) for kind in kinds}
+    return adjusted[[variable]].assign(maps)
+
+
+def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
+    """The dataset with its metadata, and only as many bits as are kept."""
+    labelled = _labelled(ds, treatment.to_level)
+    if treatment.remove_all_attrs_except:
+        labelled = _with_attributes_left(_with_history(labelled), treatment.remove_all_attrs_except)
+    described = _with_grid_mapping(_describe(_without_original_shape(labelled), treatment.add_attrs))
+    if prefix := treatment.change_attr_prefix.removesuffix(":"):
+        named = {re.sub("^cat:", f"{prefix}:", str(name)): value for name, value in described.attrs.items()}
+        described = _with_attrs(described, named)
+    if treatment.bits is None:
         return described
-    named = {str(name).replace("cat:", f"{prefix}:", 1) if str(name).startswith("cat:") else name: value
-             for name, value in described.attrs.items()}  # fmt: skip
-    return _with_attrs(described, named)
+    return round_bits(
+        described, dict.fromkeys(series_of(described), treatment.bits), version=importlib.metadata.version("espo_luigi")
+    )
+
+
+def series_of(ds: xr.Dataset) -> list[str]:
+    """Return the names of the variables that have a value for each day; counts and the like have none."""
+    return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims]
 
 
 def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
@@ -171,34 +195,15 @@ def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
     return out
 
 
-def _rounded(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
-    return ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items()})
-
-
-def clipped_days(cells: xr.Dataset, treatment: Treatment) -> xr.Dataset:
-    """Count the days on which each cell's value (time, loc) is beyond the bounds of `clip_var`; lazy, (loc).
-
-    The attribute `days` of each count is the number of all days.
-    """
-    rounded = _rounded(cells, treatment)
-    beyond = {
-        name: (rounded[name].clip(*bounds) != rounded[name]) & rounded[name].notnull()
-        for name, bounds in treatment.clip_var.items()
-    }
-    attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": cells.sizes["time"]}
-    return xr.Dataset({name: days.sum("time", keep_attrs=False).assign_attrs(attrs) for name, days in beyond.items()})
-
-
 def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
     """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
     mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
-    named = {} if mapping is None else {name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()}
-    return ds.assign(named)
+    return ds if mapping is None else ds.map(lambda data: data.assign_attrs(grid_mapping=mapping), keep_attrs=True)
 
 
 def together(products: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return the variables of a simulation's products as one dataset; raises `DataError` if coordinates differ."""
-    whole = _merge_exactly(products)
+    whole = merged(products)
     gaps = max(int(one.attrs.get(CELLS_WITHOUT_DATA, 0)) for one in products)
     return _with_gaps(whole, gaps)
 
@@ -295,25 +300,32 @@ def _with_attrs(ds: xr.Dataset, attrs: Mapping[str, object]) -> xr.Dataset:
     return out
 
 
-def _merge_exactly(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
+def merged(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return the variables of several datasets as one, with the attributes on which they agree; lazy.
+
+    Raises
+    ------
+    DataError
+        If coordinates differ.
+    """
     try:
-        merged = xr.merge(adjusted, join="exact", compat="equals", combine_attrs="drop_conflicts")
+        whole = xr.merge(adjusted, join="exact", compat="equals", combine_attrs="drop_conflicts")
     except (ValueError, xr.MergeError) as err:
-        names = [list(ds.data_vars) for ds in adjusted]
+        names = [series_of(ds) for ds in adjusted]
         raise DataError(f"The adjusted variables {names} cannot be merged: their coordinates differ. {err}") from err
-    return _with_attrs(merged, {key: value for key, value in merged.attrs.items() if key != "cat:variable"})
+    return _with_attrs(whole, {key: value for key, value in whole.attrs.items() if key != "cat:variable"})
 
 
 def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
     missing = [name for name in ("tasmax", "dtr") if name not in ds]
     if missing:
-        raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {list(ds.data_vars)}.")
+        raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {series_of(ds)}.")
     return ds.assign(tasmin=derive_tasmin(ds["tasmax"], ds["dtr"])).drop_vars("dtr")
 
 
 def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:
     derived = {
-        "cat:variable": ",".join(map(str, ds.data_vars)),
+        "cat:variable": ",".join(series_of(ds)),
         "cat:processing_level": to_level,
         **dates(ds),
         "cat:_data_format_": "zarr",

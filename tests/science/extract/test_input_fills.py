@@ -7,7 +7,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from espo_luigi.science.extract.input_fills import Fills
+from espo_luigi.science.extract.input_counts import Fills
 from espo_luigi.science.extract.input_problems import RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 

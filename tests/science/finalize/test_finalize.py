@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask
 import numpy as np
 import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.finalize.scenario import Treatment, clean_up, clean_up_cells, clipped_days, concatenate
+from espo_luigi.science.finalize.scenario import (
+    Land,
+    Treatment,
+    concatenate,
+    count_of,
+    counted,
+    finish,
+    merged,
+)
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
 
 NY, NX = 2, 3
-ARGS = {"problem": False, "round_var": {"pr": 10}, "to_level": "cleaned_up", "add_attrs": {}}
+TREATMENT = Treatment(round_var={"pr": 10}, to_level="cleaned_up")
+
+
+def clean_up(adjusted: list[xr.Dataset], mask: bool = False, **treatment: object) -> xr.Dataset:
+    """The product of 2024 of these maps."""
+    return finish(merged(adjusted), treatment=replace(TREATMENT, **treatment), derive=True, mask=mask)
 
 
 def make_grid() -> dict:
@@ -41,7 +56,7 @@ def make_three(tasmax_units: str = "K", dtr: float = 10.0) -> list[xr.Dataset]:
 
 
 def test_tasmin_is_tasmax_minus_dtr_and_dtr_is_gone():
-    out = clean_up(make_three(), grid=None, **ARGS)
+    out = clean_up(make_three())
     assert set(out.data_vars) == {"tasmax", "pr", "tasmin"}
     expected = 290 + np.arange(6).reshape(NY, NX) * 2.9
     np.testing.assert_allclose(out.tasmin.isel(time=1), expected, rtol=1e-6)
@@ -50,7 +65,7 @@ def test_tasmin_is_tasmax_minus_dtr_and_dtr_is_gone():
 def test_tasmin_keeps_the_units_of_a_tasmax_in_celsius():
     adjusted = make_three()
     adjusted[0]["tasmax"] = (adjusted[0].tasmax - 273.15).astype("float32").assign_attrs(units="degC")
-    out = clean_up(adjusted, grid=None, **ARGS)
+    out = clean_up(adjusted)
     assert out.tasmin.attrs["units"] == "degC"
     np.testing.assert_allclose(out.tasmin.isel(time=0, lat=0, lon=0), 16.85, atol=1e-4)
 
@@ -59,25 +74,25 @@ def test_tasmin_of_celsius_and_a_range_that_says_it_is_a_difference_is_a_tempera
     adjusted = make_three()
     adjusted[0]["tasmax"] = (adjusted[0].tasmax - 273.15).astype("float32").assign_attrs(units="degC")
     adjusted[1]["dtr"].attrs["units_metadata"] = "temperature: difference"
-    out = clean_up(adjusted, grid=None, **ARGS)
+    out = clean_up(adjusted)
     np.testing.assert_allclose(out.tasmin.isel(time=0, lat=0, lon=0), 16.85, atol=1e-4)
     assert "units_metadata" not in out.tasmin.attrs
 
 
 def test_the_product_names_its_variables_in_its_own_order_unless_the_configuration_says_otherwise():
-    out = clean_up(make_three(), grid=None, **ARGS)
+    out = clean_up(make_three())
     assert out.attrs["cat:variable"] == ",".join(out.data_vars) == "tasmax,pr,tasmin"
     said = {"add_attrs": {"global": {"cat:variable": "all"}}}
-    assert clean_up(make_three(), grid=None, **{**ARGS, **said}).attrs["cat:variable"] == "all"
+    assert clean_up(make_three(), **said).attrs["cat:variable"] == "all"
 
 
 def test_float32_stays_float32():
-    out = clean_up(make_three(), grid=None, **ARGS)
+    out = clean_up(make_three())
     assert {str(da.dtype) for da in out.data_vars.values()} == {"float32"}
 
 
 def test_precipitation_is_rounded_to_ten_decimals():
-    out = clean_up(make_three(), grid=None, **ARGS)
+    out = clean_up(make_three())
     np.testing.assert_allclose(out.pr.isel(time=0, lat=0, lon=0), 1.23457e-5, rtol=1e-6)
     assert abs(float(out.pr[0, 0, 0]) - 1.23456789e-5) > 1e-11
 
@@ -87,7 +102,7 @@ def test_tasmin_says_that_it_is_a_difference_of_what_is_adjusted_and_claims_no_a
     own = {"history": "adjusted by A(kind='+')", "bias_adjustment": "A(kind='+')", "original_name": "tasmax"}
     adjusted[0]["tasmax"].attrs |= {**own, "long_name": "Maximum", "cell_methods": "time: maximum"}
     adjusted[1]["dtr"].attrs |= {"bias_adjustment": "B(kind='*')"}
-    tasmin = clean_up(adjusted, grid=None, **ARGS).tasmin
+    tasmin = clean_up(adjusted).tasmin
     assert tasmin.attrs == {
         "standard_name": "air_temperature",
         "long_name": "Daily minimum temperature",
@@ -104,16 +119,16 @@ def test_dates_and_version_of_the_product_are_not_those_of_the_raw_files(calenda
     time = xr.date_range("2000-01-01", last, calendar=calendar, use_cftime=True)
     said = {"cat:date_start": "1850-01-01", "cat:date_end": "2300-12-31", "cat:version": "v20190429", "version": "1"}
     raw = [ds.isel(time=0, drop=True).expand_dims(time=time).assign_attrs(said) for ds in make_three()]
-    attrs = clean_up(raw, grid=None, **ARGS).attrs
+    attrs = clean_up(raw).attrs
     assert (attrs["cat:date_start"], attrs["cat:date_end"]) == ("2000-01-01", last)
     assert not {"cat:version", "version"} & set(attrs)
-    chosen = clean_up(raw, grid=None, **{**ARGS, "add_attrs": {"global": {"version": "2"}}})
+    chosen = clean_up(raw, add_attrs={"global": {"version": "2"}})
     assert chosen.attrs["version"] == "2"
 
 
 def test_attributes_of_the_configuration_win():
     attrs = {"tasmin": {"long_name": "Minimal"}, "global": {"version": "1"}, "lat": {"axis": "Y"}}
-    out = clean_up(make_three(), grid=None, **{**ARGS, "add_attrs": attrs})
+    out = clean_up(make_three(), add_attrs=attrs)
     assert out.tasmin.attrs["long_name"] == "Minimal"
     assert "long_name" not in out.tasmax.attrs
     assert out.lat.attrs == {"axis": "Y"}
@@ -132,7 +147,7 @@ def test_attributes_of_the_configuration_win():
 def test_the_inputs_are_not_changed():
     adjusted = make_three()
     before = [ds.copy(deep=True) for ds in adjusted]
-    clean_up(adjusted, grid=None, **{**ARGS, "problem": True, "add_attrs": {"tasmax": {"a": 1}, "global": {"b": 1}}})
+    clean_up(adjusted, mask=True, add_attrs={"tasmax": {"a": 1}, "global": {"b": 1}})
     for ds, copy in zip(adjusted, before, strict=True):
         xr.testing.assert_identical(ds, copy)
 
@@ -141,21 +156,22 @@ def test_a_problem_simulation_loses_every_variable_where_tasmin_is_not_above_100
     adjusted = make_three()
     adjusted[1]["dtr"][0, 0, 0] = 200.0
     adjusted[1]["dtr"][0, 0, 1] = 202.9
-    out = clean_up(adjusted, grid=None, **{**ARGS, "problem": True})
+    out = clean_up(adjusted, mask=True)
     for da in out.data_vars.values():
         assert bool(da[0, 0, 0].isnull()) and bool(da[0, 0, 1] > 0) and int(da.isnull().sum()) == 1
     assert out.tasmin.attrs["units"] == "K" and out.tasmin.dtype == "float32"
-    assert int(clean_up(adjusted, grid=None, **ARGS).pr.isnull().sum()) == 0
+    assert int(clean_up(adjusted).pr.isnull().sum()) == 0
 
 
 def test_stacked_data_come_out_on_the_complete_grid_lazily_in_the_chunks_of_the_reference():
     sea = xr.DataArray([[True, False, True], [True, True, False]], dims=("lat", "lon"))
     whole = [ds.where(sea) for ds in make_three()]
     stacked = [stack_drop_nans(ds).chunk(loc=2, time=1) for ds in whole]
-    out = clean_up(stacked, grid=grid_of(whole[0]), **ARGS)
+    land = Land(sea.assign_coords(lat=whole[0].lat, lon=whole[0].lon), grid_of(whole[0]))
+    out = finish(merged(stacked), treatment=TREATMENT, land=land, derive=True)
     assert all(dask.is_dask_collection(da) for da in out.data_vars.values())
     assert out.tasmin.dims == ("time", "lat", "lon") and out.pr.chunksizes["time"] == (2,)
-    expected = clean_up(whole, grid=None, **ARGS)
+    expected = clean_up(whole)
     xr.testing.assert_equal(out.compute(), expected)
 
 
@@ -174,13 +190,11 @@ def test_a_variable_of_v2_is_rounded_clipped_and_described_in_this_order(prefix:
         add_attrs={"global": {"version": "v2.0"}, "pr": {"long_name": "Precipitation"}},
         change_attr_prefix=prefix,
     )
-    out = clean_up_cells(
+    out = finish(
         stack_drop_nans(whole),
-        grid=grid_of(whole),
-        land=sea.assign_coords(lat=whole.lat, lon=whole.lon),
+        land=Land(sea.assign_coords(lat=whole.lat, lon=whole.lon), grid_of(whole), days=2),
         treatment=treatment,
         chunks={"lat": 2, "lon": 2, "time": 2},
-        days=2,
     ).compute()
     expected = np.minimum(np.float32(np.round(whole.pr.values, 10)), np.float32(1.25e-5))
     np.testing.assert_allclose(out.pr.values, expected, rtol=1e-6)
@@ -194,23 +208,23 @@ def test_variables_on_different_cells_are_an_error():
     adjusted = [stack_drop_nans(ds) for ds in make_three()]
     adjusted[1] = adjusted[1].assign_coords(lat=adjusted[1].lat + 1e-9)
     with pytest.raises(DataError, match="their coordinates differ"):
-        clean_up(adjusted, grid=None, **ARGS)
+        clean_up(adjusted)
 
 
 def test_variables_on_different_days_are_an_error():
     adjusted = make_three()
     adjusted[2] = adjusted[2].isel(time=[0])
     with pytest.raises(DataError, match="their coordinates differ"):
-        clean_up(adjusted, grid=None, **ARGS)
+        clean_up(adjusted)
 
 
 def test_without_dtr_the_error_says_what_is_missing():
     with pytest.raises(DataError, match=r"needs \['dtr'\]: got only \['tasmax'\]"):
-        clean_up(make_three()[:1], grid=None, **ARGS)
+        clean_up(make_three()[:1])
 
 
 def make_regions() -> list[xr.Dataset]:
-    first = clean_up(make_three(), grid=None, **ARGS)
+    first = clean_up(make_three())
     return [first.assign_coords(lat=first.lat + shift) for shift in (0, 10, 20)]
 
 
@@ -268,13 +282,30 @@ def test_regions_with_other_days_or_longitudes_are_an_error():
         concatenate([south, middle.assign_coords(lon=middle.lon + 0.1)], domain="NAM")
 
 
-def test_days_are_counted_as_clipped_where_the_rounded_value_is_beyond_a_bound():
+def test_days_are_counted_as_clipped_where_the_rounded_value_is_beyond_a_bound() -> None:
     nan = np.nan
     values = np.array([[-1e-9, -0.2, 0.0, 5.0, nan], [100.0, 100.04, 100.2, 300.0, nan], [nan] * 5]).T
-    cells = xr.Dataset({"hurs": (("time", "loc"), values), "pr": (("time", "loc"), values)})
-    counted = clipped_days(cells.chunk(loc=1), Treatment({"hurs": 1}, {"hurs": (0.0, 100.0)}))
-    assert list(counted) == ["hurs"] and counted["hurs"].dims == ("loc",)
-    np.testing.assert_array_equal(counted["hurs"], [1, 2, 0])
-    assert counted["hurs"].attrs["days"] == 5
-    np.testing.assert_array_equal(clipped_days(cells, Treatment({}, {"pr": (0.0, None)}))["pr"], [2, 0, 0])
-    assert not clipped_days(cells, Treatment())
+    time = xr.date_range("2001-01-01", periods=5, calendar="noleap", use_cftime=True)
+    cells = xr.Dataset({name: (("time", "loc"), values) for name in ("hurs", "pr")}, {"time": time}).chunk(loc=1)
+    treatment = Treatment({"hurs": 1}, {"hurs": (0.0, 100.0), "pr": (0.0, None)})
+    made = finish(cells, treatment=treatment, chunks={})
+    days = made[count_of("hurs", "clipped")]
+    assert days.name == "hurs_days_clipped" and days.dims == ("loc",) and days.attrs["days"] == 5
+    np.testing.assert_array_equal(days, [1, 2, 0])
+    np.testing.assert_array_equal(made["pr_days_clipped"], [2, 0, 0])
+    assert made.attrs["cat:variable"] == "hurs,pr", "counts are no variables of the product"
+    assert set(finish(cells, treatment=Treatment(), chunks={})) == {"hurs", "pr"}
+
+
+def test_counts_of_treated_days_become_maps_of_the_product() -> None:
+    sea = xr.DataArray([[True, False, True], [True, True, False]], dims=("lat", "lon"))
+    whole = make_three()[2].where(sea)
+    cells = stack_drop_nans(whole)
+    days = xr.DataArray(np.arange(8, dtype="int32").reshape(4, 2), dims=("loc", "treatment"), attrs={"days": 2})
+    adjusted = cells.assign(treated=days.assign_coords(treatment=["jittered", "made_wet"]))
+    land = Land(sea.assign_coords(lat=whole.lat, lon=whole.lon), grid_of(whole))
+    made = finish(counted(adjusted), treatment=Treatment(), land=land).compute()
+    assert set(made) == {"pr", "pr_days_jittered", "pr_days_made_wet"} and "treatment" not in made.coords
+    np.testing.assert_array_equal(made["pr_days_made_wet"], [[1, np.nan, 3], [5, 7, np.nan]])
+    assert made["pr_days_jittered"].attrs["days"] == 2
+    xr.testing.assert_equal(made["pr"], finish(cells, treatment=Treatment(), land=land)["pr"])

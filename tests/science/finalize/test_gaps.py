@@ -17,14 +17,13 @@ from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
     IMPOSSIBLE_VALUES,
     LET_THROUGH,
-    check_data,
+    allowed_gaps,
     join_land,
-    land_without_data,
     require_data,
     with_incomplete_cells,
     with_possible_values,
 )
-from espo_luigi.science.finalize.scenario import clean_up, concatenate
+from espo_luigi.science.finalize.scenario import Land, Treatment, concatenate, finish, merged
 from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import grid_of, land_of, stack_drop_nans
 
@@ -59,7 +58,6 @@ def test_data_on_all_land_pass_unchanged_and_lazily() -> None:
     assert dask.is_dask_collection(passed.pr)
     xr.testing.assert_identical(passed.compute(), ds)
     xr.testing.assert_identical(require_data(ds, land), ds)
-    assert land_without_data(ds.chunk(CHUNKS), land) == {"tasmax": 0, "pr": 0}
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS, None])
@@ -68,38 +66,34 @@ def test_land_without_data_in_one_chunk_of_time_is_an_error_that_counts_it(chunk
     ds = ds.chunk(chunks) if chunks else ds
     with pytest.raises(DataError, match=r"pr has no data on any of \d+ days in 10 of \d+ land cells"):
         require_data(ds, land_of(scenario())).compute()
-    with pytest.raises(DataError, match=r"No data on any day of a chunk of time: pr in 10 of 29 land cells"):
-        check_data(ds, land_of(scenario()))
 
 
 def test_a_block_of_several_chunks_of_time_is_looked_at_chunk_by_chunk() -> None:
     land = land_of(scenario())
     ds = with_hole(scenario(), slice(8, 16), slice(4, 6)).chunk({**CHUNKS, "time": -1})
-    assert land_without_data(ds, land) == {"tasmax": 0, "pr": 0}
-    assert land_without_data(ds, land, days=8) == {"tasmax": 0, "pr": 10}
+    require_data(ds, land).compute()
     with pytest.raises(DataError, match=r"pr has no data on any of 8 days in 10 of \d+ land cells"):
         require_data(ds, land, days=8).compute()
-    with pytest.raises(DataError, match="pr in 10 of 29 land cells"):
-        check_data(ds, land, days=8)
 
 
 def test_single_days_without_data_are_no_gap() -> None:
     ds = with_hole(scenario(), slice(8, 15), slice(None)).chunk(CHUNKS)
-    check_data(ds, land_of(scenario()))
     require_data(ds, land_of(scenario())).compute()
 
 
 def test_so_many_cells_as_the_simulation_lacks_may_lack_data() -> None:
     ds = with_hole(scenario(), slice(None), slice(4, 5), slice(0, 2)).chunk(CHUNKS)
-    check_data(ds.assign_attrs({CELLS_WITHOUT_DATA: 2}), land_of(scenario()))
+    land = land_of(scenario())
+    require_data(ds, land, allowed=allowed_gaps({CELLS_WITHOUT_DATA: 2}, land)).compute()
     with pytest.raises(DataError, match="in all but 1"):
-        check_data(ds.assign_attrs({CELLS_WITHOUT_DATA: 1}), land_of(scenario()))
+        require_data(ds, land, allowed=allowed_gaps({CELLS_WITHOUT_DATA: 1}, land)).compute()
 
 
 def test_cells_in_which_another_variable_of_the_reference_has_no_data_are_allowed_for() -> None:
     reference = with_hole(scenario(), slice(None), slice(4, 5), slice(0, 2))
     assert land_of(reference).attrs["incomplete_cells"] == 2
-    check_data(reference.chunk(CHUNKS), land_of(reference))
+    land = land_of(reference)
+    require_data(reference.chunk(CHUNKS), land, allowed=allowed_gaps({}, land)).compute()
 
 
 def years_of(value: float = 1.0) -> xr.Dataset:
@@ -146,26 +140,31 @@ def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:
     return [cell.assign_coords(lat=stacked.lat, lon=stacked.lon).assign_attrs(units="K").to_dataset() for cell in cells]
 
 
+def clean_up(ds: xr.Dataset, mask: bool = False) -> xr.Dataset:
+    land = Land(land_of(scenario()), grid_of(scenario()))
+    return finish(
+        merged(adjusted(ds)), treatment=Treatment(to_level="x"), land=land, chunks=CHUNKS, derive=True, mask=mask
+    )
+
+
 def test_cleaning_up_refuses_a_scenario_that_has_lost_a_band() -> None:
-    options = {"problem": False, "round_var": {}, "to_level": "x", "add_attrs": {}, "chunks": CHUNKS}
-    grid, land = grid_of(scenario()), land_of(scenario())
-    clean = clean_up(adjusted(scenario()), grid=grid, land=land, **options).compute()
+    land = land_of(scenario())
+    clean = clean_up(scenario()).compute()
     assert int(clean.tasmin.notnull().all("time").sum()) == int(land.sum())
     with pytest.raises(DataError, match="pr has no data on any of 8 days in 5 of"):
-        clean_up(adjusted(with_hole(scenario(), slice(0, 8), slice(3, 4))), grid=grid, land=land, **options).compute()
+        clean_up(with_hole(scenario(), slice(0, 8), slice(3, 4))).compute()
 
 
 def test_what_is_masked_in_a_problem_simulation_is_not_taken_for_data_that_were_lost() -> None:
     impossible = scenario()
     impossible[["tasmax", "pr"]] = impossible[["tasmax", "pr"]] + 273
     impossible["tasmax"][8:16, 3, :3] = 50.0
-    options = {"problem": True, "round_var": {}, "to_level": "x", "add_attrs": {}, "chunks": CHUNKS}
-    grid, land = grid_of(scenario()), land_of(scenario())
-    masked = concatenate([clean_up(adjusted(impossible), grid=grid, land=land, **options)], domain="NAM").chunk(CHUNKS)
-    assert land_without_data(masked, land) == dict.fromkeys(("tasmax", "pr", "tasmin"), 3)
-    check_data(masked, land)
+    land = land_of(scenario())
+    masked = concatenate([clean_up(impossible, mask=True)], domain="NAM").chunk(CHUNKS)
+    assert all(int((masked[name].isel(time=slice(8, 16)).isnull().all("time") & land).sum()) == 3 for name in masked)
+    require_data(masked, land, allowed=allowed_gaps(masked.attrs, land)).compute()
     with pytest.raises(DataError, match="pr has no data on any of 8 days"):
-        clean_up(adjusted(with_hole(impossible, slice(0, 8), slice(3, 4))), grid=grid, land=land, **options).compute()
+        clean_up(with_hole(impossible, slice(0, 8), slice(3, 4)), mask=True).compute()
 
 
 def test_the_land_of_regions_is_joined_as_their_scenarios_are() -> None:
@@ -173,7 +172,7 @@ def test_the_land_of_regions_is_joined_as_their_scenarios_are() -> None:
     whole = concatenate(parts, domain="NAM")
     land = join_land([land_of(part) for part in parts], whole)
     assert land.sizes == {"lat": 12, "lon": 8} and int(land.sum()) == 58
-    check_data(whole.chunk(CHUNKS), land)
+    require_data(whole.chunk(CHUNKS), land).compute()
     descending = concatenate([part.isel(lat=slice(None, None, -1)) for part in parts], domain="NAM")
     flipped = join_land([land_of(part.isel(lat=slice(None, None, -1))) for part in parts], descending)
     np.testing.assert_array_equal(flipped.lat, descending.lat)

@@ -10,12 +10,12 @@ import luigi
 import xarray as xr
 
 from espo_luigi.config.perfect_model import METHODS_BY_NAME
-from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
 from espo_luigi.tasks import partition

@@ -146,7 +146,7 @@ class NotCalibrated(EspoTask):
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
         return aspects.compare_aspects(
-            sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
+            sums, adjusted=list(self.context.config.biasadjust.adjusted), seed=f"{self.pool}+{self.diag_domain}"
         )
 
 

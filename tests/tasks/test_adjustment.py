@@ -16,6 +16,7 @@ from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
 
 WILDCARDS = {"pool": "SIM", "piece": "south", "var": "tasmax"}
+ADJUSTED = ("tasmax", "dtr", "pr")
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
 
 
@@ -70,7 +71,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
         "health_checks__start_date": "1971-01-01",
         "health_checks__end_date": "2040-12-30",
         "extraction__reference__search_data_catalogs__other_search_criteria": {"source": "RDRS"},
-        "biasadjust__variables__dtr__adjusting_args__bias_adjust_institution": "MeteoX",  # of all, by the alias
+        **{f"biasadjust__variables__{var}__adjusting_args__bias_adjust_institution": "MeteoX" for var in ADJUSTED},
         "clean_up__xscen_clean_up__add_attrs__global__said": said,
     }
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)

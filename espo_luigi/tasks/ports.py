@@ -18,7 +18,7 @@ from typing import Any
 
 import luigi
 
-from espo_luigi.config.paths import render_path
+from espo_luigi.fields import render_path
 from espo_luigi.tasks.targets import ZarrTarget
 
 

@@ -1,17 +1,31 @@
-"""Figures of daily series: annual cycle, quantiles, wet days and spells, means of all years, and changes.
+"""The sections of daily series: annual cycle, quantiles, wet days and spells, means of all years, and changes.
 
-They draw `science.diagnose.yearly`, by kind: `{"reference": [one], "raw": [one a simulation], "adjusted": […]}`.
+The figures draw summaries of `science.diagnose.yearly` by kind: the reference's, and those of each simulation, raw and
+adjusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.drawings import REFERENCE, STYLES, broken, drawing, label, long_name, panels, units_text
+from espo_luigi.report.drawings import (
+    REFERENCE,
+    STYLES,
+    Drawing,
+    broken,
+    drawing,
+    label,
+    long_name,
+    panels,
+    short,
+    units_text,
+)
+from espo_luigi.report.page import Heading, Section, Table, Text, Warned
+from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.diagnose.yearly import SEASONS
 
 if TYPE_CHECKING:
@@ -186,3 +200,98 @@ def _finished(figure: Figure, summaries: Summaries, title: str) -> Figure:
     figure.legend(handles=handles, loc="lower center", ncols=len(handles), handlelength=3.5)
     figure.suptitle(title, y=1 - 0.08 / figure.get_figheight(), va="top")
     return figure
+
+
+# More groups of figures than these would make the page heavy: then a domain's simulations share them.
+MOST_SERIES = 8
+SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
+    "annual-cycle": (annual_cycle, "Annual cycle"),
+    "quantiles": (quantile_quantile, "Quantiles against the reference's, below with the tail enlarged"),
+    "wet-days": (wet_days, "Wet days, spells, transitions and the correlation with temperature"),
+    "yearly-means": (yearly_means, "Means of all years"),
+}
+
+
+def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
+    """Return the summaries of series that are there."""
+    reader = Reader()
+    summarised = {one: one.summary for one in view.diagnosed if one.summary is not None}
+    found = {one: ds for one, path in summarised.items() if (ds := reader.dataset(path)) is not None}
+    return found, reader
+
+
+def series_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
+    """Return the section of series and distributions, by domain, and by simulation if these are few."""
+    blocks: list[Any] = []
+    for words, key, summaries in groups(found):
+        blocks.append(Heading(words))
+        for name, (draw, caption) in SERIES.items():
+            blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], {"title": words}))
+    cells = sorted({f"{one.domain}: {ds.attrs.get('cells', '?')}" for one, ds in found.items()})
+    text = (
+        f"Daily series of sample cells ({'; '.join(cells) or 'none'}), over {period[0]}-{period[1]} but for the means "
+        "of all years. Quantiles are those of each cell, averaged over the cells; a day of 1 mm or more is wet."
+    )
+    return Section("Series and distributions", [Text(text), *reader.warned(), *blocks])
+
+
+def groups(found: Mapping[Diagnosed, xr.Dataset]) -> Iterator[tuple[str, str, Summaries]]:
+    """Yield groups of summaries: a simulation in a domain, or, where that is too many, all of a domain."""
+    if len(found) <= MOST_SERIES:
+        for one, ds in found.items():
+            yield f"{one.domain}, {short(one.sim_id)}", f"{one.domain}+{one.sim_id}", _by_source([ds])
+        return
+    for domain in dict.fromkeys(one.domain for one in found):
+        yield domain, domain, _by_source([ds for one, ds in found.items() if one.domain == domain])
+
+
+def _by_source(found: Sequence[xr.Dataset]) -> Summaries:
+    kinds = {kind: [ds.sel(source=kind) for ds in found] for kind in ("reference", "raw", "adjusted")}
+    return {**kinds, "reference": kinds["reference"][:1]}
+
+
+def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted: str) -> Section:
+    """Return the section about the climate-change signal before and after the adjustment."""
+    blocks: list[Any] = []
+    for words, key, summaries in groups(found):
+        kinds = {kind: summaries[kind] for kind in ("raw", "adjusted")}
+        periods = sorted({str(one.attrs.get("periods", "?")) for one in kinds["raw"]})
+        title = f"{words}: change from {'; '.join(periods)}"
+        blocks.append(Drawing(f"change+{key}", title, climate_change_signal, [kinds], {"title": title}))
+    others = sorted({str(ds.attrs.get("periods", "?")) for ds in found.values()} - {wanted})
+    text = (
+        "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. Of "
+        "temperature it is a difference; of precipitation it is in per cent of the first period's quantile, and left "
+        "out where that is below 0.1 mm d⁻¹. Where the lines lie on each other, the adjustment has kept the signal."
+    )
+    instead = (
+        f"The years do not hold {wanted}: the longest two periods of equal length are compared instead, "
+        f"{'; '.join(others)}."
+    )
+    warned, table = [Warned(instead)] if others else [], [_change_table(found)] if found else []
+    return Section("Is the climate-change signal kept?", [Text(text), *warned, *reader.warned(), *table, *blocks])
+
+
+# Half of the days may be dry, and their change cannot be given in per cent.
+_QUANTILE_OF_CHANGE = {"pr": 0.95}
+
+
+def _change_table(found: Mapping[Diagnosed, xr.Dataset]) -> Table:
+    """The change over all seasons, raw and adjusted: of the median, of precipitation of a day with much of it."""
+    rows = []
+    for one, ds in found.items():
+        for name in VARIABLES:
+            if f"{name}_change" in ds:
+                quantile = _QUANTILE_OF_CHANGE.get(name, 0.5)
+                change = ds[f"{name}_change"].sel(change_quantile=quantile, method="nearest").mean("season")
+                raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
+                units = str(ds[f"{name}_change"].attrs.get("units", ""))
+                numbers = map(_number, (raw, adjusted, adjusted - raw))
+                rows.append([one.domain, short(one.sim_id), name, *numbers, units])
+    columns = ["Domain", "Simulation", "Variable", "Raw", "Adjusted", "Adjusted − raw", "Units"]
+    caption = "Change of the median (of precipitation: of the quantile 0.95), mean of the four seasons"
+    return Table(columns, rows, caption, folded=len(rows) > 24)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−") if np.isfinite(value) else "–"

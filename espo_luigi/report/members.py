@@ -1,4 +1,4 @@
-"""The section of a report about members: how far those of a pool are apart, and what was changed in each."""
+"""The sections about simulations: how far members of a pool are apart, and on how many days values were changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from espo_luigi import store
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
 from espo_luigi.report.page import Heading, Section, Table, Text
-from espo_luigi.report.product_sections import MOST_MAPS, lacking
-from espo_luigi.report.reading import Reader
-from espo_luigi.report.view import RunView
+from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS
 
@@ -56,7 +54,7 @@ def members_section(view: RunView) -> list[Section]:
         return []
     reader = Reader()
     blocks = [*(_spread_blocks(view, reader) if several else []), *_change_blocks(view, reader)]
-    return [Section("Members", [*lacking(reader), *blocks])]
+    return [Section("Members", [*reader.warned(), *blocks])]
 
 
 def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
@@ -153,7 +151,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
         return []
     names = dict(zip(counts, labels(counts), strict=True))
     exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
-    shown = sorted((one for one in counts if exchanged[one]), key=lambda one: -exchanged[one])[:MOST_MAPS]
+    shown = sorted((one for one in counts if exchanged[one]), key=lambda one: -exchanged[one])[: maps.MOST_MAPS]
     left = sum(value > 0 for value in exchanged.values()) - len(shown)
     text = (
         "Days of a cell on which the adjusted tasmax was below the adjusted tasmin, before and after they were made "
@@ -161,7 +159,7 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
     )
     columns = ["Simulation", "Before", "Share of days [%]", "Most in a cell", "After", "Repaired", "Inserted days"]
     rows = [[names[sim_id], *_changed(ds)] for sim_id, ds in counts.items()]
-    more = [Text(f"Maps of the {MOST_MAPS} with the most such days; {left} more have some.")] if left else []
+    more = [Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []
     return [
         Heading("Exchanged, repaired and inserted"),
         Text(text),
@@ -197,3 +195,87 @@ def draw_inversions(path: Path, words: str) -> Figure:
     counts = store.open_store(path, cut=False).load()
     fields: Mapping[str, xr.DataArray] = {"Before": counts["before"], "After": counts["after"]}
     return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")
+
+
+# Between a variable's name and the treatment in the name of a product's count of days.
+_DAYS = "_days_"
+_WORDS = {
+    "jittered": "Jittered",
+    "made_wet": "Made wet",
+    "extrapolated": "Extrapolated",
+    "limited": "Tail kept",
+    "clipped": "Clipped",
+}
+_MEANING = (
+    "Quantile mapping gives a day's value the factor of its quantile. These days got none, or hardly one of their own. "
+    "Jittered: the value was under the threshold, and noise took its place. Made wet: a dry day became wet, as the "
+    "reference has more wet days. Extrapolated: the value lay beyond the lowest or the highest quantile of the "
+    "calibration, and got that quantile's factor; days without rain do not count. Tail kept: the value was above the "
+    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond a bound of `clip_var`, and got that. "
+    "Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
+)
+
+
+@dataclass(frozen=True)
+class Treated:
+    """The shares of a simulation's days (y, x), in percent, of a variable, by treatment: those that were counted."""
+
+    sim_id: str
+    variable: str
+    shares: Mapping[str, xr.DataArray]
+
+    def mean(self, treatment: str) -> str:
+        """Return the mean over the cells as text, or "" if no days were counted."""
+        if treatment not in self.shares:
+            return ""
+        share = float(self.shares[treatment].mean())
+        return "0" if share == 0 else f"{share:.3g}"
+
+    def shown(self) -> list[str]:
+        """Return the treatments that any day got."""
+        return [name for name, share in self.shares.items() if float(share.max()) > 0]
+
+
+def treated_section(view: RunView) -> list[Section]:
+    """Return the section; none for products without counts, as xsdba has none."""
+    reader = Reader()
+    counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
+    return [Section("Days treated otherwise", [*reader.warned(), *_treated_blocks(counted)])] if counted else []
+
+
+def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
+    """The shares of each variable that the products at these paths count days of."""
+    for product in (reader.dataset(path, load=False) for path in paths if path.exists()):
+        shares: dict[str, dict[str, xr.DataArray]] = {}
+        for name, days in product.data_vars.items() if product is not None else ():
+            variable, _, treatment = str(name).partition(_DAYS)
+            if treatment and "days" in days.attrs:
+                shares.setdefault(variable, {})[treatment] = 100 * days.load() / days.attrs["days"]
+        yield from (Treated(sim_id, variable, of) for variable, of in shares.items())
+
+
+def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
+    names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
+    counts = dict.fromkeys(kind for of in counted for kind in of.shares)
+    words = {kind: words for kind, words in _WORDS.items() if kind in counts}
+    words |= {kind: kind.replace("_", " ").capitalize() for kind in counts if kind not in words}
+    rows = [[names[of.sim_id], of.variable, *(of.mean(kind) for kind in words)] for of in counted]
+    with_any = [of for of in counted if of.shown()]
+    most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
+    left = len(with_any) - len(most)
+    return [
+        Text(_MEANING),
+        Table(["Simulation", "Variable", *words.values()], rows, "Share of days [%], mean over the cells"),
+        *([Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
+        *(
+            Drawing(
+                f"treated+{of.sim_id}+{of.variable}",
+                f"{names[of.sim_id]}: {of.variable}, days that were not mapped between quantiles",
+                maps.share_maps,
+                [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
+                {"title": f"{of.variable} of {names[of.sim_id]}", "label": "Share of days [%]"},
+            )
+            for of in with_any
+            if of in most
+        ),
+    ]

@@ -8,9 +8,7 @@ from typing import Any
 from espo_luigi import store
 from espo_luigi.report.drawings import short, units_text
 from espo_luigi.report.page import Heading, Section, Table, Text, Warned
-from espo_luigi.report.product_sections import lacking
-from espo_luigi.report.reading import Failed, Reader
-from espo_luigi.report.view import RunView
+from espo_luigi.report.reading import Failed, Reader, RunView
 
 _BELOW = "tasmax_below_tasmin"
 _SHOWN = ("variable", "meaning", "raised", "count", "worst", "units", "day", "lat", "lon")
@@ -23,7 +21,7 @@ def health_section(view: RunView) -> Section:
     found = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
     tables = {sim_id: rows for sim_id, rows in found.items() if rows is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
-    blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *lacking(reader)]
+    blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *reader.warned()]
     if raised:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
@@ -101,7 +99,7 @@ def _inputs(view: RunView) -> list[Any]:
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
     tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path, names)) is not None}
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
-    blocks: list[Any] = [Heading("Raw files"), *lacking(reader)]
+    blocks: list[Any] = [Heading("Raw files"), *reader.warned()]
     if not rows:
         return [*blocks, Text(f"No problem was found in the raw files of {len(tables)} dataset(s).")]
     columns = ["Dataset", *(name.capitalize() for name in names)]

@@ -177,12 +177,6 @@ def wildcard_names(task_class: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def kept_ports(task_class: type) -> tuple[str, ...]:
-    """Return the names of the outputs that are kept."""
-    return tuple(name for name, port in ports_of(task_class, OutputPort) if not port.is_temporary)
-
-
-@functools.cache
 def ports_of(task_class: type, kind: type) -> tuple[tuple[str, Any], ...]:
     """Return the ports of a kind (`InputPort` or `OutputPort`) that a class declares, base classes first."""
     named = (item for base in reversed(task_class.__mro__) for item in list(vars(base).items()))

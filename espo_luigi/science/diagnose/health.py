@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
@@ -18,7 +19,7 @@ import xarray as xr
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
 from espo_luigi.science.choices import CHECKS, LAND_FLAG
-from espo_luigi.science.diagnose.missing import Methods, inferred_freq, lacking
+from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
 from espo_luigi.science.grid import cells_in, cut_to
@@ -123,7 +124,7 @@ def health_checks(
     # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
         found = [_computed(ds, one, land, allowed_gaps) for one in sets]
-    flagged = [_evaluated(of.flags, of.land) for of in found]
+    flagged = [_evaluated(of) for of in found]
     failed += [
         failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)
     ]
@@ -163,25 +164,27 @@ class _OfData:
     land: Mapping[str, xr.DataArray]
 
 
-def _of_metadata(ds: xr.Dataset, one: _Set) -> Iterator[_Failure]:
-    wanted = one.arguments.get
+def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
+    wanted = checks.arguments.get
     quick: list[tuple[str, Iterator[str]]] = [
         ("structure", _structure(ds, wanted("structure") or {})),
         ("calendar", _calendar(ds, wanted("calendar"))),
-        ("start_date", _start(ds, wanted("start_date"))),
-        ("end_date", _end(ds, wanted("end_date"))),
+        ("start_date", _period(ds, wanted("start_date"), None)),
+        ("end_date", _period(ds, None, wanted("end_date"))),
         ("variables_and_units", _units(ds, wanted("variables_and_units") or {})),
         ("cfchecks", _cf(ds, wanted("cfchecks") or {})),
         ("freq", _freq(ds, wanted("freq"))),
         ("missing", _irregular(ds, wanted("missing") or {})),
     ]
-    yield from (one.failure(check, message) for check, messages in quick for message in messages)
+    yield from (checks.failure(check, message) for check, messages in quick for message in messages)
 
 
 def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
     """The results of a set, from one part of the grid after the other."""
     whole, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
-    of_land = {} if one.scope else _land_flags(ds, land, allowed)
+    of_land = {}
+    if land is not None and not one.scope:
+        of_land = {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
     wanted = one.arguments.get
     kwargs = wanted("flags_kwargs") or {}
     # Flags with dimensions of their own are not a single truth, of which parts could tell.
@@ -224,13 +227,22 @@ def _or(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
     return (one | other).assign_attrs(one.attrs) if one.dtype == bool else one
 
 
-def _of_data(one: _Set, found: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
-    slow = [
-        ("missing", _incomplete(found.missing)),
-        ("flags", _suspicious(flagged)),
-        ("land", _land(flagged)),
-    ]
-    yield from (one.failure(check, message) for check, messages in slow for message in messages)
+def _of_data(checks: _Set, computed: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
+    for method, by_variable in computed.missing.items():
+        for name, lacks in by_variable.items():
+            if bool(lacks):
+                yield checks.failure(
+                    "missing", f"The variable '{name}' has missing values according to the method '{method}'."
+                )
+    for name, of in flagged.items():
+        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
+        if raised:
+            yield checks.failure("flags", f"'{name}' has suspicious values according to the following flags: {raised}.")
+    for name, of in flagged.items():
+        if LAND_FLAG in of and bool(of[LAND_FLAG]):
+            yield checks.failure(
+                "land", f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
+            )
 
 
 def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
@@ -278,63 +290,44 @@ def _structure(ds: xr.Dataset, structure: Mapping[str, Sequence[str]]) -> Iterat
 
 
 def _calendar(ds: xr.Dataset, calendar: str | None) -> Iterator[str]:
-    if calendar is None:
+    actual = ds["time"].dt.calendar
+    if calendar is None or actual == calendar:
         return
-    found = ds["time"].dt.calendar
-    if not _same_calendar(found, calendar):
-        yield f"The calendar is '{found}', expected '{calendar}'."
+    # `canonical` refuses calendars that the adjustment does not know, such as Julian.
+    with suppress(DataError):
+        if canonical(actual) == canonical(calendar):
+            return
+    yield f"The calendar is '{actual}', expected '{calendar}'."
 
 
-def _same_calendar(one: str, other: str) -> bool:
-    try:
-        return canonical(one) == canonical(other)
-    except DataError:  # such as Julian, which the adjustment does not know
-        return one == other
-
-
-def _ymd(ds: xr.Dataset, index: int) -> tuple[int, int, int]:
-    day = ds["time"][index].dt
-    return int(day.year), int(day.month), int(day.day)
+def _period(ds: xr.Dataset, start: str | None, end: str | None) -> Iterator[str]:
+    """Days are compared as numbers, since 30 February exists in some calendars."""
+    first, last = ((int(day.year), int(day.month), int(day.day)) for day in (ds["time"][0].dt, ds["time"][-1].dt))
+    if start is not None and first > _parse_date(start):
+        yield "The data start on {:04d}-{:02d}-{:02d}, expected ".format(*first) + f"{start} or before."
+    if end is not None and last < _parse_date(end):
+        yield "The data end on {:04d}-{:02d}-{:02d}, expected ".format(*last) + f"{end} or after."
 
 
 def _parse_date(text: str) -> tuple[int, int, int]:
-    """Parse year, year-month or year-month-day; compared as numbers, since 30 February exists in some calendars."""
+    """Parse year, year-month or year-month-day."""
     parts = [int(part) for part in str(text).split("T")[0].split(" ")[0].split("-")]
     year, month, day = (*parts, 1, 1)[:3]
     return year, month, day
 
 
-def _start(ds: xr.Dataset, start_date: str | None) -> Iterator[str]:
-    if start_date is not None and _ymd(ds, 0) > _parse_date(start_date):
-        yield f"The data start on {_iso(_ymd(ds, 0))}, expected {start_date} or before."
-
-
-def _end(ds: xr.Dataset, end_date: str | None) -> Iterator[str]:
-    if end_date is not None and _ymd(ds, -1) < _parse_date(end_date):
-        yield f"The data end on {_iso(_ymd(ds, -1))}, expected {end_date} or after."
-
-
-def _iso(ymd: tuple[int, int, int]) -> str:
-    return "{:04d}-{:02d}-{:02d}".format(*ymd)
-
-
 def _units(ds: xr.Dataset, variables_and_units: Mapping[str, str]) -> Iterator[str]:
+    from xclim.core.units import units2pint
+
     for name, expected in variables_and_units.items():
         if name not in ds:
             yield f"The variable '{name}' is missing: found {list(ds.data_vars)}."
-        elif not _equivalent(ds[name].attrs.get("units"), expected):
-            yield f"The variable '{name}' is in {ds[name].attrs.get('units')!r}, expected {expected!r}."
-
-
-def _equivalent(units: str | None, expected: str) -> bool:
-    if units is None:
-        return False
-    from xclim.core.units import units2pint
-
-    try:
-        return units2pint(units) == units2pint(expected)
-    except Exception:  # pint raises many unrelated types for text that is not a unit
-        return False
+            continue
+        units = ds[name].attrs.get("units")
+        with suppress(Exception):  # pint raises many unrelated types for text that is not a unit
+            if units is not None and units2pint(units) == units2pint(expected):
+                continue
+        yield f"The variable '{name}' is in {units!r}, expected {expected!r}."
 
 
 def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -376,13 +369,6 @@ def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:
         yield "Missing values cannot be looked for: the time axis is irregular, or has too few steps to tell."
 
 
-def _incomplete(missing: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    for method, by_variable in missing.items():
-        for name, found in by_variable.items():
-            if bool(found):
-                yield f"The variable '{name}' has missing values according to the method '{method}'."
-
-
 def _flags(
     ds: xr.Dataset, flags: Mapping[str, Mapping[str, Any] | None], kwargs: Mapping[str, Any]
 ) -> dict[str, xr.Dataset]:
@@ -399,33 +385,13 @@ def _flags(
     }
 
 
-def _evaluated(flags: Mapping[str, xr.Dataset], land: Mapping[str, xr.DataArray]) -> dict[str, xr.Dataset]:
-    found = {name: _known(name, of) for name, of in flags.items()}
-    return found | {name: found.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land.items()}
-
-
-def _land_flags(ds: xr.Dataset, land: xr.DataArray | None, allowed: int) -> dict[str, xr.DataArray]:
-    if land is None:
-        return {}
-    return {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
-
-
-def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
-    for name, of in flagged.items():
-        if LAND_FLAG in of and bool(of[LAND_FLAG]):
-            yield f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
-
-
-def _known(name: str, flags: xr.Dataset) -> xr.Dataset:
-    """Drop the flags that xclim returns as None because a second variable is missing."""
-    unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
-    if unknown:
-        logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)
-    return flags.drop_vars(unknown)
-
-
-def _suspicious(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
-    for name, of in flagged.items():
-        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
-        if raised:
-            yield f"'{name}' has suspicious values according to the following flags: {raised}."
+def _evaluated(computed: _OfData) -> dict[str, xr.Dataset]:
+    """The flags of each variable, without those that xclim returns as None because a second variable is missing."""
+    evaluated = {}
+    for name, flags in computed.flags.items():
+        unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
+        if unknown:
+            logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)
+        evaluated[name] = flags.drop_vars(unknown)
+    land = computed.land.items()
+    return evaluated | {name: evaluated.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land}

@@ -42,22 +42,26 @@ _SHOWN_SPELLS = 1e-3
 @drawing
 def annual_cycle(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's mean of each month."""
-    figure, axes = panels(9.6, 3.3, 1, 3)
-    for place, name in zip(axes[0], VARIABLES, strict=True):
-        _lines(place, summaries, f"{name}_cycle", "month")
-        _named(place, summaries, f"{name}_cycle", "mean of each month")
-        _months(place)
-    return _finished(figure, summaries, title)
+    return _means(summaries, "cycle", "month", title)
 
 
 @drawing
 def yearly_means(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's mean of each year."""
+    return _means(summaries, "yearly", "year", title)
+
+
+def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure:
     figure, axes = panels(9.6, 3.3, 1, 3)
     for place, name in zip(axes[0], VARIABLES, strict=True):
-        _lines(place, summaries, f"{name}_yearly", "year")
-        _named(place, summaries, f"{name}_yearly", "mean of each year")
-        place.set_xlabel("Year")
+        _lines(place, summaries, f"{name}_{statistic}", dim)
+        data = _first(summaries, f"{name}_{statistic}")
+        place.set_title(broken(long_name(data), 44))
+        place.set_ylabel(label(data, name=f"{name}, mean of each {dim}"))
+        if dim == "month":
+            _months(place)
+        else:
+            place.set_xlabel("Year")
     return _finished(figure, summaries, title)
 
 
@@ -136,13 +140,6 @@ def _in_a_row(lines: Iterable[np.ndarray]) -> np.ndarray:
 def _style(kind: str, how_many: int) -> dict[str, Any]:
     thin = {"linewidth": 0.6, "alpha": 0.7} if how_many > 3 else {}
     return {**STYLES[kind], **thin, "label": kind}
-
-
-def _named(axes: Any, summaries: Summaries, name: str, words: str) -> None:
-    """Set a variable's long name as the title, and its statistic with units as the label."""
-    found = _first(summaries, name)
-    axes.set_title(broken(long_name(found), 44))
-    axes.set_ylabel(label(found, name=f"{name.partition('_')[0]}, {words}"))
 
 
 def _first(summaries: Summaries, name: str) -> xr.DataArray:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi import store
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
 from espo_luigi.report.page import Heading, Section, Table, Text
@@ -106,16 +105,11 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
     ]
 
 
-def _spreads(one: Means) -> list[str]:
-    raw, adjusted = one.spread("raw"), one.spread("adjusted")
-    share = f"{adjusted / raw:.2f}" if raw > 0 else "–"
-    return [
-        str(one.raw.sizes["realization"]),
-        f"{raw:.3f}",
-        f"{adjusted:.3f}",
-        share,
-        label(one.adjusted).rpartition("[")[2].rstrip("]"),
-    ]
+def _spreads(means: Means) -> list[str]:
+    raw, adjusted = means.spread("raw"), means.spread("adjusted")
+    quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+    units = label(means.adjusted).rpartition("[")[2].rstrip("]")
+    return [str(means.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
 
 
 @drawing
@@ -169,8 +163,9 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
             Drawing(
                 f"inversions+{sim_id}",
                 f"{names[sim_id]}: days with tasmax below tasmin",
-                draw_inversions,
-                [view.inversions[sim_id], short(sim_id)],
+                maps.count_maps,
+                [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
+                {"title": f"Days with tasmax below tasmin ({short(sim_id)})"},
             )
             for sim_id in counts
             if sim_id in shown
@@ -188,13 +183,6 @@ def _changed(counts: xr.Dataset) -> list[str]:
         str(counts.attrs.get(REPAIRS, "none")),
         str(counts.attrs.get(INSERTED_DAYS, "none")),
     ]
-
-
-def draw_inversions(path: Path, words: str) -> Figure:
-    """Draw the two maps of a store of counts."""
-    counts = store.open_store(path, cut=False).load()
-    fields: Mapping[str, xr.DataArray] = {"Before": counts["before"], "After": counts["after"]}
-    return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")
 
 
 # Between a variable's name and the treatment in the name of a product's count of days.

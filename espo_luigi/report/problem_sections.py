@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from espo_luigi import store
@@ -25,13 +25,14 @@ def health_section(view: RunView) -> Section:
     if raised:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
-        blocks += [_below_table(tables), _flag_table(tables)]
+        blocks += _flag_tables(tables)
     return Section("Health checks", [*blocks, *_inputs(view)])
 
 
 def flag_sentence(row: store.Row) -> str:
     """Return a flag in plain words."""
-    said = f"{_in_scope(row)}{row['variable']}: {row['meaning']}"
+    scope = f"{row['scope']}: " if row.get("scope") else ""
+    said = f"{scope}{row['variable']}: {row['meaning']}"
     if not row["worst"]:
         return f"{said}: raised"
     worst = f"{row['worst']} {units_text(row['units'])}"
@@ -48,38 +49,21 @@ def _verdict(raised: int, flags: int, simulations: int) -> Text:
     return Text(f"{simulations} simulation(s) checked, {flags} flags in all, {none}.")
 
 
-def _in_scope(row: store.Row) -> str:
-    return f"{row['scope']}: " if row.get("scope") else ""
-
-
-def _below_table(tables: dict[str, list[store.Row]]) -> Table:
-    below = {sim_id: [row for row in of if row["flag"] == _BELOW] for sim_id, of in tables.items()}
-    days = _by_simulation(below, _has_scopes(tables), lambda row: [_count(row)])
-    columns = [*_first_columns(tables), "Days of a cell with tasmin above tasmax"]
-    return Table(columns, days, "tasmin above tasmax")
-
-
-def _flag_table(tables: dict[str, list[store.Row]]) -> Table:
-    rows = _by_simulation(tables, _has_scopes(tables), lambda row: [_cell(row, name) for name in _SHOWN])
+def _flag_tables(tables: dict[str, list[store.Row]]) -> list[Table]:
+    """The days with tasmin above tasmax, and all flags."""
+    scoped = any(row.get("scope") for rows in tables.values() for row in rows)
+    first = ["Simulation", "Scope"] if scoped else ["Simulation"]
+    below, rows = [], []
+    for sim_id, of in tables.items():
+        for row in of:
+            begin = [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else [])]
+            rows.append([*begin, *(_cell(row, name) for name in _SHOWN)])
+            if row["flag"] == _BELOW:
+                below.append([*begin, _count(row)])
     columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
-    return Table([*_first_columns(tables), *columns], rows, f"All {len(rows)} flags", folded=True)
-
-
-def _first_columns(tables: dict[str, list[store.Row]]) -> list[str]:
-    return ["Simulation", "Scope"] if _has_scopes(tables) else ["Simulation"]
-
-
-def _has_scopes(tables: dict[str, list[store.Row]]) -> bool:
-    return any(row.get("scope") for rows in tables.values() for row in rows)
-
-
-def _by_simulation(
-    tables: dict[str, list[store.Row]], scoped: bool, cells: Callable[[store.Row], list[str]]
-) -> list[list[str]]:
     return [
-        [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else []), *cells(row)]
-        for sim_id, of in tables.items()
-        for row in of
+        Table([*first, "Days of a cell with tasmin above tasmax"], below, "tasmin above tasmax"),
+        Table([*first, *columns], rows, f"All {len(rows)} flags", folded=True),
     ]
 
 

@@ -158,10 +158,6 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     return with_level(out, common, "diag-heatmap")
 
 
-def _span(coord: xr.DataArray) -> str:
-    return f"{float(coord.min())} to {float(coord.max())}" if coord.size else "nothing"
-
-
 def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
     import xsdba.measures  # noqa: F401  # registers the measures
     from xclim.core.indicator import registry
@@ -211,13 +207,14 @@ def _check_same_properties(got: xr.Dataset, expected: xr.Dataset) -> None:
         )
 
 
-def _check_same_grid(one: xr.Dataset, other: xr.Dataset) -> None:
+def _check_same_grid(here: xr.Dataset, there: xr.Dataset) -> None:
     for name in ("rlat", "rlon", "lat", "lon"):
-        if name in one.coords and name in other.coords and not np.array_equal(one[name].values, other[name].values):
+        if name in here.coords and name in there.coords and not np.array_equal(here[name].values, there[name].values):
+            both = (here[name], there[name])
+            spans = [f"{float(c.min())} to {float(c.max())}" if c.size else "nothing" for c in both]
             raise DataError(
-                f"The grids differ in {name}: {one[name].size} values from {_span(one[name])} against "
-                f"{other[name].size} from {_span(other[name])}. Both must be the same domain of the same grid, "
-                f"to the last digit."
+                f"The grids differ in {name}: {both[0].size} values from {spans[0]} against {both[1].size} from "
+                f"{spans[1]}. Both must be the same domain of the same grid, to the last digit."
             )
 
 

@@ -256,7 +256,7 @@ _WORDS = {
     "Shape": "path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
-# Required keys that `espo_luigi.config.contents.fill_in` gives a value.
+# Required keys that `espo_luigi.config.dialects.fill_in` gives a value.
 _FILLED_IN = {
     "name": "NAME; *required* of `domain`",
     "period": "`custom.ref_period`",

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from strangers import NOBODY, as_root, reachable
 
 from espo_luigi import replacing
+from espo_luigi.audit.shown import check_suffix
 from espo_luigi.catalog.build import check_catalog_replaceable, write_catalog
 from espo_luigi.catalog.read import COLUMNS
 from espo_luigi.demo.make import ensure_demo
 from espo_luigi.errors import CatalogError, EspoError, StoreError
-from espo_luigi.explain.figure import check_suffix
 from espo_luigi.publication.catalogue import add_to_catalogue, alone
 from espo_luigi.publication.origin import METADATA_NAME, OF_OURS, RELATIONS
 from espo_luigi.replacing import by_manifest, delete, is_hidden_name, partial_path, write_manifest, write_ours

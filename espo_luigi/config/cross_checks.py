@@ -9,8 +9,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from espo_luigi.config.contents import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.diagnosis import DiagStep, OffDiag
+from espo_luigi.config.dialects import REFERENCE_DIAGNOSTICS
 from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region
@@ -135,16 +135,16 @@ def _check_products(config: RunConfig) -> None:
 
 def _check_treatments(config: RunConfig, products: set[str]) -> None:
     """Refuse the treatment of what is no product, and of other variables than the product's own."""
-    for name, given in config.clean_up.variables.items():
-        for key, treated in {"round_var": given.round_var, "clip_var": given.clip_var}.items():
+    for name, treatment in config.clean_up.variables.items():
+        for key, treated in {"round_var": treatment.round_var, "clip_var": treatment.clip_var}.items():
             if others := ", ".join(sorted(set(treated) - {name})):
                 raise ConfigurationError(
-                    f"`clean_up.xscen_clean_up.{name}.{key}`: got {others}, expected {name} only, whose product this "
+                    f"`clean_up.variables.{name}.{key}`: got {others}, expected {name} only, whose product this "
                     f"treats. Give {others} its own section."
                 )
         if name not in products:
             raise ConfigurationError(
-                f"`clean_up.xscen_clean_up.{name}`: {name} is no product{nearest(name, products)}; "
+                f"`clean_up.variables.{name}`: {name} is no product{nearest(name, products)}; "
                 f"expected {', '.join(sorted(products))}."
             )
 

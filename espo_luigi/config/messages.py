@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from espo_luigi.config.contents import Written, as_written
+from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import nearest, problems_in, unknown
 from espo_luigi.fields import NoEffect, Section
@@ -36,7 +36,7 @@ def explain(
     for one in own or found:
         at = _locate(model, one["loc"])
         path = _own(at.path, written, places)
-        same = (path[-1] if path else "", _place(path, places), _problem(one, at))
+        same = (path[-1] if path else "", place_of(path, places), _problem(one, at))
         lines.setdefault(same, {})[f"`{'.'.join(path)}`"] = None
     return problems_in(
         what, [f"{', '.join(keys)}{f' ({place})' if place else ''}: {text}" for (_, place, text), keys in lines.items()]
@@ -111,8 +111,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 
 
-def _place(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
-    """The place of the key, or of the nearest section above it."""
+def place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
+    """Return the place of the key, or of the nearest section above it."""
     return next((places[path[:length]] for length in range(len(path), 0, -1) if path[:length] in places), "")
 
 

@@ -13,19 +13,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
-from espo_luigi.config.contents import Written, as_written
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
+from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.perfect_model import PerfectModelSection
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.fields import AnyMapping, Ignored, OmitDefault, Section
 from espo_luigi.science.choices import each_period
-
-
-def _of_the_products(value: Any) -> Any:
-    """The checks of the final products, where a file gives `extract` and `final` apart."""
-    return value["final"] if isinstance(value, dict) and isinstance(value.get("final"), dict) else value
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,9 +74,7 @@ class RunConfig(Section):
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
     clean_up: CleanUp = Field(default_factory=CleanUp, description="treatment of the adjusted variables")
-    health_checks: Annotated[HealthChecks, BeforeValidator(_of_the_products)] = Field(
-        default_factory=HealthChecks, description="the checks of the final products"
-    )
+    health_checks: HealthChecks = Field(default_factory=HealthChecks, description="the checks of the final products")
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
     domain_diag: DomainDiag | None = OmitDefault("diagnostics of small domains, of ESPO v2", alias="domain-diag")

@@ -106,6 +106,16 @@ def member_seeds(setup: TrainingSetup | AdjustmentSetup) -> list[str]:
     return [setup.seed] if setup.members is None else [f"{setup.seed}+{label}" for label in setup.members]
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step by which a method adjusts a value: its name, the value after it, the value's units, and a sentence."""
+
+    name: str
+    value: float
+    unit: str
+    sentence: str
+
+
 class Backend(Protocol):
     """What computes blocks of cells: our kernels (`kernel_backend`) or xsdba (`xsdba_backend`)."""
 
@@ -123,6 +133,9 @@ class Backend(Protocol):
 
     def adjust_block(self, block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         """Adjust a block with the variables `simulation`, `cell` and the training's; `simulation` is the scenario."""
+
+    def steps(self, block: xr.Dataset, setup: AdjustmentSetup, step: int, member: int) -> list[Step]:
+        """Return the steps of a value of a block of one cell, as `adjust_block` gets it; empty if there are none."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from espo_luigi.methods.base import (
     AdjustmentSetup,
     Backend,
     Grouping,
+    Step,
     TrainedObject,
     TrainingSetup,
     preparation,
@@ -194,28 +195,13 @@ def adjust_and_count(
     ConfigurationError
         If an argument is unknown or contradicts another.
     """
-    trained = TrainedObject.of(training)
-    params = read_train_params(training)
-    members = _members(simulation, trained.group, "the simulation")
-    _check_same_members(simulation, training)
-    calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
-    simulation = convert_to(simulation, trained.units)
-    arguments = dict(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
-    seed = seed if seed is not None else secrets.token_hex(8)
-    parts = []
-    for period in _pairs(periods):
-        part = convert(_select(simulation, period, "the simulation"), calendar, align_on=align_on)
-        setup = AdjustmentSetup(
-            trained=trained,
-            adjust_args=arguments,
-            time=TimeAxis.of(part),
-            seed=seed,
-            jitter_under=_threshold(jitter_under, "jitter_under", trained.units),
-            members=members,
-            first_cell=first_cell,
-            additive_space=params.get("additive_space"),
-        )
-        parts.append(_adjust_in_blocks(part, training, setup, engine))
+    trained, params = TrainedObject.of(training), read_train_params(training)
+    given = _either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {}
+    each = _each_period(
+        simulation, training, periods, given, jitter_under, maximal_calendar, align_on, seed, first_cell
+    )
+    parts = [_adjust_in_blocks(part, training, setup, engine) for part, setup in each]
+    simulation, arguments = convert_to(simulation, trained.units), dict(given)
     several = [one["simulation"] for one in parts]
     scenario = several[0] if len(parts) == 1 else xr.concat(several, dim="time", coords="minimal", compat="override")
     scenario = (
@@ -236,6 +222,75 @@ def adjust_and_count(
         treated = sum((one[TREATED] for one in parts[1:]), parts[0][TREATED])
         made[TREATED] = treated.assign_attrs(long_name="Days that were treated so", units="d", days=days)
     return made
+
+
+def steps(
+    simulation: xr.DataArray,
+    training: xr.Dataset,
+    *,
+    date: str,
+    member: int = 0,
+    periods: Sequence[Any],
+    xclim_adjust_args: Mapping[str, Any] | None = None,
+    xsdba_adjust_args: Mapping[str, Any] | None = None,
+    jitter_under: Mapping[str, Any] | None = None,
+    maximal_calendar: str | None = None,
+    align_on: AlignOn = "year",
+    seed: str | None = None,
+    first_cell: int | np.ndarray = 0,
+    engine: Engine = "auto",
+) -> list[Step]:
+    """Return the named steps by which one cell is adjusted on a day; empty if the method tells none, as xsdba.
+
+    `date` is YYYY-MM-DD in the training's calendar, and `member` the place of a pool's member. The other arguments are
+    those of `adjust_and_count`, and `simulation` and `training` have a single cell. Computes.
+    """
+    given = _either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {}
+    each = _each_period(
+        simulation, training, periods, given, jitter_under, maximal_calendar, align_on, seed, first_cell
+    )
+    for part, setup in each:
+        places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(date))
+        backend = _choose(engine, kernel_backend.why_not_adjust(setup), f"adjustment of {part.name}")
+        if places.size:
+            block = _blocks_to_adjust(part, training, setup, backend).data.compute()
+            return backend.steps(block, setup, int(places[0]), member)
+    return []
+
+
+def _each_period(
+    simulation: xr.DataArray,
+    training: xr.Dataset,
+    periods: Sequence[Any],
+    arguments: Mapping[str, Any],
+    jitter_under: Mapping[str, Any] | None,
+    maximal_calendar: str | None,
+    align_on: AlignOn,
+    seed: str | None,
+    first_cell: int | np.ndarray,
+) -> Iterator[tuple[xr.DataArray, AdjustmentSetup]]:
+    """The simulation in each period, in the training's units and calendar, and how it is adjusted."""
+    trained, params = TrainedObject.of(training), read_train_params(training)
+    members = _members(simulation, trained.group, "the simulation")
+    _check_same_members(simulation, training)
+    calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
+    simulation = convert_to(simulation, trained.units)
+    seed = seed if seed is not None else secrets.token_hex(8)
+    for period in _pairs(periods):
+        part = convert(_select(simulation, period, "the simulation"), calendar, align_on=align_on)
+        yield (
+            part,
+            AdjustmentSetup(
+                trained=trained,
+                adjust_args=dict(arguments),
+                time=TimeAxis.of(part),
+                seed=seed,
+                jitter_under=_threshold(jitter_under, "jitter_under", trained.units),
+                members=members,
+                first_cell=first_cell,
+                additive_space=params.get("additive_space"),
+            ),
+        )
 
 
 def _train_in_blocks(
@@ -324,14 +379,7 @@ def _adjust_in_blocks(
     simulation: xr.DataArray, training: xr.Dataset, setup: AdjustmentSetup, engine: Engine
 ) -> xr.Dataset:
     backend = _choose(engine, kernel_backend.why_not_adjust(setup), f"adjustment of {simulation.name}")
-    check_same_cells(simulation, training, ("simulation", "training"))
-    unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
-    blocks = Blocks.of(
-        {"simulation": simulation},
-        others=training.drop_vars(unused, errors="ignore").drop_attrs(deep=False),
-        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
-        fixed=backend.FIXED_BLOCKS,
-    )
+    blocks = _blocks_to_adjust(simulation, training, setup, backend)
     template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
     if backend.COUNTS_TREATMENTS:
         by_cell = xr.zeros_like(template["simulation"].isel(time=0), dtype=np.int32)
@@ -339,6 +387,19 @@ def _adjust_in_blocks(
         template = template.assign_coords(treatment=list(TREATMENTS))
     adjusted = blocks.map(backend.adjust_block, template, setup)
     return assign_coords(adjusted, dict(simulation.coords))
+
+
+def _blocks_to_adjust(
+    simulation: xr.DataArray, training: xr.Dataset, setup: AdjustmentSetup, backend: Backend
+) -> Blocks:
+    check_same_cells(simulation, training, ("simulation", "training"))
+    unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
+    return Blocks.of(
+        {"simulation": simulation},
+        others=training.drop_vars(unused, errors="ignore").drop_attrs(deep=False),
+        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
+        fixed=backend.FIXED_BLOCKS,
+    )
 
 
 def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:

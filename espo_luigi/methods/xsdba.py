@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods.base import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, member_seeds
+from espo_luigi.methods.base import ATTRIBUTE, AdjustmentSetup, Grouping, Step, TrainingSetup, member_seeds
 from espo_luigi.science import seeds
 from espo_luigi.science.chunks import REALIZATION
 
@@ -92,6 +92,11 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
         bounds = {name: value for name, value in setup.additive_space.items() if name != "clip_next_to_bounds"}
         scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.trained.units)
     return scenario.to_dataset(name="simulation")
+
+
+def steps(block: xr.Dataset, setup: AdjustmentSetup, step: int, member: int) -> list[Step]:
+    """Return no steps: xsdba tells none."""
+    return []
 
 
 def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:

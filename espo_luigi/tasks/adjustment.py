@@ -11,6 +11,7 @@ import xarray as xr
 from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
+from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.tasks import partition
@@ -53,8 +54,13 @@ class Train(EspoTask):
         if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
             raise CatalogError(problem)
 
-    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
-        """Train on the reference whose calendar is the simulations', or the nearest below."""
+    def compute(
+        self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: list[xr.Dataset], before: int | np.ndarray = 0
+    ) -> xr.Dataset:
+        """Train on the reference whose calendar is the simulations', or the nearest below.
+
+        An audit gives single cells: `before` says how many of the piece's cells that are left out lie before each.
+        """
         config = self.context.config
         historical = pooled(regchunked, self)
         common = calendar.minimum_calendar(calendar.calendar_of(historical), config.custom.maximal_calendar)
@@ -67,7 +73,7 @@ class Train(EspoTask):
             **variable.training_args.arguments(),
             maximal_calendar=config.custom.maximal_calendar,
             seed=seed,
-            first_cell=first_cell,
+            first_cell=first_cell + before,
             engine=variable.engine,
         ).assign_attrs(_origin(historical))
 
@@ -92,26 +98,34 @@ class Adjust(EspoTask):
         "custom.maximal_calendar",
     )
 
-    def compute(self, training: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
-        """Adjust; values of a diurnal range below `JITTER_OF_DTR` first become noise."""
-        config = self.context.config
-        variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
-        seed, first_cell = draws(self)
-        made = blocks.adjust_and_count(
-            simulation[self.var],
-            training,
-            **variable.adjusting_args.arguments(*MAKERS),
-            jitter_under=JITTER_OF_DTR if self.var == "dtr" else None,
-            maximal_calendar=config.custom.maximal_calendar,
-            seed=f"{seed}+adjust",
-            first_cell=first_cell,
-            engine=variable.engine,
-        )
+    def compute(self, training: xr.Dataset, regchunked: list[xr.Dataset], before: int | np.ndarray = 0) -> xr.Dataset:
+        """Adjust; values of a diurnal range below `JITTER_OF_DTR` first become noise. `before` is that of `Train`."""
+        variable, simulation = self.context.config.biasadjust.variables[self.var], pooled(regchunked, self)
+        made = blocks.adjust_and_count(simulation[self.var], training, **self._arguments(before))
         return made.rename(scenario=self.var).assign_attrs(
             simulation.attrs
             | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
             | {f"cat:{name}": maker for name in MAKERS if (maker := getattr(variable.adjusting_args, name))}
         )
+
+    def steps(
+        self, training: xr.Dataset, regchunked: list[xr.Dataset], before: np.ndarray, date: str, member: int
+    ) -> list[Step]:
+        """Return the method's steps of a member's value in a single cell, on a day of the training's calendar."""
+        simulation = pooled(regchunked, self)[self.var]
+        return blocks.steps(simulation, training, date=date, member=member, **self._arguments(before))
+
+    def _arguments(self, before: int | np.ndarray) -> dict[str, Any]:
+        config = self.context.config
+        variable, (seed, first_cell) = config.biasadjust.variables[self.var], draws(self)
+        return {
+            **variable.adjusting_args.arguments(*MAKERS),
+            "jitter_under": JITTER_OF_DTR if self.var == "dtr" else None,
+            "maximal_calendar": config.custom.maximal_calendar,
+            "seed": f"{seed}+adjust",
+            "first_cell": first_cell + before,
+            "engine": variable.engine,
+        }
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
@@ -126,10 +140,10 @@ def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
     return pooling.together([one[[task.var]] for one in members], every_member(task))
 
 
-def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
+def draws(task: Train | Adjust) -> tuple[str, int]:
     """Return the seed of a task's random draws, and the place of its first cell, to which each cell's is added."""
     seed, first = task.context.production.pieces.draws(task.pool, task.piece, task.var)
-    return seed, first + task.cells_before
+    return str(seed), int(first)
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from espo_luigi.methods.base import (
     ATTRIBUTE,
     AdjustmentSetup,
     Grouping,
+    Step,
     TrainingSetup,
     member_seeds,
     object_attribute,
@@ -28,7 +29,7 @@ from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import threshold_in
 
 if TYPE_CHECKING:
-    from espo_luigi.methods.dqm.quantile_mapping import Adaptation
+    from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training
 
 # Enough to keep every thread busy; a block's memory grows with it. The members of a pool share them.
 CELLS_IN_A_BLOCK = 600
@@ -203,33 +204,53 @@ def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
     """
     from espo_luigi.methods.dqm import quantile_mapping
 
-    trained = setup.trained
     simulation, n_jittered = _simulation(block, setup)
     _check_members(simulation, setup)
+    training, plan, how = _training(block, setup)
+    adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+    treated[..., TREATMENTS.index("jittered")] = n_jittered
+    dims = _series_dims(setup)
+    return xr.Dataset(
+        {"simulation": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
+    )
+
+
+def steps(block: xr.Dataset, setup: AdjustmentSetup, step: int, member: int) -> list[Step]:
+    """Return the steps of a value of a block of one cell, as `adjust_block` gets it; the last is the scenario's."""
+    from espo_luigi.methods.dqm.steps import steps_of_day
+
+    training, plan, how = _training(block, setup)
+    given, noisy = (
+        _simulation(block, one)[0].reshape(-1, setup.time.days.size)
+        for one in (dataclasses.replace(setup, jitter_under=None), setup)
+    )
+    units = setup.trained.units
+    first = []
+    if setup.jitter_under is not None and given[member, step] < setup.jitter_under:
+        first = [
+            Step("noise", float(noisy[member, step]), units, f"Values below {setup.jitter_under:.4g} {units} are.")
+        ]
+    levels = block["quantiles"].values
+    return first + steps_of_day(noisy, training, plan, **how, units=units, levels=levels, step=step, member=member)
+
+
+def _training(block: xr.Dataset, setup: AdjustmentSetup) -> tuple[Training, AdjustmentPlan, dict[str, Any]]:
+    """The training, the plan and the other arguments of `quantile_mapping.adjust`."""
+    from espo_luigi.methods.dqm import quantile_mapping
+
     training = quantile_mapping.Training(
         _flat(block, "af", _BY_QUANTILE), _flat(block, "hist_q", _BY_QUANTILE), _flat(block, "scaling", _BY_DAY)
     )
     plan = quantile_mapping.plan_adjustment(
         setup.time.dayofyear,
         setup.time.days,
-        window=trained.group.window,
+        window=setup.trained.group.window,
         fraction=_fraction(setup.adjust_args),
         n_training_days=block.sizes["dayofyear"],
     )
-    adjusted, treated = quantile_mapping.adjust(
-        simulation,
-        training,
-        plan,
-        kind=trained.kind or "+",
-        skips_zeros=bool((setup.adjust_args["detrend"]["LoessDetrend"] or {}).get("mult_skip_zeros")),
-        adaptation=_adaptation(block, setup),
-        threads=_threads(),
-    )
-    treated[..., TREATMENTS.index("jittered")] = n_jittered
-    dims = _series_dims(setup)
-    return xr.Dataset(
-        {"simulation": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
-    )
+    skips_zeros = bool((setup.adjust_args["detrend"]["LoessDetrend"] or {}).get("mult_skip_zeros"))
+    how = {"kind": setup.trained.kind or "+", "skips_zeros": skips_zeros, "adaptation": _adaptation(block, setup)}
+    return training, plan, how
 
 
 def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation:

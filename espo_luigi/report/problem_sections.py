@@ -18,8 +18,8 @@ _FLAG_COLUMNS = ("flag", *_SHOWN)
 def health_section(view: RunView) -> Section:
     """Return the section about the health checks: every flag in plain words, with its worst value, day and cell."""
     reader = Reader()
-    found = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
-    tables = {sim_id: rows for sim_id, rows in found.items() if rows is not None}
+    read = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
+    tables = {sim_id: rows for sim_id, rows in read.items() if rows is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
     blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *reader.warned()]
     if raised:
@@ -81,7 +81,7 @@ def _cell(row: store.Row, name: str) -> str:
 def _inputs(view: RunView) -> list[Any]:
     reader = Reader()
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
-    tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path, names)) is not None}
+    tables = {name: rows_of for name, path in view.inputs.items() if (rows_of := reader.table(path, names)) is not None}
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
     blocks: list[Any] = [Heading("Raw files"), *reader.warned()]
     if not rows:
@@ -101,7 +101,7 @@ def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
         more = f"\nand {len(missing) - 15} more (table below)" if len(missing) > 15 else ""
         blocks.append(Warned(f"{len(missing)} of {len(view.products)} tasks are not complete:\n{labels}{more}"))
     if failed:
-        rows = [[one.label, one.words, one.log] for one in failed]
+        rows = [[job.label, job.words, job.log] for job in failed]
         caption = f"{len(failed)} job(s) that failed or left no result"
         blocks.append(Table(["Task", "What it said", "Log"], rows, caption, folded=len(failed) > 20))
     return blocks

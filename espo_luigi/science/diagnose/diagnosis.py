@@ -100,8 +100,8 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
     alone = set(sim_properties.data_vars) - set(compared)
     if alone or not compared:
         logger.warning("The reference has no %s: not measured.", sorted(map(str, alone)) or "properties in common")
-    found = {name: _measure(sim_properties[name], ref_properties[name]) for name in compared}
-    return as_fixed(xr.Dataset(found), sim_properties.attrs, to_level)
+    measured = {name: _measure(sim_properties[name], ref_properties[name]) for name in compared}
+    return as_fixed(xr.Dataset(measured), sim_properties.attrs, to_level)
 
 
 def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level: str = "diag-improved") -> xr.Dataset:
@@ -168,9 +168,9 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         )
     name = re.sub(r"^xclim\.sdba\.", "xsdba.", sim.attrs[MEASURE_ATTR])
     with quiet():
-        found = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
-    of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
-    return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
+        measured = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
+    of_measure = str(measured.attrs.get("long_name", "")).rstrip(".").lower()
+    return measured.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
 
 
 def _describe(da: xr.DataArray, long_name: str) -> xr.DataArray:

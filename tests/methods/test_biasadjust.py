@@ -343,3 +343,33 @@ def test_the_path_taken_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="espo_luigi"):
         blocks.train(series("tasmax", 1), series("tasmax", 2), **MONTHLY, engine="xsdba")
     assert "training of tasmax by xsdba: asked for" in caplog.text
+
+
+def test_xsdba_adjusts_what_our_kernels_have_trained() -> None:
+    reference, simulation = (series("tasmax", seed, cells=2) for seed in (1, 2))
+    how: dict[str, Any] = {"period": [2000, 2004], "group": {"group": "time.dayofyear", "window": 31}}
+    arguments = {"periods": [2000, 2009], "xclim_adjust_args": {"interp": "linear", "detrend": {"MeanDetrend": {}}}}
+    training, expected = (blocks.train(reference, simulation, **how, engine=engine) for engine in ("auto", "xsdba"))
+    assert "_xsdba_adjustment" not in training.attrs
+    got, direct = (blocks.adjust(simulation, trained, **arguments) for trained in (training, expected))
+    np.testing.assert_allclose(got, direct, rtol=0, atol=2e-3)
+    assert got.attrs["bias_adjustment"] == direct.attrs["bias_adjustment"]
+
+
+def test_the_steps_of_a_day_end_with_its_scenario() -> None:
+    reference, simulation = series("pr", 1), series("pr", 2)
+    training = blocks.train(reference, simulation, **DAYOFYEAR, seed="a")
+    how: dict[str, Any] = {
+        "periods": [[2000, 2004], [2005, 2009]],
+        "xclim_adjust_args": {"detrend": LOESS},
+        "jitter_under": {"thresh": "0.1 mm d-1"},
+        "seed": "b",
+    }
+    scenario = blocks.adjust(simulation, training, **how)
+    for date in ("2003-05-07", "2007-11-30"):
+        cell: dict[str, Any] = {"loc": [3]}
+        told = blocks.steps(simulation.isel(cell), training.isel(cell), date=date, first_cell=3, **how)
+        expected = float(scenario.isel(loc=3).sel(time=date).item())
+        assert told[-1].value == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(DataError, match="2010-01-01 is not adjusted"):
+        blocks.steps(simulation.isel(loc=[3]), training.isel(loc=[3]), date="2010-01-01", **how)

@@ -53,7 +53,7 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
         blocks, "adjust_and_count", lambda simulation, training, **kwargs: simulation.to_dataset(name="scenario")
     )
     regchunked = make_regchunked()
-    out = tasks.Adjust(**WILDCARDS).compute(xr.Dataset(), [regchunked])
+    out = tasks.Adjust(**WILDCARDS).compute([xr.Dataset()], [regchunked], [])
     common = ORIGIN | {"title": "t", "cat:processing_level": "biasadjusted", "cat:variable": "tasmax"}
     assert out.attrs == common | expected
     assert out.tasmax.attrs == {"units": "K"}
@@ -94,7 +94,7 @@ def make_grid() -> xr.Dataset:
 def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: Path) -> None:
     configure(tmp_path)
     regchunked = make_regchunked().chunk()  # lazy: no number is needed
-    out = tasks.Train(**WILDCARDS).compute(regchunked, regchunked, [regchunked])
+    out = tasks.Train(**WILDCARDS).compute([regchunked, regchunked], [regchunked])
     assert {name: value for name, value in out.attrs.items() if name.startswith("cat:")} == ORIGIN | {
         "cat:processing_level": "training_tasmax"
     }

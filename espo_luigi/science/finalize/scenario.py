@@ -152,20 +152,21 @@ def count_of(variable: str, kind: str) -> str:
     return f"{variable}_days_{kind}"
 
 
-def counted(adjusted: xr.Dataset) -> xr.Dataset:
-    """Return an adjusted variable with its counts of treated days under the names that products have; lazy.
+def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
+    """Return adjusted variables, or one of a group, with counts of treated days under the names of products; lazy.
 
     `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
     """
-    (variable,) = series_of(adjusted)
+    variables = [name for name in series_of(adjusted) if only in ("", name)]
     if TREATED not in adjusted:
-        return adjusted[[variable]]
+        return adjusted[variables]
     treated = adjusted[TREATED].astype("float32")
     maps = {}
-    for kind in map(str, treated["treatment"].values):
-        told = {"long_name": f"Days on which {variable} was {kind.replace('_', ' ')}"}
-        maps[count_of(variable, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
-    return adjusted[[variable]].assign(maps)
+    for name in variables:
+        for kind in map(str, treated["treatment"].values):
+            told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
+            maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
+    return adjusted[variables].assign(maps)
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:

@@ -20,7 +20,7 @@ from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import Adjust, Train
+from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.product import cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
@@ -234,9 +234,13 @@ def adjust(run: RunContext, given: Series, only: Sequence[str] = ()) -> Series:
     in_order, training, adjusted = given.in_order(run), {}, {}
     for var in run.production.needed(only):
         names = {"pool": given.pool, "piece": given.piece, "var": var}
-        made = Train(**names).compute(given.reference, given.reference, in_order, given.before)
-        training[var] = made.compute(scheduler="synchronous")
-        scenario = Adjust(**names).compute(training[var], in_order, given.before)
+        reference, method = [given.reference] * len(REFERENCE_CALENDARS), run.config.biasadjust.variables[var].chosen
+        if method.trains:
+            made = Train(**names).compute(reference, in_order, given.before)
+            training[var] = made.compute(scheduler="synchronous")
+        trained = [training[var]] if method.trains else []
+        known = reference if method.needs_reference_to_adjust else []
+        scenario = Adjust(**names).compute(trained, in_order, known, given.before)
         adjusted[var] = scenario.compute(scheduler="synchronous")
     return replace(given, training=training, adjusted=adjusted)
 

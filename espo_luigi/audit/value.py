@@ -200,15 +200,17 @@ def _adjusted(made: Made, var: str, date: str, weights: cascade.Weights, raw: xr
     series = convert_to(series.isel(time=np.isin(np.floor(TimeAxis.of(series).days), np.floor(axis.days))), units)
     at = int(np.flatnonzero(np.floor(axis.days) == axis.number(date))[0])
     value, task = float(scenario[at]), Adjust(pool=own.pool, piece=own.piece, var=var)
-    told = task.steps(own.training[var], own.in_order(made.run), own.before, date, member)
+    reference = [own.reference] * len(task.in_reference)
+    trained = [own.training[var]] if var in own.training else []
+    told = task.steps(trained, own.in_order(made.run), reference, own.before, date, member)
     if told and not _near(told[-1].value, value):
         raise DataError(
             f"adjustment: the steps of {var} give {told[-1].value!r} {units} on {date}, and the method {value!r}: "
             "a defect of the method. Please report it with this cell and day."
         )
     parts, regridded = _regridded(made, weights, raw, float(series[at]), units)
-    given = made.run.config.biasadjust.variables[var].training_args
-    last = Step("adjusted", value, units, f"{given.method}, trained on {'-'.join(map(str, given.period))}.")
+    how = made.run.config.biasadjust.variables[var]
+    last = Step("adjusted", value, units, f"{how.name}, trained on {'-'.join(map(str, how.training_args.period))}.")
     around = slice(max(at - _DAYS_AROUND, 0), at + _DAYS_AROUND + 1)
     before, after = (tuple(map(float, data.values[around])) for data in (series, scenario))
     return Adjusted(var, units, parts, (regridded, *told, last), at - around.start, before, after)

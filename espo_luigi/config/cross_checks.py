@@ -66,8 +66,8 @@ def _check_pieces(config: RunConfig) -> None:
     if config.subregions is None or config.extraction.simulation.search_data_catalogs.most_members == 1:
         return
     for name, variable in config.biasadjust.variables.items():
-        group = variable.training_args.group
-        if isinstance(group, str) or "realization" not in group.add_dims:
+        group = getattr(variable.training_args, "group", None)
+        if isinstance(group, str) or (group is not None and "realization" not in group.add_dims):
             raise ConfigurationError(
                 f"`biasadjust.variables.{name}.training_args.group` has no `add_dims: [realization]`, and pools have "
                 "several members; add it, or take one member (`restrict_members: {ordered: 1}`)."
@@ -103,7 +103,7 @@ def _check_inputs(config: RunConfig) -> None:
 
 def _check_products(config: RunConfig) -> None:
     """Refuse temperatures made consistent without what that takes, and treatments of what is no product."""
-    adjusted = set(config.biasadjust.variables)
+    adjusted = set(config.biasadjust.adjusted)
     how, needed = config.clean_up.temperatures, set(NEEDED_FOR[config.clean_up.temperatures])
     wants = {"tasmax", "tasmin"} & adjusted if config.subregions else adjusted if how != "derived" else set()
     if wants and not needed <= adjusted:
@@ -305,7 +305,7 @@ def _check_properties(config: RunConfig) -> None:
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
     """The variables that have properties; a product has the adjusted variables and those derived from them."""
-    made = {*config.biasadjust.variables, "tasmin"} if of_product else set(config.variables)
+    made = {*config.biasadjust.adjusted, "tasmin"} if of_product else set(config.variables)
     known = [name for name in config.variables if name in made]
     return known if "dtr" in known or not {"tasmax", "tasmin"} <= set(known) else [*known, "dtr"]
 
@@ -328,7 +328,7 @@ def _check_source(config: RunConfig) -> None:
 
 def _check_variables(config: RunConfig) -> None:
     path = "extraction.simulation.search_data_catalogs.variables_and_freqs"
-    for variable in config.biasadjust.variables:
+    for variable in config.biasadjust.adjusted:
         if variable not in config.variables:
             known = ", ".join(config.variables)
             raise ConfigurationError(

@@ -240,7 +240,7 @@ class RunContext:
     @property
     def published(self) -> list[str]:
         """The variables that have products of their own: those that are adjusted, and tasmin."""
-        adjusted = list(self.config.biasadjust.variables)
+        adjusted = list(self.config.biasadjust.adjusted)
         return adjusted if "tasmin" in adjusted or "tasmax" not in adjusted else [*adjusted, "tasmin"]
 
     @property

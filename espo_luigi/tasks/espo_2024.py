@@ -78,7 +78,8 @@ class Espo2024(Production):
 
     def needed(self, only: Sequence[str] = ()) -> list[str]:
         """Return the variables that are asked for, and tasmax and dtr, as CleanUp makes tasmin in any case."""
-        return [var for var in self.config.biasadjust.variables if not only or var in {*only, "tasmax", "dtr"}]
+        adjusted, wanted = self.config.biasadjust, {*only, "tasmax", "dtr"}
+        return adjusted.groups_of([var for var in adjusted.adjusted if not only or var in wanted])
 
     def product_of_cell(
         self,

@@ -243,7 +243,7 @@ def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
     made = swap.compute([tasmax, dtr])["tasmin"]
     if on_impossible == "warn":
         assert float(made["tasmin"].max().compute()) == 291
-        assert "clean_up.on_impossible" in swap.reading()
+        assert swap.read_for([made]) == ["clean_up.on_impossible"]
     else:
         with pytest.raises(DataError, match="not above tasmax"):
             made.compute()

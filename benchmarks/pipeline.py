@@ -34,7 +34,7 @@ import yaml
 from espo_luigi import job, store
 from espo_luigi.files import read_json
 from espo_luigi.jobs.order import JobFiles, JobOrder, seconds_of
-from espo_luigi.report.job_results import job_results, job_table, results_of
+from espo_luigi.report.reading import job_results, job_table, results_of
 
 REPOSITORY = Path(__file__).parent.parent
 ENGINES = {"kernels": "auto", "xsdba": "xsdba"}

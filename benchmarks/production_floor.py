@@ -98,14 +98,14 @@ def adjust_block(run: Any, pool: str, piece: str, block: tuple[xr.Dataset, list[
     from espo_luigi.methods import blocks
     from espo_luigi.science.choices import NEEDED_FOR
     from espo_luigi.science.finalize import consistency
-    from espo_luigi.tasks.adjustment import MAKERS, Train, pooled
+    from espo_luigi.tasks.adjustment import MAKERS, Train
 
     config, (reference, members) = run.config, block
     seconds: Seconds = defaultdict(float)
     adjusted: dict[str, xr.DataArray] = {}
     how = config.clean_up.temperatures
     for name, variable in config.biasadjust.variables.items():
-        simulated = pooled(members, Train(pool=pool, piece=piece, var=name))[name]
+        simulated = Train(pool=pool, piece=piece, var=name).pooled(members)[name]
         ours, theirs = in_memory(reference[name]), in_memory(simulated)
         trained = blocks.train(ours, theirs, **variable.training_args.arguments(), seed="x")
         training, spent = cpu_seconds(trained.compute)

@@ -28,7 +28,7 @@ from scipy.ndimage import gaussian_filter
 from espo_luigi import store
 from espo_luigi.machine import machine_cpus
 from espo_luigi.report.improvement import PUBLISHED
-from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science.diagnose import diagnosis, yearly
 
 DOMAINS = {"Haudenosaunee": (50, 80), "Ute": (50, 80), "Dene": (50, 80), "Magtogoek": (80, 324)}

@@ -28,6 +28,7 @@ from espo_luigi.fields import NoEffect
 from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
 from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
+from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
 from espo_luigi.tasks.context import espo
@@ -246,7 +247,7 @@ def text_of(value: object) -> str:
 
 # Keys of the configuration
 
-_MODULES = (fields, bias_adjustment, health_checks, regions)
+_MODULES = (fields, bias_adjustment, xsdba, health_checks, regions)
 _WORDS = {
     "Period": "period", "Periods": "periods", "Longitudes": "[west, east]", "Latitudes": "[south, north]",
     "Chunks": "chunks", "Chunk": "whole number", "Integer": "whole number", "Number": "number",
@@ -256,7 +257,7 @@ _WORDS = {
     "Shape": "path",
 }  # fmt: skip
 _ALIASES = [(vars(module)[name], word) for module in _MODULES for name, word in _WORDS.items() if name in vars(module)]
-# Required keys that `espo_luigi.config.contents.fill_in` gives a value.
+# Required keys that `espo_luigi.config.dialects.fill_in` gives a value.
 _FILLED_IN = {
     "name": "NAME; *required* of `domain`",
     "period": "`custom.ref_period`",

@@ -488,7 +488,7 @@ def _given(options: Mapping[str, str | None]) -> dict[str, str]:
 def tasks(as_json: bool) -> None:
     """Table of the jobs that ran: time, memory, failures."""
     from espo_luigi.driver.settings.espo import settings
-    from espo_luigi.report.job_results import job_table, rule_figures
+    from espo_luigi.report.reading import job_table, rule_figures
 
     views.be_quiet_about_other_parameters()
     workdir = Path(settings().workdir)

@@ -1,14 +1,22 @@
-"""``espo init``: writes a folder to start from, made of the files that the repository's own demo is run with."""
+"""``espo init``: writes a folder to start from: a copy of files that are shipped, or a translation of older files."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Mapping
+from configparser import ConfigParser
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 
 from espo_luigi.commands.views import say
+from espo_luigi.config.dialects import owned, translate
+from espo_luigi.config.load import folders_of, merged
+from espo_luigi.fields import find_file
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In the repository's luigi.cfg, and in that of a folder: its configuration lies beside it.
@@ -32,15 +40,70 @@ def files_of(start: str) -> dict[str, str]:
     return {"README.md": (_STARTS / f"{start}.md").read_text("utf-8"), "luigi.cfg": settings, **texts}
 
 
-def write_start(folder: Path, start: str) -> list[Path]:
-    """Write the files of a start into `folder`, which may exist; return their paths.
+def translation_of(old: Path) -> dict[str, str]:
+    """Return the names and texts of files that say what the configuration files of a folder say, in current keys.
+
+    They are those that the folder's luigi.cfg names, or config.yml and paths.yml. Environment variables stay as they
+    are; files of properties are copied; other files that the folder holds are named by their full paths.
+
+    Raises
+    ------
+    ConfigurationError
+        A file is missing, cannot be read, or asks for something that is not done here.
+    """
+    settings = old / "luigi.cfg"
+    parser = ConfigParser(interpolation=None)
+    parser.read(settings, "utf-8")
+    named = parser.get("espo", "config", fallback="").split() or ["config.yml", "paths.yml"]
+    files = [path for path in (old / name for name in named) if path.exists() or path.name != "paths.yml"]
+    content, _, _, read = merged(files)
+    translate(content)
+    start = "espo-v2" if "subregions" in content else "espo-g6"
+    texts = {"luigi.cfg": files_of(start)["luigi.cfg"]}
+    if parser.has_option("espo", "config"):
+        texts["luigi.cfg"] = re.sub(
+            r"(?m)^config *[=:].*$", "config = config.yml paths.yml", settings.read_text("utf-8")
+        )
+    _name_files(content, folders_of(read), texts)
+    paths: dict[str, Any] = {section: content.pop(section) for section in ("paths", "demo") if section in content}
+    return texts | {"config.yml": _as_yaml(content), "paths.yml": _as_yaml(paths)}
+
+
+def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str]) -> None:
+    """Have the content name files so that they are found from anywhere; adds those of properties to the texts."""
+
+    def full(name: Any) -> Any:
+        if not isinstance(name, str) or "$" in name or not (path := find_file(name, folders)).is_file():
+            return name
+        return str(path)
+
+    for key, value in content.items():
+        if isinstance(value, dict):
+            _name_files(value, folders, texts)
+        elif key in ("properties", "shape"):
+            content[key] = full(value)
+        elif key == "data_catalogs":
+            content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)
+        if key == "properties" and isinstance(content[key], str):
+            path = Path(content[key])
+            text = path.read_text("utf-8")
+            if texts.setdefault(path.name, text) == text:
+                content[key] = path.name
+
+
+def _as_yaml(content: Mapping[str, Any]) -> str:
+    dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda self, value: True})
+    return str(yaml.dump(owned(content), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write texts into `folder`, which may exist, by their names; return their paths.
 
     Raises
     ------
     FileExistsError
         If any of the files exists; nothing is written then.
     """
-    texts = files_of(start)
     if existing := [name for name in texts if os.path.lexists(folder / name)]:
         raise FileExistsError(
             f"{folder} already has {', '.join(existing)}; nothing was written. Name a new folder, or move these files"
@@ -55,6 +118,12 @@ def write_start(folder: Path, start: str) -> list[Path]:
 @click.command(epilog="Example: espo init demo")
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
 @click.option(
+    "--import",
+    "old",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder whose configuration files, of ESPO-G 2024 or of ESPO v2, are written anew with current keys.",
+)
+@click.option(
     "--from",
     "start",
     type=click.Choice(list(_STARTS_AND_WORKDIRS)),
@@ -62,9 +131,9 @@ def write_start(folder: Path, start: str) -> list[Path]:
     show_default=True,
     help="The built-in example, the values of ESPO-G6 or of ESPO v2, or the example of ESPO v2.",
 )
-def init(folder: Path, start: str) -> None:
+def init(folder: Path, start: str, old: Path | None) -> None:
     """Write a folder to start from; it overwrites nothing."""
-    for path in write_start(folder, start):
+    for path in write_new_files(folder, files_of(start) if old is None else translation_of(old)):
         say(path)
     enter = "" if folder == Path() else f"`cd {shlex.quote(str(folder))}`, then "
-    say(f"Next: {enter}`espo plan`; README.md has the other steps.")
+    say(f"Next: {enter}`espo plan`{'; README.md has the other steps' if old is None else ''}.")

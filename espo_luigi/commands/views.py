@@ -225,19 +225,19 @@ def explain(
         return _audit(sample, seed, as_json)
     if sim_id is None or lat is None or lon is None or date is None:
         raise click.UsageError("expected SIM-ID, LAT, LON and DATE, or --sample N.")
-    from espo_luigi.explain import figure, sentences, way
+    from espo_luigi.audit import shown, value
 
     be_quiet_about_other_parameters()
     if plot is not None:
-        figure.check_suffix(plot)
+        shown.check_suffix(plot)
     with _without_warnings_of(_science()):
-        found = way.way_of(sim_id, lat, lon, date, var)
+        found = value.way_of(sim_id, lat, lon, date, var)
     if as_json:
-        print_json(sentences.as_json(found))
+        print_json(shown.as_json(found))
     else:
-        say(sentences.render(found))
+        say(shown.render(found))
     if plot is not None:
-        figure.draw(found, plot)
+        shown.draw(found, plot)
     return 0
 
 
@@ -248,16 +248,16 @@ def _science() -> Any:
     return logging.getLogger("espo_luigi.science")
 
 
-def _audit(sample: int, seed: int, as_json: bool) -> int:
-    from espo_luigi.explain import audit
+def _audit(number: int, seed: int, as_json: bool) -> int:
+    from espo_luigi.audit import sample
 
     be_quiet_about_other_parameters()
     with _without_warnings_of(_science()):
-        found = audit.audit(sample, seed)
+        found = sample.audit(number, seed)
     if as_json:
-        print_json(audit.as_json(found))
+        print_json(sample.as_json(found))
     else:
-        say(audit.render(found))
+        say(sample.render(found))
     return 1 if found.differences or not found.rows else 0
 
 

@@ -3,293 +3,190 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
+    SerializeAsAny,
     ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.config.signatures import METHOD_ARGUMENTS
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     AnyMapping,
-    Arguments,
     ByFileName,
     Ignored,
     Integer,
     Named,
     Names,
+    NoEffect,
     NothingIsEmpty,
     Number,
     OmitDefault,
-    Period,
-    Periods,
-    PositiveThreshold,
     Refused,
     Section,
-    Switch,
     Unused,
-    single_or_mapping,
+    file_name_part,
 )
-from espo_luigi.science.choices import DEFAULT_METHOD, AlignOn, Consistency, Engine, Method
-
-GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
-Kind = Literal["+", "*"]
-
-
-class GroupOfDays(Arguments):
-    """A grouping with a window."""
-
-    group: GroupName = Field(description="the grouping's name")
-    window: Integer = Field(
-        default=1, ge=1, description="the number of time steps around each that count as the same group"
-    )
-    add_dims: tuple[Literal["realization"], ...] = Field(
-        default=(), description="realization: the members of a pool make one sample"
-    )
-
-    @model_validator(mode="after")
-    def _no_window_of_everything(self) -> GroupOfDays:
-        if self.group == "time" and self.window > 1:
-            raise ValueError(f"the group time is the whole series, and cannot have a window of {self.window}")
-        return self
+from espo_luigi.methods.base import Method, method_named
+from espo_luigi.methods.xsdba import Adjusting, Training
+from espo_luigi.science.choices import METHODS, Consistency, Engine
 
 
-Group = Annotated[GroupName | GroupOfDays, single_or_mapping(str, GroupName, GroupOfDays, "expected text or a mapping")]
+def _of_the_method(section: str) -> WrapValidator:
+    """Validate a section by the model of the variable's method; xsdba's, without a method."""
 
-
-class JitterUnder(Switch):
-    """Noise in place of small values."""
-
-    thresh: PositiveThreshold = Field(description="the value under which there is noise, with its unit")
-
-
-class AdditiveSpace(Switch):
-    """Bounded values, transformed so that additive factors keep them within their bounds."""
-
-    lower_bound: str = Field(description="the lowest value, with its unit")
-    upper_bound: str | None = Field(default=None, description="the highest value, with its unit; logit needs it")
-    trans: Literal["log", "logit"] | None = Field(default=None, description="the transformation; log by default")
-    clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
-        default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
-    )
-
-
-class AdaptFreq(Switch):
-    """The simulation's dry days, adapted to the reference's."""
-
-    thresh: PositiveThreshold = Field(description="the value under which a day is dry, with its unit")
-    group: Group | None = Field(default=None, description="the grouping; the training's by default")
-
-
-def _as_quantiles(value: Any) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
-        raise ValueError("expected a whole number above 0, or a list of quantiles between 0 and 1")
-    if any(above <= below for below, above in pairwise(value)):
-        raise ValueError("expected quantiles that increase, each given once")
-    return [float(one) for one in value]
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-class TrainArguments(Arguments):
-    """The arguments of any method's `train`; `foreign_arguments` names those that the chosen method lacks."""
-
-    kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors")
-    nquantiles: Annotated[int | list[float], BeforeValidator(_as_quantiles)] | None = Field(
-        default=None, description="how many quantiles, or which"
-    )
-    adapt_freq_thresh: PositiveThreshold | None = Field(
-        default=None, description="dry days are adapted up to this, in training and adjusting"
-    )
-    jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
-    jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")
-    jitter_over_thresh_upper_bnd: PositiveThreshold | None = Field(default=None, description="the noise's upper bound")
-    max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="values over so many last quantiles are kept"
-    )
-    thresh: PositiveThreshold | None = Field(default=None, description="LOCI's threshold of wet days, with its unit")
-    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
-
-
-class _AnyDetrend(Arguments):
-    """Arguments that all ways of detrending share."""
-
-    group: GroupName | None = Field(default=None, description="the grouping; the training's by default")
-    kind: Kind | None = Field(default=None, description="how the trend is taken out; the training's by default")
-    mult_skip_zeros: bool | None = Field(default=None, description="whether trends of zero are left alone")
-
-
-class _PolyDetrend(_AnyDetrend):
-    """Arguments of detrending by a polynomial."""
-
-    degree: Annotated[Integer, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
-    preserve_mean: bool | None = Field(default=None, description="whether the mean stays")
-
-
-class _LoessDetrend(_AnyDetrend):
-    """Arguments of detrending by a smooth curve (LOESS)."""
-
-    f: Annotated[Number, Field(gt=0, le=1)] | None = Field(
-        default=None, description="the share of the series that each fit takes"
-    )
-    niter: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the number of iterations")
-    d: Literal[0, 1] | None = Field(default=None, description="the degree of each fit")
-    weights: Literal["tricube", "gaussian"] | None = Field(default=None, description="the form of the weights")
-    equal_spacing: bool | None = Field(default=None, description="whether the steps of time are equal")
-    skipna: bool | None = Field(default=None, description="whether missing values are left out")
-
-
-class _RollingMeanDetrend(_AnyDetrend):
-    """Arguments of detrending by a rolling mean."""
-
-    weights: list[Number] | None = Field(default=None, description="the weights within the window")
-    win: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
-    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(
-        default=None, description="how many values a mean needs"
-    )
-
-
-class Detrend(Arguments):
-    """The way of detrending, by its class in xsdba, with its arguments."""
-
-    LoessDetrend: Annotated[_LoessDetrend, NothingIsEmpty] = Field(
-        default_factory=_LoessDetrend, description="a smooth curve"
-    )
-    PolyDetrend: Annotated[_PolyDetrend, NothingIsEmpty] = Field(
-        default_factory=_PolyDetrend, description="a polynomial"
-    )
-    RollingMeanDetrend: Annotated[_RollingMeanDetrend, NothingIsEmpty] = Field(
-        default_factory=_RollingMeanDetrend, description="a rolling mean"
-    )
-    MeanDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
-        default_factory=_AnyDetrend, description="each group's mean"
-    )
-    NoDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
-        default_factory=_AnyDetrend, description="no trend at all"
-    )
-
-    @model_validator(mode="after")
-    def _just_one(self) -> Detrend:
-        if len(self.model_fields_set) != 1:
-            ways = ", ".join(type(self).model_fields)
-            raise ValueError(f"expected one way of detrending with its arguments, of {ways}")
-        return self
-
-
-_detrend = single_or_mapping(
-    int,
-    Annotated[int, Field(ge=0)],
-    Detrend,
-    "expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}",
-)
-
-
-class AdjustArguments(Arguments):
-    """The arguments of any method's `adjust`; `foreign_arguments` names those that the chosen method lacks."""
-
-    detrend: Annotated[int | Detrend, _detrend] | None = Field(
-        default=None, description="the way of detrending, or a polynomial's degree"
-    )
-    interp: Literal["nearest", "linear", "cubic"] | None = Field(
-        default=None, description="how factors between quantiles are found"
-    )
-    extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
-    rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
-    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
-
-
-def foreign_arguments(name: str, train: Arguments, adjust: Arguments) -> Iterator[InitErrorDetails]:
-    """Yield an error for each argument that the method lacks, and for each missing argument that it requires."""
-    method = METHOD_ARGUMENTS[name]
-    for path, arguments, accepted in (
-        (("training_args", "xclim_train_args"), train, method.train),
-        (("adjusting_args", "xclim_adjust_args"), adjust, method.adjust),
-    ):
-        given = arguments.arguments()
-        for key in (key for key in given if key not in accepted):
-            problem = PydanticCustomError(
-                "foreign_argument",
-                "the method {method} does not take it; it takes {accepted}",
-                {"method": name, "accepted": ", ".join(accepted)},
+    def validated(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if "method" not in info.data:  # whose name is wrong
+            return value
+        if (name := info.data["method"]) is None:
+            return validate(value)
+        model = getattr(method_named(name), section)
+        try:
+            return model.model_validate({} if value is None else value, context=info.context)
+        except ValidationError as error:
+            accepted = ", ".join(
+                key for key, field in model.model_fields.items() if NoEffect not in map(type, field.metadata)
             )
-            yield InitErrorDetails(type=problem, loc=(*path, key), input=given[key])
-        for key in (key for key in accepted if key in method.required and key not in given):
-            yield InitErrorDetails(type="missing", loc=(*path, key), input=given)
+            told = {"method": name, "accepted": accepted}
+            foreign = PydanticCustomError(
+                "foreign_argument", "the method {method} does not take it; it takes {accepted}", told
+            )
+            lines = [
+                InitErrorDetails(
+                    type=foreign if one["type"] == "extra_forbidden" else _same_error(one),
+                    loc=one["loc"],
+                    input=one["input"],
+                )
+                for one in error.errors()
+            ]
+            raise ValidationError.from_exception_data(model.__name__, lines) from None
+
+    return WrapValidator(validated)
 
 
-class TrainingArgs(Section):
-    """Keyword arguments of the training."""
-
-    period: Period = Field(description="first and last year of the training; custom.ref_period by default")
-    method: Method = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
-    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window, add_dims}")
-    jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
-    adapt_freq: AdaptFreq | None = Field(
-        default=None, description="{thresh}: dry days of the calibration data are adapted"
-    )
-    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
-        default_factory=TrainArguments, description="further arguments of the method's train"
-    )
-    additive_space: AdditiveSpace | None = OmitDefault(
-        "{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
-    )
-    jitter_over: Refused = None
+def _same_error(one: Any) -> PydanticCustomError | str:
+    """Return the type of an error as `from_exception_data` takes it."""
+    return "missing" if one["type"] == "missing" else PydanticCustomError(one["type"], one["msg"].replace("{", "{{"))
 
 
-class AdjustingArgs(Section):
-    """Keyword arguments of the adjustment."""
-
-    periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
-    xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
-        default_factory=AdjustArguments, description="further arguments of the method's adjust"
-    )
-    bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
-    bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
-    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
-    bias_adjust_reference: str | None = OmitDefault(
-        "attribute of the scenarios; of ESPO v2, the reference's source by default"
-    )
-    to_level: Ignored = None
-    moving_yearly_window: Refused = None
+def _known(name: str | None) -> str | None:
+    if name is not None:
+        try:
+            method_named(name)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+    return name
 
 
 class VariableAdjustment(Section):
-    """How one variable is adjusted."""
+    """How one variable is adjusted, or several together."""
 
-    training_args: TrainingArgs = Field(description="how the variable is trained")
-    adjusting_args: AdjustingArgs = Field(description="how the variable is adjusted")
+    method: Annotated[str | None, AfterValidator(_known)] = OmitDefault(
+        "the method, NAME or NAME.VARIANT, if it is not one of xsdba's, which `training_args.method` names, too"
+    )
+    variables: Names = OmitDefault(
+        "the variables that the method adjusts together; the key above is then their group's name", ()
+    )
+    training_args: Annotated[SerializeAsAny[Training], _of_the_method("Training")] = Field(
+        description="how the variable is trained"
+    )
+    adjusting_args: Annotated[SerializeAsAny[Adjusting], _of_the_method("Adjusting")] = Field(
+        description="how the variable is adjusted"
+    )
     # Not luigi.cfg's `engine`, which runs jobs. Markers of products have this key: a new name would make them stale.
     engine: Engine = Field(
         default="auto", description="auto takes our own kernels where they know the configuration; xsdba never"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _xsdbas_names(cls, value: Any) -> Any:
+        """Write a method of xsdba where ESPO-G's files have it: both ways are the same configuration."""
+        name = value.get("method") if isinstance(value, Mapping) else None
+        short = name.removeprefix("xsdba.") if isinstance(name, str) else ""
+        if short not in METHODS:
+            return value
+        arguments = value.get("training_args") or {}
+        if isinstance(arguments, Mapping) and arguments.get("method", short) != short:
+            raise ValueError(f"method is {name}, and training_args.method {arguments['method']}; give one of them")
+        rest = {key: one for key, one in value.items() if key != "method"}
+        return {**rest, "training_args": {**arguments, "method": short}}
+
     @model_validator(mode="after")
-    def _arguments_of_the_method(self) -> VariableAdjustment:
-        training, adjusting = self.training_args, self.adjusting_args
-        errors = foreign_arguments(training.method, training.xclim_train_args, adjusting.xclim_adjust_args)
-        if listed := list(errors):
+    def _fit(self) -> VariableAdjustment:
+        method = self.chosen
+        if bool(self.variables) != method.variables_together:
+            raise ValueError(
+                f"the method {self.name} adjusts several variables together; expected `variables: [NAME, NAME]`"
+                if method.variables_together
+                else f"the method {self.name} adjusts each variable by itself; `variables` cannot be given"
+            )
+        for name in self.variables:
+            file_name_part(name)
+        if listed := list(method.problems(self.training_args, self.adjusting_args)):
             raise ValidationError.from_exception_data(type(self).__name__, listed)
         return self
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method or self.training_args.method
+
+    @property
+    def chosen(self) -> Method:
+        """The method."""
+        return method_named(self.name, self.engine)
 
 
 class BiasAdjust(Section):
     """Section `biasadjust`."""
 
     variables: Annotated[ByFileName[VariableAdjustment], Field(min_length=1)] = Field(
-        description="the variables that are adjusted"
+        description="the variables that are adjusted, or groups of variables"
     )
+
+    @model_validator(mode="after")
+    def _each_once(self) -> BiasAdjust:
+        if twice := [name for name, times in Counter(self.adjusted).items() if times > 1]:
+            raise ValueError(f"variables: {', '.join(twice)} is adjusted twice; expected each variable in one place")
+        return self
+
+    @model_validator(mode="after")
+    def _known_to_their_methods(self) -> BiasAdjust:
+        errors = []
+        for key, how in self.variables.items():
+            known = how.chosen.variables
+            if foreign := [name for name in how.variables or (key,) if known and name not in known]:
+                told = {"method": how.name, "foreign": ", ".join(foreign), "known": ", ".join(known)}
+                problem = PydanticCustomError(
+                    "foreign_variable", "the method {method} has no settings for {foreign}; it has: {known}", told
+                )
+                errors.append(InitErrorDetails(type=problem, loc=("variables", key, "method"), input=how.name))
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
+
+    @property
+    def adjusted(self) -> tuple[str, ...]:
+        """The variables that are adjusted, alone or in a group."""
+        return tuple(one for name, how in self.variables.items() for one in how.variables or (name,))
+
+    def group_of(self, variable: str) -> str:
+        """Return the key under which a variable is adjusted: its name, or its group's."""
+        return next((name for name, how in self.variables.items() if variable in how.variables), variable)
+
+    def groups_of(self, variables: Iterable[str]) -> list[str]:
+        """Return the keys under which variables are adjusted, each once."""
+        return list(dict.fromkeys(map(self.group_of, variables)))
 
 
 class XscenCleanUp(Section):

@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationInfo,
+    create_model,
     model_validator,
 )
 
@@ -36,25 +37,28 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.files import load_json
-from espo_luigi.science.choices import FLAGS, Check, MissingMethod
+from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod
+
+
+def _threshold(what: str) -> Any:
+    return Field(default=None, description=f"{what}, with its unit; xclim's by default")
 
 
 class _Threshold(Arguments):
-    thresh: Threshold | None = Field(default=None, description="the threshold, with its unit; xclim's by default")
+    thresh: Threshold | None = _threshold("the threshold")
 
 
 class _Bounds(Arguments):
-    lower: Threshold | None = Field(default=None, description="the lower bound, with its unit; xclim's by default")
-    upper: Threshold | None = Field(default=None, description="the upper bound, with its unit; xclim's by default")
+    lower: Threshold | None = _threshold("the lower bound")
+    upper: Threshold | None = _threshold("the upper bound")
 
 
 class _Repeating(Arguments):
     n: Annotated[Integer, Field(ge=1)] = Field(description="the number of days")
 
 
-class _RepeatingBeyond(Arguments):
+class _RepeatingBeyond(_Repeating):
     thresh: Threshold = Field(description="the threshold, with its unit")
-    n: Annotated[Integer, Field(ge=1)] = Field(description="the number of days")
     op: Literal[">", "gt", "<", "lt", ">=", "ge", "<=", "le", "==", "eq", "!=", "ne"] | None = Field(
         default=None, description="the comparison"
     )
@@ -65,46 +69,36 @@ class _Deviations(Arguments):
     window: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window of days")
 
 
-class _NoArguments(Arguments):
-    pass
+# The flags of xclim that take arguments. A test compares all with xclim's functions, whose import takes seconds.
+_WITH_ARGUMENTS: Mapping[str, type[Arguments]] = {
+    "outside_n_standard_deviations_of_climatology": _Deviations,
+    "temperature_extremely_high": _Threshold,
+    "temperature_extremely_low": _Threshold,
+    "values_op_thresh_repeating_for_n_or_more_days": _RepeatingBeyond,
+    "values_repeating_for_n_or_more_days": _Repeating,
+    "very_large_precipitation_events": _Threshold,
+    "wind_values_outside_of_bounds": _Bounds,
+}
 
 
-def _flag(name: str, arguments: type[Arguments]) -> Any:
-    """Return a flag's field: its title in reports describes it, and it is None where an argument is required."""
+def _flag(name: str) -> Any:
+    """Return a flag's type and field, which its title in reports describes; None where an argument is required."""
+    arguments = _WITH_ARGUMENTS.get(name, Arguments)
     if any(field.is_required() for field in arguments.model_fields.values()):
-        return Field(default=None, description=FLAGS[name].title)
-    return Field(default_factory=arguments, description=FLAGS[name].title)
+        return arguments | None, Field(default=None, description=FLAGS[name].title)
+    return Annotated[arguments, NothingIsEmpty], Field(default_factory=arguments, description=FLAGS[name].title)
 
 
-class Flags(Arguments):
-    """The data flags that xclim has, with their arguments."""
-
-    negative_accumulation_values: Annotated[_NoArguments, NothingIsEmpty] = _flag(
-        "negative_accumulation_values", _NoArguments
-    )
-    outside_n_standard_deviations_of_climatology: _Deviations | None = _flag(
-        "outside_n_standard_deviations_of_climatology", _Deviations
-    )
-    percentage_values_outside_of_bounds: Annotated[_NoArguments, NothingIsEmpty] = _flag(
-        "percentage_values_outside_of_bounds", _NoArguments
-    )
-    tas_below_tasmin: Annotated[_NoArguments, NothingIsEmpty] = _flag("tas_below_tasmin", _NoArguments)
-    tas_exceeds_tasmax: Annotated[_NoArguments, NothingIsEmpty] = _flag("tas_exceeds_tasmax", _NoArguments)
-    tasmax_below_tasmin: Annotated[_NoArguments, NothingIsEmpty] = _flag("tasmax_below_tasmin", _NoArguments)
-    temperature_extremely_high: Annotated[_Threshold, NothingIsEmpty] = _flag("temperature_extremely_high", _Threshold)
-    temperature_extremely_low: Annotated[_Threshold, NothingIsEmpty] = _flag("temperature_extremely_low", _Threshold)
-    values_op_thresh_repeating_for_n_or_more_days: _RepeatingBeyond | None = _flag(
-        "values_op_thresh_repeating_for_n_or_more_days", _RepeatingBeyond
-    )
-    values_repeating_for_n_or_more_days: _Repeating | None = _flag("values_repeating_for_n_or_more_days", _Repeating)
-    very_large_precipitation_events: Annotated[_Threshold, NothingIsEmpty] = _flag(
-        "very_large_precipitation_events", _Threshold
-    )
-    wind_values_outside_of_bounds: Annotated[_Bounds, NothingIsEmpty] = _flag("wind_values_outside_of_bounds", _Bounds)
+Flags = create_model(
+    "Flags",
+    __base__=Arguments,
+    __doc__="The data flags that xclim has, with their arguments.",
+    **{name: _flag(name) for name in FLAGS if name != LAND_FLAG},
+)
 
 
 def _as_dims(value: Any) -> Any:
-    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise ValueError("expected text or a list of text")
     return value
 
@@ -139,7 +133,7 @@ def _known_methods(value: Any) -> Any:
 Missing = Annotated[str | tuple[str, ...] | Named[Any], BeforeValidator(_known_methods)]
 
 
-def _differences_in_kelvin(value: Mapping[str, Flags]) -> Mapping[str, Flags]:
+def _differences_in_kelvin(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse limits of dtr in degC, which xclim takes for temperatures: 0 degC would be 273.15 K of daily range."""
     for name, limit in value.get("dtr", ()):
         if isinstance(limit, _Threshold) and name in value["dtr"].model_fields_set and _unit(limit.thresh) != "K":
@@ -151,9 +145,8 @@ def _unit(threshold: str | None) -> str:
     return (threshold or "").strip().partition(" ")[2].strip()
 
 
-FlagsByVariable = Annotated[
-    Named[Annotated[Flags, NothingIsEmpty]], AfterValidator(_differences_in_kelvin), NothingIsEmpty
-]
+_Flags = Annotated[Flags, NothingIsEmpty]  # type: ignore[valid-type]
+FlagsByVariable = Annotated[Named[_Flags], AfterValidator(_differences_in_kelvin), NothingIsEmpty]
 CfChecksByVariable = Annotated[Named[Annotated[CfChecks, NothingIsEmpty]], NothingIsEmpty]
 
 
@@ -219,11 +212,11 @@ def _as_polygons(value: Any, info: ValidationInfo) -> Any:
     except (OSError, ValueError) as error:
         raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
     _check_crs(content, path)
-    found = tuple(_polygons_of(content))
-    points = [point for polygon in found for ring in polygon for point in ring]
-    if not found or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
+    polygons = tuple(_polygons_of(content))
+    points = [point for polygon in polygons for ring in polygon for point in ring]
+    if not polygons or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
         raise ValueError(f"the file {path} holds no polygon in degrees; expected GeoJSON in longitudes and latitudes")
-    return found
+    return polygons
 
 
 def _check_crs(content: Any, path: Path) -> None:
@@ -321,5 +314,5 @@ class HealthChecks(Checks):
         """All sets of checks, by their keys."""
         return {
             "health_checks": self,
-            **{f"health_checks.scopes.{name}": one for name, one in (self.scopes or {}).items()},
+            **{f"health_checks.scopes.{name}": checks for name, checks in (self.scopes or {}).items()},
         }

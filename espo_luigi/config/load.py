@@ -11,11 +11,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from espo_luigi.config.contents import COPIED, STEPS, Written, as_written, changed, fill_in, modernise, reference_source
 from espo_luigi.config.cross_checks import checked
-from espo_luigi.config.espo_v2 import SECTIONS as V2_SECTIONS
-from espo_luigi.config.espo_v2 import translated
-from espo_luigi.config.messages import explain
+from espo_luigi.config.dialects import (
+    COPIED,
+    STEPS,
+    V2_SECTIONS,
+    Content,
+    Written,
+    as_written,
+    fill_in,
+    mappings,
+    modernise,
+    owned,
+    reference_source,
+    translate,
+)
+from espo_luigi.config.messages import explain, place_of
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
@@ -57,11 +68,10 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     if not paths:
         raise ConfigurationError("No configuration file was given. Give one YAML file or more.")
     content, written, places, paths = merged(paths)
-    # ESPO-G's files lie in the project's folder `config`, and refer to files as `config/NAME.yml`: hence the parent.
-    folders = tuple(dict.fromkeys(folder for path in paths for folder in (path.parent, path.parent.parent)))
-    content, moved = translated(content)
-    written = {**written, **moved}
-    content = _with_properties(fill_in(content), folders)
+    folders = folders_of(paths)
+    written = {**written, **translate(content)}
+    fill_in(content)
+    _read_properties(content, folders)
     try:
         config = RunConfig.model_validate(content, context={"folders": folders})
     except ValidationError as error:
@@ -71,31 +81,48 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         config._written = written
         return checked(config)
     except ConfigurationError as error:
-        raise ConfigurationError(_as_given(str(error), written)) from error
+        raise ConfigurationError(_as_given(str(error), written, places)) from error
 
 
-def _as_given(text: str, written: Written) -> str:
-    """Return a message with keys as the user has written them."""
-    return re.sub(r"(?<=`)[\w.-]+(?=`)", lambda key: ".".join(as_written(tuple(key[0].split(".")), written)), text)
+def folders_of(files: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the folders in which files are looked for that configuration files name.
+
+    ESPO-G's files lie in the project's folder `config`, and name files as `config/NAME.yml`: hence the parent.
+    """
+    return tuple(dict.fromkeys(folder for file in files for folder in (file.parent, file.parent.parent)))
 
 
-def merged(paths: Iterable[Path]) -> tuple[Mapping[str, Any], Written, Mapping[KeyPath, str], list[Path]]:
+def _as_given(text: str, written: Written, places: Mapping[KeyPath, str]) -> str:
+    """Return a message with keys as the user has written them, after the place of the first."""
+    keys: list[KeyPath] = []
+
+    def own(match: re.Match[str]) -> str:
+        keys.append(as_written(tuple(match[0].split(".")), written))
+        return ".".join(keys[-1])
+
+    text = re.sub(r"(?<=`)[\w.-]+(?=`)", own, text)
+    place = place_of(keys[0], places) if keys else ""
+    return f"{place}: {text}" if place else text
+
+
+def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, str], list[Path]]:
     """Return the content of files and of their bases, where moved keys were written, places of keys, and all files."""
-    content: Mapping[str, Any] = {}
+    content: Content = {}
     written: dict[KeyPath, KeyPath] = {}
     places: dict[KeyPath, str] = {}
     read: dict[Path, YamlFile] = {}
     for path in paths:
         _read_with_base(path, read)
     for path, file in read.items():
-        modern, moved = modernise({key: value for key, value in file.content.items() if key != "base"})
+        own = owned({key: value for key, value in file.content.items() if key != "base"})
+        moved = modernise(own)
         before, source = reference_source(written), reference_source(moved)
         if before and source and source != before:
             raise ConfigurationError(
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."
             )
-        content = merge(content, _known_sections(modern, path))
+        content = merge(content, _known_sections(own, path))
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
         places |= file.places
@@ -112,15 +139,15 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
         try:
             if not isinstance(base, str):
                 raise ValueError("expected the name of a YAML file")
-            found = find_file(base, (path.parent, SHIPPED))
+            below = find_file(base, (path.parent, SHIPPED))
         except ValueError as error:
             raise ConfigurationError(f"`base` ({place}): got {base!r}: {error}.") from error
-        if not found.is_file():
+        if not below.is_file():
             raise ConfigurationError(
                 f"`base` ({place}): got {base!r}, expected a YAML file; looked in {Path.cwd()}, {path.parent} and the "
                 f"package's {SHIPPED}."
             )
-        _read_with_base(found, read, (*above, path))
+        _read_with_base(below, read, (*above, path))
     read.setdefault(path, file)
 
 
@@ -140,25 +167,15 @@ def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
 
 
-def _with_properties(content: Mapping[str, Any], folders: Iterable[Path]) -> Mapping[str, Any]:
+def _read_properties(content: Content, folders: Iterable[Path]) -> None:
     """Replace the names of properties files by the files' content."""
-    for where in STEPS:
-        content = changed(
-            content,
-            (*where.split("."), "properties_and_measures"),
-            lambda at, details: {**details, **_properties((*at, "properties"), details.get("properties"), folders)},
-        )
-    return changed(
-        content,
-        ("domain-diag",),
-        lambda at, details: {**details, **_properties((*at, "properties"), details.get("properties"), folders)},
-    )
+    for where in (*(f"{step}.properties_and_measures" for step in STEPS), "domain-diag"):
+        for at, details in mappings(content, where):
+            if isinstance(name := details.get("properties"), str):
+                details["properties"] = _properties(".".join(as_written((*at, "properties"), COPIED)), name, folders)
 
 
-def _properties(at: KeyPath, name: Any, folders: Iterable[Path]) -> dict[str, Any]:
-    if not isinstance(name, str):
-        return {}
-    shown = ".".join(as_written(at, COPIED))
+def _properties(shown: str, name: str, folders: Iterable[Path]) -> dict[str, Any]:
     try:
         path = find_file(name, folders)
     except ValueError as error:
@@ -166,4 +183,4 @@ def _properties(at: KeyPath, name: Any, folders: Iterable[Path]) -> dict[str, An
     if not path.is_file():
         looked = ", ".join(str(folder) for folder in dict.fromkeys((Path.cwd(), *folders)))
         raise ConfigurationError(f"`{shown}`: got {name!r}, expected a YAML file of properties; looked in {looked}.")
-    return {"properties": read_yaml(path).content}
+    return read_yaml(path).content

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from itertools import takewhile
-from pathlib import PurePath
+import pwd
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     ByFileName,
     Chunks,
@@ -55,28 +57,6 @@ class Paths(Section):
     project_catalog: OutputPath | None = Field(default=None, description="the project's own catalogue")
     home: OutputPath | None = Field(default=None, description="the folder of the project's code")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _older_names(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        older = {"tmpdir": value.get("exec_workdir"), "final": _folder_of(value.get("output"))}
-        return {key: path for key, path in older.items() if path} | {k: v for k, v in value.items() if v is not None}
-
-
-def _folder_of(template: Any) -> str | None:
-    """The folder of products in a file-name template such as ``FOLDER/NAM_SPLIT/{region_name}/day_{sim_id}.zarr``."""
-    if not isinstance(template, str) or not template:
-        return None
-    fixed = list(takewhile(lambda part: "{" not in part, PurePath(template).parent.parts))
-    kept = fixed[:-1] if fixed[-1:] == ["NAM_SPLIT"] else fixed
-    return os.path.join(*kept) if kept else None
-
-
-def _without_time(value: Any) -> Any:
-    # ESPO-G's older files give `time: 4year` here; products always have chunks of four years.
-    return {dim: size for dim, size in value.items() if dim != "time"} if isinstance(value, dict) else value
-
 
 def _land_cells_only(value: Any) -> Any:
     if value is False:
@@ -85,6 +65,32 @@ def _land_cells_only(value: Any) -> Any:
             "region without any land, too, which would hold nothing"
         )
     return value
+
+
+def check_products_folder(products: Path, temporary: Path) -> None:
+    """Raise `ConfigurationError` if the folder of products is the root, a home folder, or the temporary files'."""
+    final, tmpdir = products.resolve(), temporary.resolve()
+    why = ""
+    if final.is_relative_to(tmpdir):
+        why = f"it is {'' if final == tmpdir else 'inside of '}paths.tmpdir ({tmpdir}), whose files a run deletes"
+    elif final == Path("/"):
+        why = "it is the root of the file system"
+    elif final in _homes(final):
+        why = "it is a home folder"
+    if why:
+        raise ConfigurationError(
+            f"paths.final = {products}: {why}. Expected a folder for the products alone: name another, such as "
+            f"{(tmpdir.parent if final.is_relative_to(tmpdir) else final) / 'espo-final'}"
+        )
+
+
+def _homes(folder: Path) -> set[Path]:
+    """The home folders of this user, and of the owner of a folder."""
+    homes = [os.environ.get("HOME") or "/"]
+    for user in {os.geteuid(), folder.stat().st_uid if folder.exists() else os.geteuid()}:
+        with contextlib.suppress(KeyError):
+            homes.append(pwd.getpwuid(user).pw_dir)
+    return {Path(home).resolve() for home in homes}
 
 
 class Subregions(Section):
@@ -105,9 +111,7 @@ class Custom(Section):
     working_chunks: Chunks = Field(
         default={"lat": 20, "lon": 20, "loc": 600, "time": -1}, description="chunks while adjusting"
     )
-    final_chunks: Annotated[Chunks, BeforeValidator(_without_time)] = Field(
-        default={"lat": 50, "lon": 50}, description="chunks of the products along lat and lon"
-    )
+    final_chunks: Chunks = Field(default={"lat": 50, "lon": 50}, description="chunks of the products along lat and lon")
     ref_period: Period = Field(description="first and last year of the calibration period")
     sim_period: Period = Field(description="first and last year of the scenarios")
     maximal_calendar: Calendar = Field(default="noleap", description="the fullest calendar that products may have")

@@ -1,4 +1,4 @@
-"""The arguments of xsdba's adjustments and properties, as a table: importing xsdba takes seconds.
+"""The arguments of xsdba's properties, as a table: importing xsdba takes seconds.
 
 A test compares the table with the installed xsdba (tests/config/test_config_signatures.py).
 """
@@ -9,36 +9,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class MethodArguments(NamedTuple):
-    """Arguments of a method's `train` and `adjust`, without data and group; `required` arguments lack a default."""
-
-    train: tuple[str, ...]
-    adjust: tuple[str, ...]
-    required: tuple[str, ...] = ()
-
-
 class Property(NamedTuple):
     """The names of a property's data and of its parameters."""
 
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
 
-
-_QUANTILES = (
-    "nquantiles", "kind", "adapt_freq_thresh", "jitter_under_thresh_value", "jitter_over_thresh_value",
-    "jitter_over_thresh_upper_bnd", "max_tail_factor", "skip_input_checks",
-)  # fmt: skip
-METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
-    "DetrendedQuantileMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "detrend", "skip_input_checks")
-    ),
-    "EmpiricalQuantileMapping": MethodArguments(_QUANTILES, ("interp", "extrapolation", "skip_input_checks")),
-    "QuantileDeltaMapping": MethodArguments(
-        _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
-    ),
-    "LOCI": MethodArguments(("thresh", "skip_input_checks"), ("interp", "skip_input_checks"), required=("thresh",)),
-    "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
-}
 
 _GROUP = Property(("da",), ("group",))
 _CYCLE = Property(("da",), ("window", "group"))

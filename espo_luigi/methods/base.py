@@ -1,223 +1,263 @@
-"""What training and adjusting a block need besides the numbers, and how a training dataset describes itself."""
+"""What an adjustment method is: the interface of ours and of others' methods, and how a name becomes a method.
+
+A method does the numbers of a block of cells, in memory. `blocks` does what surrounds the numbers: periods, calendars,
+units, blocks of cells, attributes.
+"""
 
 from __future__ import annotations
 
-import ast
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-import numpy as np
-import xarray as xr
+from pydantic import Field, ValidationError
+from pydantic_core import InitErrorDetails
 
-from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.calendar import TimeAxis
-from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.units import threshold_in
+from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine
 
-ATTRIBUTE = "_xsdba_adjustment"
-# What xclim wrote before its adjustment became the package xsdba.
-OLD_ATTRIBUTE = "_xclim_adjustment"
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
 
+    from espo_luigi.science.calendar import TimeAxis
 
-@dataclass(frozen=True)
-class Grouping:
-    """Values that are treated together: a name such as "time.dayofyear", a window in time steps, more dimensions."""
+GROUP = "espo_luigi.methods"
+# Ours need no look through all installed packages.
+_OURS = {
+    "xsdba": "espo_luigi.methods.xsdba:Xsdba",
+    "dqm": "espo_luigi.methods.dqm.method:Kernels",
+    "ibicus": "espo_luigi.methods.ibicus:Ibicus",
+}
 
-    name: str = "time.dayofyear"
-    window: int = 1
-    add_dims: tuple[str, ...] = ()
-
-    @classmethod
-    def parse(cls, group: str | Mapping[str, Any]) -> Grouping:
-        """Read a group as the configuration writes it: a name, or {group: name, window: n, add_dims: [realization]}."""
-        if isinstance(group, str):
-            return cls(group)
-        unknown = set(group) - {"group", "window", "add_dims"}
-        if "group" not in group or unknown:
-            raise ConfigurationError(
-                f"group is {dict(group)!r}; expected the keys group and window, and add_dims for a pool, "
-                'for example {"group": "time.dayofyear", "window": 31}.'
-            )
-        add_dims = group.get("add_dims") or ()
-        add_dims = (add_dims,) if isinstance(add_dims, str) else tuple(add_dims)
-        if add_dims not in ((), (REALIZATION,)):
-            raise ConfigurationError(
-                f"group has add_dims {list(add_dims)!r}; only [{REALIZATION}], a simulation's members, can be pooled."
-            )
-        return cls(str(group["group"]), int(group.get("window", 1)), add_dims)
-
-    @property
-    def dim(self) -> str:
-        """Dimension of the training dataset that the groups make, such as dayofyear."""
-        return self.name.partition(".")[2] or "group"
-
-    def __str__(self) -> str:
-        window = f", window={self.window}" if self.window != 1 else ""
-        add_dims = f"add_dims={list(self.add_dims)!r}, " if self.add_dims else ""
-        return f"Grouper({add_dims}name={self.name!r}{window})"
+Block = Mapping[str, "xr.DataArray"]
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingSetup:
-    """A training: thresholds are in the data's units; `train_args` are the method's own (kind, nquantiles, …).
+class TrainingSection(Section):
+    """Keyword arguments of the training: those of every method."""
 
-    `members` are the labels of the simulation's members, None without a dimension for them; `first_cell` is the first
-    cell's place in the domain; `additive_space` has the arguments of xsdba's transformation.
+    period: Period = Field(description="first and last year of the training; custom.ref_period by default")
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
+
+
+class AdjustingSection(Section):
+    """Keyword arguments of the adjustment: those of every method."""
+
+    periods: Periods = Field(description="years that are adjusted; custom.sim_period by default")
+    bias_adjust_institution: str | None = Field(default=None, description="attribute of the scenarios")
+    bias_adjust_project: str | None = Field(default=None, description="attribute of the scenarios")
+    align_on: AlignOn | None = Field(default=None, description="how days are matched between calendars")
+    bias_adjust_reference: str | None = OmitDefault(
+        "attribute of the scenarios; of ESPO v2, the reference's source by default"
+    )
+    to_level: Ignored = None
+    moving_yearly_window: Refused = None
+
+
+class Array(NamedTuple):
+    """An array of the training store: its dimensions after the cells', each with its size or its coordinates.
+
+    `dtype` is the series' by default.
     """
 
-    method: str
-    group: Grouping
-    train_args: Mapping[str, Any]
-    time: TimeAxis
-    units: str
-    seed: str
-    jitter_under: float | None = None
-    adapt_freq: float | None = None
-    adapt_freq_group: Grouping | None = None
-    members: tuple[str, ...] | None = None
-    first_cell: int | np.ndarray = 0
-    additive_space: Mapping[str, Any] | None = None
+    dims: Mapping[str, int | Sequence[Any] | np.ndarray]
+    dtype: str | None = None
+    attrs: Mapping[str, Any] = {}
 
-    @property
-    def adapt_freq_thresh(self) -> float | None:
-        """The threshold of the adaptation inside of the training, in the data's units."""
-        given = self.train_args.get("adapt_freq_thresh")
-        return None if given is None else threshold_in(given, self.units)
+
+class Step(NamedTuple):
+    """A value on the way from the simulation to the scenario, of one cell on one day, with a sentence about it."""
+
+    name: str
+    value: float
+    unit: str
+    sentence: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class AdjustmentSetup:
-    """An adjustment: `trained` describes the training, `adjust_args` are the method's own (detrend, interp, …)."""
+class Setup:
+    """All that training or adjusting a block needs besides the series.
 
-    trained: TrainedObject
-    adjust_args: Mapping[str, Any]
+    Attributes
+    ----------
+    units
+        The reference's units, which the series have, by variable: a single one, or those that are adjusted together.
+    time
+        The dates of the simulation while adjusting, else of reference and historical.
+    dtype
+        The type of the series.
+    training, adjusting
+        Validated arguments, without absent ones; `adjusting` is empty while training.
+    seed
+        Names the random draws; with the cell's place and the member's label, it decides them.
+    members
+        Labels of the members along `realization`; None without this dimension.
+    calibration
+        The dates of reference and historical while adjusting, for methods that need them then.
+    attrs
+        Attributes that the training store got from the method.
+    """
+
+    units: Mapping[str, str]
     time: TimeAxis
+    dtype: np.dtype[Any]
+    training: Mapping[str, Any]
     seed: str
-    jitter_under: float | None = None
+    adjusting: Mapping[str, Any] = field(default_factory=dict)
     members: tuple[str, ...] | None = None
-    first_cell: int | np.ndarray = 0
-    additive_space: Mapping[str, Any] | None = None
+    calibration: TimeAxis | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> str:
+        """The units of the first, mostly the only variable."""
+        return next(iter(self.units.values()))
+
+    @property
+    def member_seeds(self) -> list[str]:
+        """A seed for each member: its draws do not depend on the other members, nor on their number."""
+        return [self.seed] if self.members is None else [f"{self.seed}+{label}" for label in self.members]
 
 
-def member_seeds(setup: TrainingSetup | AdjustmentSetup) -> list[str]:
-    """Return a seed for each member: its draws do not depend on the other members, nor on their number."""
-    return [setup.seed] if setup.members is None else [f"{setup.seed}+{label}" for label in setup.members]
+class Method:
+    """A method of bias adjustment; subclasses are registered under the entry-point group `espo_luigi.methods`.
 
+    A block is a mapping of series in memory: `reference` and `historical` while training, `simulation` while
+    adjusting, and `cell`, each cell's place in the domain. Series are xr.DataArray (cells…, [realization], time) with
+    their dates along `time`, and all have the units of `setup`. With `variables_together`, `variable` is their first
+    dimension. A cell without data is NaN throughout, and has to stay so.
 
-class Backend(Protocol):
-    """What computes blocks of cells: our kernels (`kernel_backend`) or xsdba (`xsdba_backend`)."""
+    Attributes
+    ----------
+    Training, Adjusting
+        The models of `training_args` and `adjusting_args`.
+    trains
+        False: there is no training, and no task for it; `trained` is then empty.
+    variables_together
+        Whether several variables are adjusted at once: `variables: [tasmax, pr]` in the configuration.
+    variables
+        The names of the variables that it can adjust; empty for all.
+    needs_reference_to_adjust
+        Whether `adjust` gets `reference` and `historical`, too, over the training's period.
+    counts
+        Names of counts of treated days. `adjust` then returns `treated` (cells…, [realization], treatment), too.
+    cells_in_a_block, fixed_blocks
+        The number of cells in a block, which memory limits; whether blocks have to be the same each time, because
+        random numbers are drawn by block.
+    dated
+        Whether the series of a block get their dates; without them, `setup.time` has to do.
+    """
 
-    CELLS_IN_A_BLOCK: int
-    # Whether blocks of the same grid have to be the same each time, because random numbers are drawn by block.
-    FIXED_BLOCKS: bool
-    # Whether `adjust_block` returns the counts `treated`, too.
-    COUNTS_TREATMENTS: bool
+    Training: type[TrainingSection] = TrainingSection
+    Adjusting: type[AdjustingSection] = AdjustingSection
+    trains = True
+    variables_together = False
+    variables: tuple[str, ...] = ()
+    needs_reference_to_adjust = False
+    counts: tuple[str, ...] = ()
+    cells_in_a_block = 300
+    fixed_blocks = False
+    dated = True
+    name = ""
+    engine: Engine = "auto"
 
-    def layout(self, inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-        """Return the training dataset that will be made of `reference` and `historical`, as a lazy template."""
+    def __init__(self, variant: str = "") -> None:
+        self.variant = variant
 
-    def train_block(self, block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-        """Train on a block with the variables `reference`, `historical` and `cell`."""
+    def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
+        """Yield errors about arguments that contradict each other; `loc` begins with the section's name."""
+        yield from ()
 
-    def adjust_block(self, block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
-        """Adjust a block with the variables `simulation`, `cell` and the training's; `simulation` is the scenario."""
-
-
-@dataclass(frozen=True)
-class TrainedObject:
-    """The trained object as a training dataset's attribute holds it, readable without xsdba."""
-
-    method: str
-    group: Grouping
-    units: str
-    kind: str | None
-    state: Mapping[str, Any] = field(repr=False)
-    attribute: str = field(repr=False)
-
-    @classmethod
-    def of(cls, training: xr.Dataset) -> TrainedObject:
-        """Read the attribute of a training dataset, xsdba's or old xclim's.
+    def chosen(self, setup: Setup) -> Method:
+        """Return what computes this: the method itself, or a faster way to the same numbers.
 
         Raises
         ------
-        DataError
-            If there is no such attribute.
+        ConfigurationError
+            If the method cannot do what the arguments ask for with these data.
         """
-        text = training.attrs.get(ATTRIBUTE) or training.attrs.get(OLD_ATTRIBUTE)
-        if text is None:
-            raise DataError(
-                f"not a training dataset: neither attribute {ATTRIBUTE} nor {OLD_ATTRIBUTE} is there, "
-                f"only {sorted(map(str, training.attrs))}. Train again."
-            )
-        encoded = json.loads(text.replace("xclim.sdba.", "xsdba."))
-        state = encoded["py/state"]
-        for added_since_xclim in ("adapt_freq_thresh", "max_tail_factor"):
-            state.setdefault(added_since_xclim, None)
-        group = state["group"]["py/state"]
-        return cls(
-            method=encoded["py/object"].rpartition(".")[2],
-            group=Grouping(group["name"], group["window"], tuple(group["add_dims"])),
-            units=state["train_units"],
-            kind=state.get("kind"),
-            state=state,
-            attribute=json.dumps(encoded),
+        return self
+
+    def layout(self, setup: Setup) -> Mapping[str, Array]:
+        """Return the arrays that `train` makes, by name."""
+        raise NotImplementedError(f"{type(self).__name__}.layout; expected the arrays that `train` returns, by name.")
+
+    def attributes(self, setup: Setup) -> Mapping[str, Any]:
+        """Return attributes of the training store, which `adjust` finds in `setup.attrs`."""
+        return {}
+
+    def train(self, block: Block, setup: Setup) -> xr.Dataset:
+        """Train on `reference` and `historical`, which have the same dates; return the arrays of `layout`."""
+        raise NotImplementedError(f"{type(self).__name__}.train; set trains = False if nothing is trained.")
+
+    def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
+        """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if days are counted."""
+        raise NotImplementedError(f"{type(self).__name__}.adjust")
+
+    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+        """Return the steps from the simulation to the scenario of a block of one cell.
+
+        `day` is the place of the day along `time`, `member` that along `realization`. Without steps, an audit compares
+        the values only.
+        """
+        return []
+
+    def describe(self, setup: Setup) -> str:
+        """Return the text of the scenario's attribute `bias_adjustment`."""
+        given = {**setup.training, **setup.adjusting}
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
+    """Return the method of a name, `NAME` or `NAME.VARIANT`; a name of xsdba's alone stands for `xsdba.NAME`.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such method, or its package cannot be imported.
+    """
+    if engine not in get_args(Engine):
+        raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
+    package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
+    installed = () if package in _OURS else metadata.entry_points(group=GROUP)
+    places = {one.name: one.value for one in installed} | _OURS
+    if package not in places:
+        known = [*METHODS, *(one for one in places if one != "xsdba")]
+        raise ConfigurationError(
+            f"method is {name!r}; expected {', '.join(known)}, or a method that an installed package registers under "
+            f"the entry-point group {GROUP}{nearest(name, known)}"
         )
+    module, _, attribute = places[package].partition(":")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except Exception as error:  # whatever the module of others raises
+        raise ConfigurationError(
+            f"method {name}: {places[package]} cannot be imported ({type(error).__name__}: {error}). Install what it "
+            "needs, or choose another method."
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ConfigurationError(f"method {name}: {places[package]} is no subclass of espo_luigi.methods.base.Method.")
+    method = kind(variant)
+    method.name, method.engine = name, engine
+    return method
 
 
-def object_attribute(setup: TrainingSetup, kind: str) -> str:
-    """JSON of a trained `DetrendedQuantileMapping` as xsdba 0.7 writes it."""
-    name, calendar = setup.group.name, setup.time.calendar
-    add_dims = list(setup.group.add_dims)
-    group_state = {
-        "dim": "time",
-        "add_dims": add_dims,
-        "prop": setup.group.dim,
-        "name": name,
-        "window": setup.group.window,
-    }
-    state = {
-        "hist_calendar": "proleptic_gregorian" if calendar == "standard" else calendar,
-        "train_units": setup.units,
-        "group": {"py/object": "xsdba.base.Grouper", "py/state": group_state},
-        "kind": kind,
-        "adapt_freq_thresh": setup.train_args.get("adapt_freq_thresh"),
-        "max_tail_factor": setup.train_args.get("max_tail_factor"),
-    }
-    return json.dumps({"py/object": f"xsdba.adjustment.{setup.method}", "py/state": state})
+def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:
+    """Return arguments as their section.
 
-
-def with_variable_attributes(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Give the variables of a training dataset their attributes, the same whichever path computes them."""
-    kind = {"kind": setup.train_args["kind"]} if "kind" in setup.train_args else {}
-    attributes = {
-        "af": {"units": setup.units, **kind, **training["af"].attrs},
-        "hist_q": {"units": setup.units},
-        "scaling": kind,
-        "pth": {"units": setup.units, "long_name": "Smallest value that frequency adaptation did not change"},
-        "dP0": {"units": "1", "long_name": "Proportion of values under the threshold that were adapted in frequency"},
-        "hist_q_raw": {"units": setup.units},
-        "P0_ref": {"units": "1", "long_name": "Proportion of the reference's values under the threshold"},
-        "P0_hist": {"units": "1", "long_name": "Proportion of the simulation's values under the threshold"},
-    }
-    present = {name: extra for name, extra in attributes.items() if name in training}
-    return training.assign({name: training[name].assign_attrs(extra) for name, extra in present.items()})
-
-
-def read_train_params(training: xr.Dataset) -> dict[str, Any]:
-    """Return `train_params`: a mapping, or the text that saving made of it; empty if there is none."""
-    params = training.attrs.get("train_params", {})
-    return dict(ast.literal_eval(params) if isinstance(params, str) else params)
-
-
-def preparation(params: Mapping[str, Any]) -> str:
-    """Say how a pool was trained and series were prepared, to be appended to `bias_adjustment`; may be empty."""
-    steps = [
-        f"{function}(ref, hist, {params[key]!r})"
-        for key, function in (("jitter_under", "jitter_under_thresh"), ("adapt_freq", "adapt_freq"))
-        if params.get(key) is not None
-    ]
-    # xscen names the arguments since it trains pools.
-    trained = f" with xsdba_train_args: {params['xsdba_train_args']}" if "xsdba_train_args" in params else ""
-    return trained + (f", ref and hist were prepared with {' and '.join(steps)}" if steps else "")
+    Raises
+    ------
+    ConfigurationError
+        If an argument is unknown, missing or wrong.
+    """
+    try:
+        return section.model_validate(dict(arguments))
+    except ValidationError as error:
+        told = [
+            f"{'.'.join(map(str, (what, *one['loc'])))}: {one['msg'].removeprefix('Value error, ')}, "
+            f"and got {one['input']!r}"
+            for one in error.errors()
+        ]
+        raise ConfigurationError("; ".join(told)) from error

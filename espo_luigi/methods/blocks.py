@@ -1,102 +1,83 @@
-"""Univariate bias adjustment of daily series: train on a reference, adjust a simulation.
+"""Bias adjustment of daily series by any method: train on a reference, adjust a simulation.
 
-The arguments are those that a variable's sections `training_args` and `adjusting_args` name. This module
-does what surrounds the numbers: periods, calendars, units, blocks of cells, attributes. The numbers of a block come
-from our kernels (`kernel_backend`) or from xsdba (`xsdba_backend`).
+The arguments are those that a variable's sections `training_args` and `adjusting_args` name. This module does what
+surrounds the numbers: periods, calendars, units, blocks of cells, attributes. The numbers of a block come from a
+method (`base.Method`).
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import dask.array
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods import xsdba as xsdba_backend
-from espo_luigi.methods.base import (
-    AdjustmentSetup,
-    Backend,
-    Grouping,
-    TrainedObject,
-    TrainingSetup,
-    preparation,
-    read_train_params,
-    with_variable_attributes,
-)
-from espo_luigi.methods.dqm import method as kernel_backend
+from espo_luigi.methods.base import Array, Method, Setup, Step, checked, method_named
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TREATED, TREATMENTS, AlignOn, Engine, each_period
-from espo_luigi.science.chunks import REALIZATION, Blocks, assign_coords, check_same_cells, rechunk_variable
-from espo_luigi.science.units import convert_to, threshold_in, units_of
+from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, AlignOn, Engine, each_period
+from espo_luigi.science.chunks import (
+    REALIZATION,
+    VARIABLE,
+    Blocks,
+    assign_coords,
+    check_same_cells,
+    rechunk_variable,
+)
+from espo_luigi.science.units import convert_to, units_of
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_NQUANTILES = 15
-_ALWAYS_DOUBLE = ("pth", "dP0")
-DEFAULT_GROUP: Mapping[str, Any] = {"group": "time.dayofyear", "window": 31}
-_THRESHOLD_ARGUMENTS = (
-    "thresh",
-    "adapt_freq_thresh",
-    "jitter_under_thresh_value",
-    "jitter_over_thresh_value",
-    "jitter_over_thresh_upper_bnd",
-)
+# The attribute in which a training store says how it was made, as JSON.
+ATTRIBUTE = "espo_luigi_training"
+# The time of reference and historical beside a simulation's.
+_CALIBRATION = "calibration"
+
+# A variable, or a dataset of the variables that are adjusted together.
+Series = xr.DataArray | xr.Dataset
 
 
 def train(
-    reference: xr.DataArray,
-    historical: xr.DataArray,
+    reference: Series,
+    historical: Series,
     *,
-    period: Sequence[str | int],
     method: str = DEFAULT_METHOD,
-    group: str | Mapping[str, Any] = DEFAULT_GROUP,
-    xclim_train_args: Mapping[str, Any] | None = None,
-    xsdba_train_args: Mapping[str, Any] | None = None,
-    jitter_under: Mapping[str, Any] | None = None,
-    adapt_freq: Mapping[str, Any] | None = None,
-    additive_space: Mapping[str, Any] | None = None,
+    engine: Engine = "auto",
     maximal_calendar: str = "noleap",
-    align_on: AlignOn = "year",
     seed: str | None = None,
     first_cell: int | np.ndarray = 0,
-    engine: Engine = "auto",
+    **arguments: Any,
 ) -> xr.Dataset:
     """Train an adjustment of `historical` towards `reference` over a period.
 
     Both series are daily, with `time` and the same cells (`loc`, lat and lon, any dimensions, or none), numpy- or
     Dask-backed; lazy if either is lazy. The calendar is the smaller of the simulation's and `maximal_calendar`; units
-    are the reference's. The result has `af`, `hist_q` (cells, dayofyear, quantiles), `scaling` (cells, dayofyear)
-    and, with `adapt_freq`, `pth` and `dP0`; attributes are xsdba's, so that it reads the dataset, too.
+    are the reference's. The result has the method's arrays, with the cells' dimensions first; its attribute
+    `espo_luigi_training` says how it was made.
 
-    A historical series with the dimension `realization` is a pool: with `add_dims: [realization]` in the group, the
-    members' values make one sample for one correction. `max_tail_factor` adds `hist_q_raw` (cells, dayofyear,
-    quantiles) to the result, `adapt_freq_thresh` adds `P0_ref`, `P0_hist` and `pth` (cells, dayofyear, realization).
+    A historical series with the dimension `realization` is a pool of members. Methods that adjust several variables
+    together take datasets.
 
     Parameters
     ----------
-    period
-        First and last year, both included.
-    method, group, xclim_train_args
-        As in xsdba; `xsdba_train_args` is the newer name of the last.
-    jitter_under, adapt_freq
-        `{"thresh": "0.01 mm d-1"}`: values below become noise in both series, and the frequency of values above is
-        adapted in `historical` (Themeßl et al. 2012). Only these calibration inputs are changed.
-    additive_space
-        Arguments of xsdba's `to_additive_space` (lower_bound, upper_bound, trans, clip_next_to_bounds): reference and
-        historical are transformed, and `adjust` transforms the simulation, and the scenario back. For kind "+".
-    seed
-        Names the random draws; with the cell's position, and the label of a pool's member, it decides them. None draws
-        a new one.
-    first_cell
-        Position of the first cell in the domain, so that a slice draws what the whole domain would draw there. For
-        cells apart from each other: of each, how many cells that are left out lie before it. They have to be in memory,
-        and in a single block of our kernels.
+    method
+        Its name, as in the configuration: one of xsdba's, or `NAME.VARIANT` of an installed method.
     engine
-        "auto" for our kernels where they can, or "xsdba".
+        Of xsdba's methods: "auto" for our kernels where they can, or "xsdba".
+    seed
+        Names the random draws; with the cell's place, and the label of a pool's member, it decides them. None draws a
+        new one.
+    first_cell
+        Place of the first cell in the domain, so that a slice draws what the whole domain would draw there. For cells
+        apart from each other: of each, how many cells that are left out lie before it.
+    **arguments
+        Those of `training_args`: `period` (first and last year, both included), and the method's own.
 
     Raises
     ------
@@ -105,87 +86,81 @@ def train(
     ConfigurationError
         If an argument is unknown or contradicts another.
     """
-    grouping = Grouping.parse(group)
-    members = _members(historical, grouping, "the historical series")
+    named = method_named(method, engine)
+    section = checked(named.Training, arguments, "training_args")
+    _check_kind(named, reference, historical)
+    units = _units(reference)
     calendar = minimum_calendar(calendar_of(historical), maximal_calendar)
-    reference = convert(_select(reference, period, "the reference"), calendar, align_on=align_on)
-    historical = convert(_select(historical, period, "the simulation"), calendar, align_on=align_on)
-    units = units_of(reference)
-    historical = convert_to(historical, units)
-    _check_same_times(reference, historical)
-    given = _either(xclim_train_args, xsdba_train_args, "train_args")
-    setup = TrainingSetup(
-        method=_known_method(method),
-        group=grouping,
-        train_args=_train_args(given, method, units),
-        time=TimeAxis.of(reference),
+    calibration = _calibration(reference, historical, section.arguments(), calendar, units)
+    known, simulated = calibration.values()
+    setup = Setup(
         units=units,
+        time=TimeAxis.of(known),
+        dtype=np.result_type(known.dtype, simulated.dtype),
+        training=section.arguments(),
         seed=seed if seed is not None else secrets.token_hex(8),
-        jitter_under=_threshold(jitter_under, "jitter_under", units),
-        adapt_freq=_threshold(adapt_freq, "adapt_freq", units),
-        adapt_freq_group=Grouping.parse(adapt_freq["group"]) if adapt_freq and "group" in adapt_freq else None,
-        members=members,
-        first_cell=first_cell,
-        additive_space=_additive_space(additive_space, units),
+        members=_members(simulated),
     )
-    _check_consistent(setup)
-    params = {
-        "var": [str(historical.name)],
+    chosen = named.chosen(setup)
+    blocks = Blocks.of(
+        calibration,
+        cells_in_a_block=chosen.cells_in_a_block,
+        fixed=chosen.fixed_blocks,
+        first_cell=first_cell,
+    )
+    template = _template(blocks, chosen.layout(setup), setup.dtype)
+    coords = _cell_coords(known)
+    if REALIZATION in template.dims and REALIZATION in simulated.coords:
+        coords[REALIZATION] = simulated[REALIZATION]
+    made = assign_coords(blocks.map(_train_block, template, (chosen, setup)), coords)
+    told = {
+        "method": method,
+        "arguments": section.model_dump(mode="json", exclude_none=True),
+        "units": units,
         "maximal_calendar": maximal_calendar,
-        "adapt_freq": None if adapt_freq is None else dict(adapt_freq),
-        "jitter_under": None if jitter_under is None else dict(jitter_under),
-        "jitter_over": None,
-        "period": [str(year) for year in period],
         "seed": setup.seed,
     }
-    if setup.additive_space is not None:
-        params["additive_space"] = dict(setup.additive_space)
-    if members is not None:
-        params["xsdba_train_args"] = dict(given or {})
-    training = _train_in_blocks(reference, historical, setup, engine)
-    return training.assign_attrs(_training_attributes(str(historical.name), setup, params))
+    return made.assign_attrs(chosen.attributes(setup)).assign_attrs({ATTRIBUTE: json.dumps(told)})
 
 
-def adjust(simulation: xr.DataArray, training: xr.Dataset, **arguments: Any) -> xr.DataArray:
+def adjust(simulation: xr.DataArray, training: xr.Dataset | None = None, **arguments: Any) -> xr.DataArray:
     """Return the scenario of `adjust_and_count`, whose arguments these are, under the simulation's name."""
     return adjust_and_count(simulation, training, **arguments)["scenario"].rename(simulation.name)
 
 
 def adjust_and_count(
-    simulation: xr.DataArray,
-    training: xr.Dataset,
+    simulation: Series,
+    training: xr.Dataset | None = None,
     *,
-    periods: Sequence[Any],
-    xclim_adjust_args: Mapping[str, Any] | None = None,
-    xsdba_adjust_args: Mapping[str, Any] | None = None,
-    jitter_under: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    training_args: Mapping[str, Any] | None = None,
+    reference: Series | None = None,
+    historical: Series | None = None,
+    engine: Engine = "auto",
     maximal_calendar: str | None = None,
-    align_on: AlignOn = "year",
     seed: str | None = None,
     first_cell: int | np.ndarray = 0,
-    engine: Engine = "auto",
+    **arguments: Any,
 ) -> xr.Dataset:
-    """Adjust a simulation with what `train` made of it, and count the days that got no factor of their own quantile.
+    """Adjust a simulation with what `train` made of it, and count the days that the method treats apart.
 
-    The variable `scenario` has the simulation's dimensions, their order, its dtype and attributes, the reference's
-    units and the training's calendar; lazy if the simulation or the training is. The members of a pool (`realization`)
-    share the corrections and the trend, which is that of the mean over them. Our kernels add `treated`: days (cells,
-    realization, treatment) by the coordinate `treatment` (`choices.TREATMENTS`); its attribute `days` is the number of
-    all days. xsdba does not tell.
+    The variable `scenario` (of several variables together: their names) has the simulation's dimensions, their order,
+    its dtype and attributes, the reference's units and the training's calendar; lazy if the simulation or the training
+    is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`: days (cells,
+    realization, treatment) by the coordinate `treatment`; its attribute `days` is the number of all days.
 
     Parameters
     ----------
-    periods
-        A pair of years, both included, or a list of pairs, which are adjusted one by one and joined along time.
-    xclim_adjust_args
-        As in xsdba, with detrend as `{"LoessDetrend": {"f": 0.2, …}}`, which gets the training's group and kind;
-        `xsdba_adjust_args` is the newer name.
-    jitter_under
-        `{"thresh": "1e-4 K"}`: values of the simulation below become noise first.
+    method, training_args
+        Of methods that train nothing; otherwise the training tells.
+    reference, historical
+        For methods that need the reference to adjust; `historical` is the simulation itself by default.
+    engine, seed, first_cell
+        As in `train`.
     maximal_calendar
         By default the training's.
-    seed, first_cell, engine
-        As in `train`.
+    **arguments
+        Those of `adjusting_args`: `periods` (a pair of years, both included, or a list of pairs), and the method's own.
 
     Raises
     ------
@@ -194,166 +169,270 @@ def adjust_and_count(
     ConfigurationError
         If an argument is unknown or contradicts another.
     """
-    trained = TrainedObject.of(training)
-    params = read_train_params(training)
-    members = _members(simulation, trained.group, "the simulation")
-    _check_same_members(simulation, training)
-    calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or params.get("maximal_calendar", "noleap"))
-    simulation = convert_to(simulation, trained.units)
-    arguments = dict(_either(xclim_adjust_args, xsdba_adjust_args, "adjust_args") or {})
-    seed = seed if seed is not None else secrets.token_hex(8)
+    job = _Job.of(
+        simulation,
+        training,
+        named=_named(training, method, engine),
+        training_args=training_args,
+        calibration=(reference, simulation if historical is None else historical),
+        maximal_calendar=maximal_calendar,
+        seed=seed,
+        arguments=arguments,
+    )
     parts = []
-    for period in _pairs(periods):
-        part = convert(_select(simulation, period, "the simulation"), calendar, align_on=align_on)
-        setup = AdjustmentSetup(
-            trained=trained,
-            adjust_args=arguments,
-            time=TimeAxis.of(part),
-            seed=seed,
-            jitter_under=_threshold(jitter_under, "jitter_under", trained.units),
-            members=members,
+    for period in each_period(job.setup.adjusting["periods"]):
+        blocks, part, chosen, setup = job.blocks(period, first_cell)
+        like = blocks.data["simulation"].drop_vars(blocks.data.coords, errors="ignore")
+        template = like.to_dataset(name="scenario")
+        if chosen.counts:
+            by_cell = xr.zeros_like(like.isel(time=0), dtype=np.int32)
+            template[TREATED] = by_cell.expand_dims(treatment=len(chosen.counts), axis=-1)
+            template = template.assign_coords(treatment=list(chosen.counts))
+        parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
+    return _described(parts, simulation, job)
+
+
+def steps(
+    simulation: Series,
+    training: xr.Dataset | None = None,
+    *,
+    date: str,
+    member: int = 0,
+    method: str | None = None,
+    training_args: Mapping[str, Any] | None = None,
+    reference: Series | None = None,
+    historical: Series | None = None,
+    engine: Engine = "auto",
+    maximal_calendar: str | None = None,
+    seed: str | None = None,
+    first_cell: int | np.ndarray = 0,
+    **arguments: Any,
+) -> list[Step]:
+    """Return the method's named steps for a single cell on a date, YYYY-MM-DD, of the training's calendar. Computes.
+
+    The arguments are those of `adjust_and_count`, and the cells' dimensions have the size 1. A pool has all its
+    members; `member` is the place of that whose steps are returned.
+
+    Raises
+    ------
+    DataError
+        If no period or no series has the day.
+    """
+    job = _Job.of(
+        simulation,
+        training,
+        named=_named(training, method, engine),
+        training_args=training_args,
+        calibration=(reference, simulation if historical is None else historical),
+        maximal_calendar=maximal_calendar,
+        seed=seed,
+        arguments=arguments,
+    )
+    for period in each_period(job.setup.adjusting["periods"]):
+        if int(period[0]) <= int(date[:4]) <= int(period[1]):
+            blocks, _, chosen, setup = job.blocks(period, first_cell)
+            places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(date))
+            if places.size:
+                block = blocks.data.compute(scheduler="synchronous")
+                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member)
+    raise DataError(f"{date} is not adjusted; expected a day of the periods and of the series.")
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """An adjustment: the method, the setup but for the dates of a period, and the series."""
+
+    named: Method
+    setup: Setup
+    calendar: str
+    simulation: Series
+    calibration: Mapping[str, xr.DataArray]
+    training: xr.Dataset | None
+
+    @classmethod
+    def of(
+        cls,
+        simulation: Series,
+        training: xr.Dataset | None,
+        *,
+        named: Method,
+        training_args: Mapping[str, Any] | None,
+        calibration: tuple[Series | None, Series],
+        maximal_calendar: str | None,
+        seed: str | None,
+        arguments: Mapping[str, Any],
+    ) -> _Job:
+        """Check the arguments, and select reference and historical where the method needs them."""
+        told: dict[str, Any] = {"arguments": training_args or {}}
+        if training is not None:
+            told = json.loads(training.attrs[ATTRIBUTE])
+        _check_kind(named, simulation)
+        reference, historical = calibration
+        if named.needs_reference_to_adjust and reference is None:
+            raise ConfigurationError(f"method {named.name} needs the reference to adjust; expected `reference`, too.")
+        units = told.get("units") or _units(simulation if reference is None else reference)
+        calendar = minimum_calendar(calendar_of(simulation), maximal_calendar or told.get("maximal_calendar", "noleap"))
+        setup = Setup(
+            units=units,
+            time=TimeAxis.of(simulation),
+            dtype=np.result_type(*_each(simulation).values()),
+            training=checked(named.Training, told["arguments"], "training_args").arguments(),
+            adjusting=checked(named.Adjusting, arguments, "adjusting_args").arguments(),
+            seed=seed if seed is not None else secrets.token_hex(8),
+            members=_members(simulation),
+            attrs={} if training is None else training.attrs,
+        )
+        selected: Mapping[str, xr.DataArray] = {}
+        if named.needs_reference_to_adjust and reference is not None:
+            selected = _calibration(reference, historical, setup.training, calendar, units)
+            setup = replace(setup, calibration=TimeAxis.of(selected["reference"]))
+        return cls(named, setup, calendar, simulation, selected, training)
+
+    def blocks(
+        self, period: Sequence[str | int], first_cell: int | np.ndarray
+    ) -> tuple[Blocks, xr.DataArray, Method, Setup]:
+        """Return a period in blocks, its simulation, and the method with its setup."""
+        setup, training = self.setup, self.training
+        align_on = setup.adjusting.get("align_on", "year")
+        part = _selected(self.simulation, period, "the simulation", self.calendar, align_on, setup.units)
+        setup = replace(setup, time=TimeAxis.of(part))
+        if training is not None:
+            _check_same_members(part, training)
+            check_same_cells(part, training, ("simulation", "training"))
+        chosen = self.named.chosen(setup)
+        # A dataset has a single `time`.
+        others = {name: one.rename(time=_CALIBRATION) for name, one in self.calibration.items()}
+        blocks = Blocks.of(
+            {"simulation": part, **others},
+            others=None if training is None else training.drop_attrs(deep=False),
+            cells_in_a_block=chosen.cells_in_a_block,
+            fixed=chosen.fixed_blocks,
             first_cell=first_cell,
-            additive_space=params.get("additive_space"),
         )
-        parts.append(_adjust_in_blocks(part, training, setup, engine))
-    several = [one["simulation"] for one in parts]
+        return blocks, part, chosen, setup
+
+
+def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dataset:
+    """Join the periods, and tell how the scenario was made."""
+    several = [one["scenario"] for one in parts]
     scenario = several[0] if len(parts) == 1 else xr.concat(several, dim="time", coords="minimal", compat="override")
-    scenario = (
-        scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data) if scenario.chunks else scenario
-    )
-    described = _described(training, trained, arguments)
-    scenario = scenario.transpose(*simulation.dims).assign_attrs(
-        {
-            **simulation.attrs,
-            "history": "\n".join(filter(None, [f"Bias-adjusted with {described}", simulation.attrs.get("history")])),
-            "bias_adjustment": described + preparation(params),
-            "units": trained.units,
-        }
-    )
-    made = scenario.to_dataset(name="scenario")
+    if scenario.chunks:
+        scenario = scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data)
+    said, made, units = job.named.describe(job.setup), {}, job.setup.units
+    for (name, unit), original in zip(units.items(), _each(simulation, units).values(), strict=True):
+        together = VARIABLE in scenario.dims
+        own = scenario.sel({VARIABLE: name}, drop=True) if together else scenario
+        history = "\n".join(filter(None, [f"Bias-adjusted with {said}", original.attrs.get("history")]))
+        made[name if together else "scenario"] = own.transpose(*original.dims).assign_attrs(
+            {**original.attrs, "history": history, "bias_adjustment": said, "units": unit}
+        )
     if TREATED in parts[0]:
-        days = scenario.sizes["time"]
         treated = sum((one[TREATED] for one in parts[1:]), parts[0][TREATED])
+        days = scenario.sizes["time"]
         made[TREATED] = treated.assign_attrs(long_name="Days that were treated so", units="d", days=days)
-    return made
+    return xr.Dataset(made)
 
 
-def _train_in_blocks(
-    reference: xr.DataArray, historical: xr.DataArray, setup: TrainingSetup, engine: Engine
-) -> xr.Dataset:
-    backend = _choose(engine, kernel_backend.why_not_train(setup), f"training of {historical.name}")
-    check_same_cells(reference, historical, ("reference", "historical"))
-    blocks = Blocks.of(
-        {"reference": reference, "historical": historical},
-        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
-        fixed=backend.FIXED_BLOCKS,
-    )
-    dtype = np.result_type(reference.dtype, historical.dtype)
-    template = backend.layout(blocks.data, setup)
-    double = _ALWAYS_DOUBLE if setup.adapt_freq is not None else ()
-    template = blocks.like(template, {name: dtype for name in template if name not in double})
-    template = with_variable_attributes(template, setup)
-    coords = _cell_coords(reference)
-    if REALIZATION in template.dims and REALIZATION in historical.coords:
-        coords[REALIZATION] = historical[REALIZATION]
-    return assign_coords(blocks.map(backend.train_block, template, setup), coords)
+def _train_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
+    method, setup = job
+    return method.train(_in_memory(block, method, setup)[0], setup)
 
 
-def _members(data: xr.DataArray, group: Grouping, name: str) -> tuple[str, ...] | None:
-    """Labels of a pool's members, or their numbers; None for a series without the dimension."""
-    if group.add_dims and REALIZATION not in data.dims:
+def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
+    method, setup = job
+    return method.adjust(*_in_memory(block, method, setup), setup)
+
+
+def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[str, xr.DataArray], xr.Dataset]:
+    """Return the block's series and its training, as a method gets them."""
+    cells = block["cell"].dims
+    series = {"cell": block["cell"]}
+    for name in (name for name in ("simulation", "reference", "historical") if name in block):
+        data, axis = block[name], setup.time
+        if _CALIBRATION in data.dims and setup.calibration is not None:
+            data, axis = data.rename({_CALIBRATION: "time"}), setup.calibration
+        dims = [dim for dim in (VARIABLE, *cells, REALIZATION, "time") if dim in data.dims]
+        data = data.transpose(*dims).assign_attrs(units=setup.unit)
+        series[name] = data.assign_coords(time=axis.index) if method.dated else data
+    return series, block.drop_vars(list(series)).transpose(*cells, ..., missing_dims="ignore")
+
+
+def _template(blocks: Blocks, layout: Mapping[str, Array], dtype: np.dtype[Any]) -> xr.Dataset:
+    """Return the training dataset that will be made, as lazy zeros."""
+    cell, made = blocks.data["cell"], {}
+    coords: dict[str, np.ndarray] = {}
+    for name, array in layout.items():
+        sizes = {dim: size if isinstance(size, int) else len(size) for dim, size in array.dims.items()}
+        coords |= {dim: np.asarray(values) for dim, values in array.dims.items() if not isinstance(values, int)}
+        chunks = (*(cell.chunks or ()), *((size,) for size in sizes.values()))
+        zeros = dask.array.zeros((*cell.shape, *sizes.values()), dtype=array.dtype or dtype, chunks=chunks)
+        made[name] = xr.Variable((*cell.dims, *sizes), zeros, dict(array.attrs))
+    return xr.Dataset(made, coords)
+
+
+def _named(training: xr.Dataset | None, method: str | None, engine: Engine) -> Method:
+    """Return the method that trained, or a method that trains nothing."""
+    if training is not None:
+        if ATTRIBUTE not in training.attrs:
+            raise DataError(
+                f"not a training dataset: no attribute {ATTRIBUTE} is there, only {sorted(map(str, training.attrs))}. "
+                "Train again."
+            )
+        return method_named(json.loads(training.attrs[ATTRIBUTE])["method"], engine)
+    named = method_named(method or DEFAULT_METHOD, engine)
+    if named.trains:
+        raise ConfigurationError(f"method {named.name} adjusts with a training; expected what `train` returns.")
+    return named
+
+
+def _check_kind(method: Method, *series: Series) -> None:
+    """Check that a method of several variables together gets datasets, and another arrays."""
+    for one in series:
+        if isinstance(one, xr.Dataset) != method.variables_together:
+            expected = "a dataset of several variables" if method.variables_together else "an array of a variable"
+            raise ConfigurationError(f"method {method.name} takes {expected}; got a {type(one).__name__}.")
+
+
+def _each(data: Series, names: Iterable[str] | None = None) -> dict[str, xr.DataArray]:
+    """Return the variables by name; of an array, itself."""
+    if isinstance(data, xr.DataArray):
+        return {str(data.name): data}
+    return {str(name): data[name] for name in (data.data_vars if names is None else names)}
+
+
+def _units(data: Series) -> dict[str, str]:
+    return {name: units_of(one) for name, one in _each(data).items()}
+
+
+def _calibration(
+    reference: Series, historical: Series, given: Mapping[str, Any], calendar: str, units: Mapping[str, str]
+) -> dict[str, xr.DataArray]:
+    """Return reference and historical over the training's period, with the same cells and dates."""
+    how = (calendar, given.get("align_on", "year"), units)
+    both = {
+        "reference": _selected(reference, given["period"], "the reference", *how),
+        "historical": _selected(historical, given["period"], "the simulation", *how),
+    }
+    axes = {name: TimeAxis.of(one) for name, one in both.items()}
+    first, second = axes.values()
+    if first.calendar != second.calendar or not np.array_equal(first.days, second.days):
         raise DataError(
-            f"{name} has the dimensions {', '.join(map(str, data.dims))}, and the group pools {REALIZATION}; "
-            f"leave add_dims out, or give the members along {REALIZATION}."
+            f"{' and '.join(f'{name} has {axis}' for name, axis in axes.items())}; training needs the same time stamps "
+            "in both. Give both the same period, daily and complete, with times floored to the day."
         )
-    if REALIZATION not in data.dims:
-        return None
-    if not group.add_dims:
-        raise ConfigurationError(
-            f"{name} has {data.sizes[REALIZATION]} members along {REALIZATION}, and the group pools no dimension; "
-            f"expected add_dims: [{REALIZATION}] in the group, or one member at a time."
-        )
-    labels = tuple(str(label) for label in data[REALIZATION].values)
-    if len(set(labels)) < len(labels):
-        raise DataError(f"{name} has members of the same name along {REALIZATION}: {', '.join(labels)}.")
-    return labels
+    check_same_cells(both["reference"], both["historical"], ("reference", "historical"))
+    return both
 
 
-def _check_same_members(simulation: xr.DataArray, training: xr.Dataset) -> None:
-    """Check that a training that keeps numbers of each member has the simulation's."""
-    if REALIZATION not in training.dims:
-        return
-    labels = [tuple(map(str, one[REALIZATION].values)) for one in (simulation, training)]
-    if labels[0] != labels[1]:
-        raise DataError(
-            f"The simulation has the members {', '.join(labels[0])}, and the training {', '.join(labels[1])}; "
-            "adjust the members that were trained, in their order."
-        )
-
-
-def _check_consistent(setup: TrainingSetup) -> None:
-    """Check arguments that contradict each other."""
-    kind, adapts = setup.train_args.get("kind", "+"), setup.train_args.get("adapt_freq_thresh") is not None
-    if adapts and kind != "*":
-        raise ConfigurationError(
-            f'adapt_freq_thresh makes dry days wet and needs kind "*"; got {kind!r}. Leave it out, or change the kind.'
-        )
-    if setup.adapt_freq is not None and (adapts or setup.members is not None):
-        raise ConfigurationError(
-            "adapt_freq changes the series of a single member before the training; a pool needs adapt_freq_thresh in "
-            "xsdba_train_args instead, and both together are not possible."
-        )
-    if setup.additive_space is not None and (kind != "+" or adapts):
-        raise ConfigurationError(f'additive_space needs kind "+" without adapt_freq_thresh; got kind {kind!r}.')
-
-
-def _additive_space(given: Mapping[str, Any] | None, units: str) -> dict[str, Any] | None:
-    """Arguments of the transformation, with bounds in the data's units."""
-    if not given:
-        return None
-    unknown = set(given) - {"lower_bound", "upper_bound", "trans", "clip_next_to_bounds"}
-    if unknown or "lower_bound" not in given:
-        raise ConfigurationError(
-            f"additive_space is {dict(given)!r}; expected lower_bound, and upper_bound, trans and clip_next_to_bounds."
-        )
-    bounds = {name: f"{threshold_in(given[name], units)!r} {units}" for name in given if name.endswith("_bound")}
-    return {**given, **bounds}
-
-
-def _adjust_in_blocks(
-    simulation: xr.DataArray, training: xr.Dataset, setup: AdjustmentSetup, engine: Engine
-) -> xr.Dataset:
-    backend = _choose(engine, kernel_backend.why_not_adjust(setup), f"adjustment of {simulation.name}")
-    check_same_cells(simulation, training, ("simulation", "training"))
-    unused = () if setup.trained.state.get("adapt_freq_thresh") else _ALWAYS_DOUBLE
-    blocks = Blocks.of(
-        {"simulation": simulation},
-        others=training.drop_vars(unused, errors="ignore").drop_attrs(deep=False),
-        cells_in_a_block=backend.CELLS_IN_A_BLOCK,
-        fixed=backend.FIXED_BLOCKS,
-    )
-    template = blocks.data[["simulation"]].drop_vars(blocks.data.coords, errors="ignore")
-    if backend.COUNTS_TREATMENTS:
-        by_cell = xr.zeros_like(template["simulation"].isel(time=0), dtype=np.int32)
-        template[TREATED] = by_cell.expand_dims(treatment=len(TREATMENTS), axis=-1)
-        template = template.assign_coords(treatment=list(TREATMENTS))
-    adjusted = blocks.map(backend.adjust_block, template, setup)
-    return assign_coords(adjusted, dict(simulation.coords))
-
-
-def _choose(engine: Engine, why_not_kernels: str | None, what: str) -> Backend:
-    """Choose what computes the blocks, and log it."""
-    if engine not in get_args(Engine):
-        raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
-    if engine == "xsdba" or why_not_kernels:
-        logger.info("%s by xsdba: %s", what, "asked for" if engine == "xsdba" else why_not_kernels)
-        return xsdba_backend
-    logger.info("%s by our kernels", what)
-    return kernel_backend
-
-
-def _select(data: xr.DataArray, period: Sequence[str | int], name: str) -> xr.DataArray:
-    """Whole years of a period, both ends included."""
+def _selected(
+    data: Any,
+    period: Sequence[str | int],
+    name: str,
+    calendar: str,
+    align_on: AlignOn,
+    units: Mapping[str, str],
+) -> xr.DataArray:
+    """Return whole years of a period, both ends included, in a calendar and in units; variables along `variable`."""
     first, last = (int(year) for year in period)
     selected = whole_years(data, first, last)
     if not selected.sizes["time"]:
@@ -365,83 +444,40 @@ def _select(data: xr.DataArray, period: Sequence[str | int], name: str) -> xr.Da
     years = selected.indexes["time"].year
     if (years[0], years[-1]) != (first, last):
         logger.warning("%s covers only %d-%d of the period %d-%d", name, years[0], years[-1], first, last)
-    return selected
+    converted = convert(selected, calendar, align_on=align_on)
+    if isinstance(converted, xr.DataArray):
+        (unit,) = units.values()
+        return convert_to(converted, unit)
+    if lacking := [one for one in units if one not in converted]:
+        raise DataError(f"{name} lacks {', '.join(lacking)}; it has {', '.join(map(str, converted.data_vars))}.")
+    parts = [convert_to(converted[one], unit).drop_attrs() for one, unit in units.items()]
+    names = xr.Variable(VARIABLE, np.array(list(units), dtype=object))
+    return xr.concat(parts, names, coords="minimal", compat="override").rename(None)
 
 
-def _check_same_times(reference: xr.DataArray, historical: xr.DataArray) -> None:
-    axes = TimeAxis.of(reference), TimeAxis.of(historical)
-    if axes[0].calendar == axes[1].calendar and np.array_equal(axes[0].days, axes[1].days):
-        return
-    described = [f"{name} has {axis}" for name, axis in zip(("reference", "historical"), axes, strict=True)]
-    raise DataError(
-        f"{' and '.join(described)}; training needs the same time stamps in both. "
-        "Give both the same period, daily and complete, with times floored to the day."
-    )
-
-
-def _train_args(given: Mapping[str, Any] | None, method: str, units: str) -> dict[str, Any]:
-    """Arguments of xsdba's train, with thresholds in the data's units, which xsdba does not convert to a flux."""
-    arguments = dict(given or {})
-    for name in _THRESHOLD_ARGUMENTS:
-        if arguments.get(name) is not None:
-            arguments[name] = f"{threshold_in(arguments[name], units)!r} {units}"
-    if method == DEFAULT_METHOD:
-        arguments.setdefault("nquantiles", DEFAULT_NQUANTILES)
-    if isinstance(arguments.get("nquantiles"), Sequence):
-        arguments["nquantiles"] = np.asarray(arguments["nquantiles"], dtype=np.float64)
-    return arguments
-
-
-def _threshold(argument: Mapping[str, Any] | None, name: str, units: str) -> float | None:
-    if not argument:
+def _members(data: Series) -> tuple[str, ...] | None:
+    """Labels of a pool's members, or their numbers; None for a series without the dimension."""
+    if REALIZATION not in data.dims:
         return None
-    if "thresh" not in argument:
-        raise ConfigurationError(
-            f'{name} is {dict(argument)!r}; expected the key thresh, such as {{"thresh": "1 mm d-1"}}.'
+    labels = tuple(str(label) for label in data[REALIZATION].values)
+    if len(set(labels)) < len(labels):
+        raise DataError(f"the simulation has members of the same name along {REALIZATION}: {', '.join(labels)}.")
+    return labels
+
+
+def _check_same_members(simulation: Series, training: xr.Dataset) -> None:
+    """Check that a training that keeps numbers of each member has the simulation's."""
+    if REALIZATION not in training.dims:
+        return
+    labels = [tuple(map(str, one[REALIZATION].values)) for one in (simulation, training)]
+    if labels[0] != labels[1]:
+        raise DataError(
+            f"The simulation has the members {', '.join(labels[0])}, and the training {', '.join(labels[1])}; "
+            "adjust the members that were trained, in their order."
         )
-    return threshold_in(argument["thresh"], units)
-
-
-def _either(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:
-    """One of the two names of the same argument."""
-    if old is not None and new is not None:
-        raise ConfigurationError(f"xclim_{name} and xsdba_{name} are two names of the same argument; give one of them.")
-    return old if old is not None else new
-
-
-def _known_method(method: str) -> str:
-    if method in ("MBCn", "ExtremeValues"):
-        raise ConfigurationError(
-            f"method is {method}, which needs several variables or an adjustment before it, and is not supported; "
-            f"expected one of {', '.join(METHODS)}."
-        )
-    if method not in METHODS:
-        raise ConfigurationError(f"method is {method!r}; expected one of {', '.join(METHODS)}.")
-    return method
-
-
-def _pairs(periods: Sequence[Any]) -> list[Sequence[str | int]]:
-    """Periods as a list of pairs of years, from a single pair or several."""
-    pairs = each_period(periods)
-    if any(len(pair) != 2 for pair in pairs):
-        raise ConfigurationError(f"periods is {periods!r}; expected [first year, last year] or a list of such pairs.")
-    return pairs
 
 
 def _cell_coords(data: xr.DataArray) -> dict[Hashable, xr.DataArray]:
-    return {name: coord for name, coord in data.coords.items() if "time" not in coord.dims and coord.dims}
-
-
-def _training_attributes(variable: str, setup: TrainingSetup, params: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "group": setup.group.name,
-        "group_window": setup.group.window,
-        "train_params": repr(dict(params)),
-        "cat:processing_level": f"training_{variable}",
+        name: coord for name, coord in data.coords.items() if coord.dims and not {"time", VARIABLE} & set(coord.dims)
     }
-
-
-def _described(training: xr.Dataset, trained: TrainedObject, arguments: Mapping[str, Any]) -> str:
-    """The call that adjusted, as xsdba describes it."""
-    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return f"{training.attrs.get('adj_params', trained.method)}.adjust(sim, {given})"

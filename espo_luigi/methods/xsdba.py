@@ -1,101 +1,567 @@
-"""Training and adjusting a block of cells with xsdba itself, on numpy arrays inside a Dask task.
+"""Adjusting with xsdba: the models of its arguments, and its training and adjusting of a block, on numpy arrays.
 
 Each block goes through xsdba as plain numpy and comes back with explicit dimensions and types. xsdba's kernels hold the
-GIL, and its own use of Dask orders dimensions by hash.
+GIL, and its own use of Dask orders dimensions by hash. Where our kernels know the configuration, they do the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
-import xarray as xr
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.methods.base import ATTRIBUTE, AdjustmentSetup, Grouping, TrainingSetup, member_seeds
-from espo_luigi.science import seeds
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.errors import ConfigurationError, DataError, nearest
+from espo_luigi.fields import (
+    Arguments,
+    Integer,
+    NothingIsEmpty,
+    Number,
+    OmitDefault,
+    PositiveThreshold,
+    Refused,
+    Switch,
+    single_or_mapping,
+)
+from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS
+from espo_luigi.science.choices import Method as MethodName
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
+    import xarray as xr
     import xsdba
 
-# xsdba costs seconds a block whatever its size, and about 4 MB a cell while it adapts frequencies.
-CELLS_IN_A_BLOCK = 300
-# It draws random numbers for a block at a time, and the shape of a block decides how its means round off.
-FIXED_BLOCKS = True
-COUNTS_TREATMENTS = False
+logger = logging.getLogger(__name__)
+
+ATTRIBUTE = "_xsdba_adjustment"
+DEFAULT_NQUANTILES = 15
 
 
-def grouper(group: Grouping) -> xsdba.Grouper:
-    """xsdba's own object for a grouping."""
-    import xsdba
+class MethodArguments(NamedTuple):
+    """Arguments of a method's `train` and `adjust`, without data and group; `required` arguments lack a default."""
 
-    try:
-        return xsdba.Grouper(group.name, group.window, list(group.add_dims))
-    except ValueError as error:
-        raise ConfigurationError(f"group {group} is not possible: {error}") from error
+    train: tuple[str, ...]
+    adjust: tuple[str, ...]
+    required: tuple[str, ...] = ()
 
 
-def layout(inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Return the training dataset that xsdba would make of `reference` and `historical`, as a lazy template."""
-    dated = inputs.assign_coords(time=setup.time.index)
-    reference, historical = (dated[name].assign_attrs(units=setup.units) for name in ("reference", "historical"))
-    training = _train(reference, historical, setup)
-    if setup.adapt_freq is not None:
-        shape = training["af"].isel(quantiles=0, missing_dims="ignore", drop=True).drop_attrs()
-        empty = xr.full_like(shape, np.nan, dtype=np.float64)
-        training = training.assign(pth=empty, dP0=empty)
-    return _without_raw(training, setup)
+_QUANTILES = (
+    "nquantiles", "kind", "adapt_freq_thresh", "jitter_under_thresh_value", "jitter_over_thresh_value",
+    "jitter_over_thresh_upper_bnd", "max_tail_factor", "skip_input_checks",
+)  # fmt: skip
+METHOD_ARGUMENTS: Mapping[str, MethodArguments] = {
+    "DetrendedQuantileMapping": MethodArguments(
+        _QUANTILES, ("interp", "extrapolation", "detrend", "skip_input_checks")
+    ),
+    "EmpiricalQuantileMapping": MethodArguments(_QUANTILES, ("interp", "extrapolation", "skip_input_checks")),
+    "QuantileDeltaMapping": MethodArguments(
+        _QUANTILES, ("interp", "extrapolation", "rank_window", "skip_input_checks")
+    ),
+    "LOCI": MethodArguments(("thresh", "skip_input_checks"), ("interp", "skip_input_checks"), required=("thresh",)),
+    "Scaling": MethodArguments(("kind", "skip_input_checks"), ("interp", "skip_input_checks")),
+}
+
+GroupName = Literal["time.dayofyear", "time.month", "time.season", "time"]
+Kind = Literal["+", "*"]
 
 
-def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Train on a block with the variables `reference` and `historical` (cells and time) and `cell` (cells).
+class GroupOfDays(Arguments):
+    """A grouping with a window."""
 
-    Computes. The result has the cells' dimensions first, then the group's, then quantiles.
-    """
-    if block["cell"].size == 1 and block["cell"].ndim and setup.train_args.get("max_tail_factor") is not None:
-        # xsdba 0.7.0 sorts the data of a lone cell in place while it computes hist_q_raw.
-        dim = block["cell"].dims[0]
-        return train_block(block.isel({dim: [0, 0]}), setup).isel({dim: [0]})
-    reference, historical = (_prepared(block, name, setup) for name in ("reference", "historical"))
-    with seeds.numpy_state(setup.seed, "train", _first_cell(block, setup)):
-        extra: dict[str, xr.DataArray] = {}
-        if setup.additive_space is not None:
-            reference, historical = (_additive(one, setup.additive_space) for one in (reference, historical))
-        if setup.adapt_freq is not None:
-            historical, extra = _adapt_freq(reference, historical, setup)
-        training = _train(reference, historical, setup).assign(extra)
-    return _without_raw(training, setup)
-
-
-def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
-    """Adjust a block with the variables `simulation` and `cell` and the training's.
-
-    Computes. The result's `simulation` is the scenario.
-    """
-    import xsdba
-    from xsdba.adjustment import TrainAdjust
-
-    simulation = _prepared(block, "simulation", setup)
-    trained = TrainAdjust.from_dataset(
-        block.drop_vars(["simulation", "cell"]).assign_attrs({ATTRIBUTE: setup.trained.attribute})
+    group: GroupName = Field(description="the grouping's name")
+    window: Integer = Field(
+        default=1, ge=1, description="the number of time steps around each that count as the same group"
     )
-    arguments = {**setup.adjust_args}
-    if isinstance(arguments.get("detrend"), Mapping):
-        arguments["detrend"] = _detrending(arguments["detrend"], trained)
-    if setup.additive_space is not None:
-        simulation = _additive(simulation, setup.additive_space)
-    with seeds.numpy_state(setup.seed, "adjust", _first_cell(block, setup)), xsdba.set_options(extra_output=False):
-        scenario = trained.adjust(simulation, **arguments)
-    if setup.additive_space is not None:
-        bounds = {name: value for name, value in setup.additive_space.items() if name != "clip_next_to_bounds"}
-        scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.trained.units)
-    return scenario.to_dataset(name="simulation")
+    add_dims: tuple[Literal["realization"], ...] = Field(
+        default=(), description="realization: the members of a pool make one sample"
+    )
+
+    @model_validator(mode="after")
+    def _no_window_of_everything(self) -> GroupOfDays:
+        if self.group == "time" and self.window > 1:
+            raise ValueError(f"the group time is the whole series, and cannot have a window of {self.window}")
+        return self
+
+
+Group = Annotated[GroupName | GroupOfDays, single_or_mapping(str, GroupName, GroupOfDays, "expected text or a mapping")]
+
+
+class JitterUnder(Switch):
+    """Noise in place of small values."""
+
+    thresh: PositiveThreshold = Field(description="the value under which there is noise, with its unit")
+
+
+class AdditiveSpace(Switch):
+    """Bounded values, transformed so that additive factors keep them within their bounds."""
+
+    lower_bound: str = Field(description="the lowest value, with its unit")
+    upper_bound: str | None = Field(default=None, description="the highest value, with its unit; logit needs it")
+    trans: Literal["log", "logit"] | None = Field(default=None, description="the transformation; log by default")
+    clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
+        default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
+    )
+
+
+class AdaptFreq(Switch):
+    """The simulation's dry days, adapted to the reference's."""
+
+    thresh: PositiveThreshold = Field(description="the value under which a day is dry, with its unit")
+    group: Group | None = Field(default=None, description="the grouping; the training's by default")
+
+
+def _as_quantiles(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
+        raise ValueError("expected a whole number above 0, or a list of quantiles between 0 and 1")
+    if any(above <= below for below, above in pairwise(value)):
+        raise ValueError("expected quantiles that increase, each given once")
+    return [float(one) for one in value]
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+class TrainArguments(Arguments):
+    """The arguments of any method's `train`; `Xsdba.problems` names those that the chosen method lacks."""
+
+    kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors")
+    nquantiles: Annotated[int | list[float], BeforeValidator(_as_quantiles)] | None = Field(
+        default=None, description="how many quantiles, or which"
+    )
+    adapt_freq_thresh: PositiveThreshold | None = Field(
+        default=None, description="dry days are adapted up to this, in training and adjusting"
+    )
+    jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
+    jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")
+    jitter_over_thresh_upper_bnd: PositiveThreshold | None = Field(default=None, description="the noise's upper bound")
+    max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="values over so many last quantiles are kept"
+    )
+    thresh: PositiveThreshold | None = Field(default=None, description="LOCI's threshold of wet days, with its unit")
+    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
+
+
+class _AnyDetrend(Arguments):
+    """Arguments that all ways of detrending share."""
+
+    group: GroupName | None = Field(default=None, description="the grouping; the training's by default")
+    kind: Kind | None = Field(default=None, description="how the trend is taken out; the training's by default")
+    mult_skip_zeros: bool | None = Field(default=None, description="whether trends of zero are left alone")
+
+
+class _PolyDetrend(_AnyDetrend):
+    """Arguments of detrending by a polynomial."""
+
+    degree: Annotated[Integer, Field(ge=0)] | None = Field(default=None, description="the polynomial's degree")
+    preserve_mean: bool | None = Field(default=None, description="whether the mean stays")
+
+
+class _LoessDetrend(_AnyDetrend):
+    """Arguments of detrending by a smooth curve (LOESS)."""
+
+    f: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+        default=None, description="the share of the series that each fit takes"
+    )
+    niter: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the number of iterations")
+    d: Literal[0, 1] | None = Field(default=None, description="the degree of each fit")
+    weights: Literal["tricube", "gaussian"] | None = Field(default=None, description="the form of the weights")
+    equal_spacing: bool | None = Field(default=None, description="whether the steps of time are equal")
+    skipna: bool | None = Field(default=None, description="whether missing values are left out")
+
+
+class _RollingMeanDetrend(_AnyDetrend):
+    """Arguments of detrending by a rolling mean."""
+
+    weights: list[Number] | None = Field(default=None, description="the weights within the window")
+    win: Annotated[Integer, Field(ge=1)] | None = Field(default=None, description="the window in time steps")
+    min_periods: Annotated[Integer, Field(ge=1)] | None = Field(
+        default=None, description="the values that a mean needs"
+    )
+
+
+class Detrend(Arguments):
+    """The way of detrending, by its class in xsdba, with its arguments."""
+
+    LoessDetrend: Annotated[_LoessDetrend, NothingIsEmpty] = Field(
+        default_factory=_LoessDetrend, description="a smooth curve"
+    )
+    PolyDetrend: Annotated[_PolyDetrend, NothingIsEmpty] = Field(
+        default_factory=_PolyDetrend, description="a polynomial"
+    )
+    RollingMeanDetrend: Annotated[_RollingMeanDetrend, NothingIsEmpty] = Field(
+        default_factory=_RollingMeanDetrend, description="a rolling mean"
+    )
+    MeanDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
+        default_factory=_AnyDetrend, description="each group's mean"
+    )
+    NoDetrend: Annotated[_AnyDetrend, NothingIsEmpty] = Field(
+        default_factory=_AnyDetrend, description="no trend at all"
+    )
+
+    @model_validator(mode="after")
+    def _just_one(self) -> Detrend:
+        if len(self.model_fields_set) != 1:
+            ways = ", ".join(type(self).model_fields)
+            raise ValueError(f"expected one way of detrending with its arguments, of {ways}")
+        return self
+
+
+_detrend = single_or_mapping(
+    int,
+    Annotated[int, Field(ge=0)],
+    Detrend,
+    "expected a polynomial's degree, or a mapping such as {LoessDetrend: {f: 0.2}}",
+)
+
+
+class AdjustArguments(Arguments):
+    """The arguments of any method's `adjust`; `Xsdba.problems` names those that the chosen method lacks."""
+
+    detrend: Annotated[int | Detrend, _detrend] | None = Field(
+        default=None, description="the way of detrending, or a polynomial's degree"
+    )
+    interp: Literal["nearest", "linear", "cubic"] | None = Field(
+        default=None, description="how factors between quantiles are found"
+    )
+    extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
+    rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")
+    skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
+
+
+def _newer_name(section: Any, name: str) -> Any:
+    """Take xscen's newer name of the method's own arguments, `xsdba_train_args`, for `xclim_train_args`."""
+    newer = name.replace("xclim", "xsdba")
+    if not isinstance(section, Mapping) or newer not in section:
+        return section
+    if name in section:
+        raise ValueError(f"{name} and {newer} are two names of the same argument; give one of them")
+    return {name if key == newer else key: value for key, value in section.items()}
+
+
+class Training(TrainingSection):
+    """Keyword arguments of the training."""
+
+    method: MethodName = Field(default=DEFAULT_METHOD, description="the class of xsdba that is trained")
+    group: Group = Field(description="the grouping: a name such as time.dayofyear, or {group, window, add_dims}")
+    jitter_under: JitterUnder | None = Field(default=None, description="{thresh}: noise replaces values under it")
+    adapt_freq: AdaptFreq | None = Field(
+        default=None, description="{thresh}: dry days of the calibration data are adapted"
+    )
+    xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
+        default_factory=TrainArguments, description="further arguments of the method's train"
+    )
+    additive_space: AdditiveSpace | None = OmitDefault(
+        "{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
+    )
+    jitter_over: Refused = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return _newer_name(value, "xclim_train_args")
+
+    @model_validator(mode="after")
+    def _without_contradiction(self) -> Training:
+        kind, adapts = self.xclim_train_args.kind or "+", self.xclim_train_args.adapt_freq_thresh is not None
+        pooled = isinstance(self.group, GroupOfDays) and self.group.add_dims
+        if adapts and kind != "*":
+            raise ValueError(f'adapt_freq_thresh makes dry days wet and needs kind "*", and the kind is {kind!r}')
+        if self.adapt_freq and self.adapt_freq.arguments() and (adapts or pooled):
+            raise ValueError(
+                "adapt_freq changes the series of a single member before the training; a pool needs adapt_freq_thresh "
+                "in xclim_train_args instead, and both together are not possible"
+            )
+        if self.additive_space and self.additive_space.arguments() and (kind != "+" or adapts):
+            raise ValueError(f'additive_space needs kind "+" without adapt_freq_thresh, and the kind is {kind!r}')
+        return self
+
+
+class Adjusting(AdjustingSection):
+    """Keyword arguments of the adjustment."""
+
+    xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
+        default_factory=AdjustArguments, description="further arguments of the method's adjust"
+    )
+    jitter_under: JitterUnder | None = OmitDefault(
+        "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return _newer_name(value, "xclim_adjust_args")
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Values that are treated together: a name such as "time.dayofyear", a window in time steps, more dimensions."""
+
+    name: str
+    window: int = 1
+    add_dims: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, group: str | Mapping[str, Any]) -> Grouping:
+        """Read a validated group."""
+        if isinstance(group, str):
+            return cls(group)
+        return cls(group["group"], group.get("window", 1), tuple(group.get("add_dims", ())))
+
+    def __str__(self) -> str:
+        window = f", window={self.window}" if self.window != 1 else ""
+        add_dims = f"add_dims={list(self.add_dims)!r}, " if self.add_dims else ""
+        return f"Grouper({add_dims}name={self.name!r}{window})"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments as numbers in the data's units: what our kernels and xsdba are called with.
+
+    `train` and `adjust` are the method's own (kind, nquantiles, …; detrend, interp, …), with thresholds as texts.
+    """
+
+    method: str
+    group: Grouping
+    train: Mapping[str, Any]
+    adjust: Mapping[str, Any]
+    jitter_under: float | None
+    adapt_freq: float | None
+    adapt_freq_group: Grouping
+    adapt_freq_thresh: float | None
+    additive_space: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, setup: Setup, method: str = DEFAULT_METHOD) -> Options:
+        """Read a setup; noise is that of the training, or of the adjustment."""
+        from espo_luigi.science.units import threshold_in
+
+        given, adjusting, unit = setup.training, setup.adjusting, setup.unit
+        group = Grouping.of(given["group"])
+        train, space = dict(given.get("xclim_train_args", {})), dict(given.get("additive_space", {}))
+        adapt_freq = given.get("adapt_freq") or {}
+        noise = (adjusting or given).get("jitter_under") or {}
+        # xsdba does not convert a threshold to a flux.
+        for own in (train, space):
+            for name in (name for name in own if "thresh" in name or name.endswith("_bound")):
+                own[name] = f"{threshold_in(own[name], unit)!r} {unit}"
+        if method == DEFAULT_METHOD:
+            train.setdefault("nquantiles", DEFAULT_NQUANTILES)
+        if isinstance(train.get("nquantiles"), list):
+            train["nquantiles"] = np.asarray(train["nquantiles"], dtype=np.float64)
+        adapts = train.get("adapt_freq_thresh")
+        return cls(
+            method,
+            group,
+            train,
+            adjusting.get("xclim_adjust_args", {}),
+            threshold_in(noise["thresh"], unit) if noise else None,
+            threshold_in(adapt_freq["thresh"], unit) if adapt_freq else None,
+            Grouping.of(adapt_freq["group"]) if adapt_freq.get("group") else group,
+            threshold_in(adapts, unit) if adapts else None,
+            space,
+        )
+
+    @property
+    def kind(self) -> str:
+        """Additive (+) or multiplicative (*) factors."""
+        return str(self.train.get("kind", "+"))
+
+
+class Xsdba(Method):
+    """xsdba's univariate adjustments, by the names of their classes; or our kernels, where they do the same."""
+
+    Training, Adjusting = Training, Adjusting
+    # xsdba costs seconds a block whatever its size, and about 4 MB a cell while it adapts frequencies.
+    cells_in_a_block = 300
+    # It draws random numbers for a block at a time, and the shape of a block decides how its means round off.
+    fixed_blocks = True
+
+    def __init__(self, variant: str = DEFAULT_METHOD) -> None:
+        if variant not in METHODS:
+            raise ConfigurationError(
+                f"method xsdba.{variant}; expected xsdba. with one of {', '.join(METHODS)}{nearest(variant, METHODS)}"
+            )
+        super().__init__(variant)
+
+    def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
+        """Yield an error for each argument that the class lacks, and for each missing argument that it requires."""
+        accepted_by = METHOD_ARGUMENTS[self.variant]
+        for path, arguments, accepted in (
+            (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
+            (("adjusting_args", "xclim_adjust_args"), adjusting.xclim_adjust_args, accepted_by.adjust),
+        ):
+            given = arguments.arguments()
+            for key in (key for key in given if key not in accepted):
+                problem = PydanticCustomError(
+                    "foreign_argument",
+                    "the method {method} does not take it; it takes {accepted}",
+                    {"method": self.variant, "accepted": ", ".join(accepted)},
+                )
+                yield InitErrorDetails(type=problem, loc=(*path, key), input=given[key])
+            for key in (key for key in accepted if key in accepted_by.required and key not in given):
+                yield InitErrorDetails(type="missing", loc=(*path, key), input=given)
+
+    def chosen(self, setup: Setup) -> Method:
+        """Return our kernels where they do the same, or itself, and log which."""
+        reason: str | None = "asked for"
+        if self.engine == "auto":
+            kernels: Any = method_named("dqm")
+            if not (reason := kernels.why_not(setup, self.variant)):
+                logger.info("%s by our kernels", _doing(setup))
+                return cast("Method", kernels)
+        check_pool(setup)
+        logger.info("%s by xsdba: %s", _doing(setup), reason)
+        return self
+
+    def layout(self, setup: Setup) -> dict[str, Array]:
+        """Return what xsdba lays out for a cell, and what the adaptation of frequencies adds."""
+        training, units = _lazily_trained(self.variant, setup), {"units": setup.unit}
+
+        def array(name: str) -> Array:
+            dims = [str(dim) for dim in training[name].dims if dim != "cell"]
+            sizes = {dim: training[dim].values if dim in training.coords else training.sizes[dim] for dim in dims}
+            return Array(sizes, attrs=units | training[name].attrs)
+
+        arrays = {str(name): array(str(name)) for name in training.data_vars}
+        if Options.of(setup).adapt_freq is not None:
+            by_group = {dim: size for dim, size in arrays["af"].dims.items() if dim != "quantiles"}
+            arrays |= {name: Array(by_group, "float64", units) for name in ("pth", "dP0")}
+        return arrays
+
+    def attributes(self, setup: Setup) -> dict[str, Any]:
+        """Return the attribute from which xsdba makes the trained object again, and its description."""
+        return dict(_lazily_trained(self.variant, setup).attrs)
+
+    def train(self, block: Block, setup: Setup) -> xr.Dataset:
+        """Train on a block."""
+        from espo_luigi.science import seeds
+
+        options = Options.of(setup, self.variant)
+        cells = block["cell"]
+        if cells.size == 1 and cells.ndim and options.train.get("max_tail_factor") is not None:
+            # xsdba 0.7.0 sorts the data of a lone cell in place while it computes hist_q_raw.
+            two = {name: one.isel({cells.dims[0]: [0, 0]}) for name, one in block.items()}
+            return self.train(two, setup).isel({cells.dims[0]: [0]})
+        reference, historical = (_prepared(block, name, setup, options) for name in ("reference", "historical"))
+        with seeds.numpy_state(setup.seed, "train", int(cells.min())):
+            extra: dict[str, xr.DataArray] = {}
+            if options.additive_space:
+                reference, historical = (_additive(one, options.additive_space) for one in (reference, historical))
+            if options.adapt_freq is not None:
+                historical, extra = _adapt_freq(reference, historical, setup, options)
+            return _train(reference, historical, options).assign(extra)
+
+    def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
+        """Adjust a block."""
+        import xsdba
+
+        from espo_luigi.science import seeds
+
+        options = Options.of(setup, self.variant)
+        simulation = _prepared(block, "simulation", setup, options)
+        unused = ("pth", "dP0") if options.adapt_freq_thresh is None else ()
+        adjustment = self._trained(trained.drop_vars(unused, errors="ignore"), setup, options)
+        arguments = dict(options.adjust)
+        if isinstance(arguments.get("detrend"), Mapping):
+            ((name, own),) = arguments["detrend"].items()
+            own = {"group": adjustment.group, "kind": adjustment.kind} | own
+            arguments["detrend"] = getattr(xsdba.detrending, name)(**own)
+        if options.additive_space:
+            simulation = _additive(simulation, options.additive_space)
+        state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
+        with state, xsdba.set_options(extra_output=False):
+            scenario = adjustment.adjust(simulation, **arguments)
+        if options.additive_space:
+            bounds = {name: value for name, value in options.additive_space.items() if name != "clip_next_to_bounds"}
+            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit)
+        return scenario.to_dataset(name="scenario")
+
+    def _trained(self, trained: xr.Dataset, setup: Setup, options: Options) -> Any:
+        """Return xsdba's trained object, of its own training or of our kernels'."""
+        import xsdba
+        from xsdba.adjustment import TrainAdjust
+
+        if ATTRIBUTE in setup.attrs:
+            return TrainAdjust.from_dataset(trained.assign_attrs(setup.attrs))
+        own = {name: options.train.get(name) for name in ("adapt_freq_thresh", "max_tail_factor")}
+        made = xsdba.DetrendedQuantileMapping(
+            _trained=True,
+            hist_calendar=setup.time.calendar,
+            train_units=setup.unit,
+            group=_grouper(options.group),
+            kind=options.kind,
+            **own,
+        )
+        made.set_dataset(trained)
+        return made
+
+    def describe(self, setup: Setup) -> str:
+        """Return the calls of xsdba that make the scenario, whatever computes it."""
+        options, given = Options.of(setup, self.variant), setup.training
+        own = ("kind", "adapt_freq_thresh", "max_tail_factor") if self.variant == DEFAULT_METHOD else options.train
+        shown = {name: options.kind if name == "kind" else options.train.get(name) for name in own}
+        trained = ", ".join([f"group={options.group}", *(f"{name}={value!r}" for name, value in shown.items())])
+        adjusted = ", ".join(f"{name}={value!r}" for name, value in options.adjust.items())
+        # xscen names the arguments since it trains pools.
+        pooled = f" with xsdba_train_args: {dict(given.get('xclim_train_args', {}))}" if setup.members else ""
+        steps = [
+            f"{function}(ref, hist, {given[key]!r})"
+            for key, function in (("jitter_under", "jitter_under_thresh"), ("adapt_freq", "adapt_freq"))
+            if given.get(key)
+        ]
+        prepared = f", ref and hist were prepared with {' and '.join(steps)}" if steps else ""
+        return f"{self.variant}({trained}).adjust(sim, {adjusted}){pooled}{prepared}"
+
+
+def check_pool(setup: Setup) -> None:
+    """Raise an error unless a simulation has members exactly if the group pools them."""
+    pools = bool(Grouping.of(setup.training["group"]).add_dims)
+    if pools and setup.members is None:
+        raise DataError(
+            "the simulation has no dimension realization, and the group pools it; leave add_dims out, or give the "
+            "members along realization."
+        )
+    if setup.members is not None and not pools:
+        raise ConfigurationError(
+            f"the simulation has {len(setup.members)} members along realization, and the group pools no dimension; "
+            "expected add_dims: [realization] in the group, or one member at a time."
+        )
+
+
+def _doing(setup: Setup) -> str:
+    return f"{'adjustment' if setup.adjusting else 'training'} of {' and '.join(setup.units)}"
+
+
+def _grouper(group: Grouping) -> xsdba.Grouper:
+    import xsdba
+
+    return xsdba.Grouper(group.name, group.window, list(group.add_dims))
+
+
+@functools.lru_cache(maxsize=1)
+def _lazily_trained(variant: str, setup: Setup) -> xr.Dataset:
+    """Return what xsdba would make of a cell, lazily."""
+    import dask.array
+    import xarray as xr
+
+    zeros = dask.array.zeros((1, len(setup.time)), dtype=setup.dtype, chunks=-1)
+    coords, attrs = {"time": setup.time.index}, {"units": setup.unit}
+    reference = xr.DataArray(zeros, dims=("cell", "time"), coords=coords, attrs=attrs)
+    historical = reference if setup.members is None else reference.expand_dims(realization=len(setup.members), axis=1)
+    return _train(reference, historical, Options.of(setup, variant))
 
 
 def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:
-    """A series in the space where differences make sense; it has no units there, so that xsdba keeps the data's."""
+    """Return a series in the space where differences make sense; there it keeps the data's units, for xsdba."""
     import xsdba
 
     try:
@@ -105,66 +571,37 @@ def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:
     return transformed.assign_attrs(units=data.attrs["units"])
 
 
-def _prepared(block: xr.Dataset, name: str, setup: TrainingSetup | AdjustmentSetup) -> xr.DataArray:
-    """A series of the block with its dates and units, jittered if that is asked for."""
-    cells = block["cell"]
-    of_members = REALIZATION in block[name].dims
-    dims = (*cells.dims, *([REALIZATION] if of_members else []), "time")
-    units = setup.units if isinstance(setup, TrainingSetup) else setup.trained.units
-    values = np.ascontiguousarray(block[name].transpose(*dims).values)
-    if setup.jitter_under is not None:
+def _prepared(block: Block, name: str, setup: Setup, options: Options) -> xr.DataArray:
+    """Return a series of the block, contiguous, with noise if there has to be some."""
+    from espo_luigi.science import seeds
+
+    data, cells = block[name], block["cell"]
+    values = np.ascontiguousarray(data.values)
+    if options.jitter_under is not None:
         flat = values.reshape(cells.size, *values.shape[cells.ndim :])
-        of_series = member_seeds(setup) if of_members else [setup.seed]
-        places = cells.values.ravel() + setup.first_cell
-        flat = seeds.jitter_members(flat, setup.jitter_under, seeds=of_series, role=name, cells=places)
+        of_series = setup.member_seeds if "realization" in data.dims else [setup.seed]
+        places = cells.values.ravel()
+        flat = seeds.jitter_members(flat, options.jitter_under, seeds=of_series, role=name, cells=places)
         values = flat.reshape(values.shape)
-    return xr.DataArray(values, dims=dims, coords={"time": setup.time.index}, attrs={"units": units}, name=name)
+    return data.copy(data=values)
 
 
 def _adapt_freq(
-    reference: xr.DataArray, historical: xr.DataArray, setup: TrainingSetup
+    reference: xr.DataArray, historical: xr.DataArray, setup: Setup, options: Options
 ) -> tuple[xr.DataArray, dict[str, xr.DataArray]]:
     from xsdba.processing import adapt_freq
 
-    group = grouper(setup.adapt_freq_group or setup.group)
-    threshold = f"{setup.adapt_freq!r} {setup.units}"
-    adapted, pth, dp0 = adapt_freq(reference, historical, group=group, thresh=threshold)
-    # the random values come out as float64, which would double the size of the training
+    threshold = f"{options.adapt_freq!r} {setup.unit}"
+    adapted, pth, dp0 = adapt_freq(reference, historical, group=_grouper(options.adapt_freq_group), thresh=threshold)
+    # The random values come out as float64, which would double the size of the training.
     adapted = adapted.transpose(*historical.dims).astype(historical.dtype)
     return adapted, {"pth": pth.astype(np.float64), "dP0": dp0.astype(np.float64)}
 
 
-def _train(reference: xr.DataArray, historical: xr.DataArray, setup: TrainingSetup) -> xr.Dataset:
+def _train(reference: xr.DataArray, historical: xr.DataArray, options: Options) -> xr.Dataset:
+    """Train, and drop what xsdba fills with NaN unless a maximal tail factor is used."""
     import xsdba
 
-    method = getattr(xsdba.adjustment, setup.method)
-    try:
-        return method.train(reference, historical, group=grouper(setup.group), **setup.train_args).ds
-    except TypeError as error:
-        raise ConfigurationError(
-            f"xclim_train_args {dict(setup.train_args)!r} do not fit the method {setup.method}: {error}"
-        ) from error
-
-
-def _detrending(spec: Mapping[str, Any], trained: Any) -> Any:
-    """Detrending object of the configuration, {name: arguments}, with the trained object's group and kind."""
-    import xsdba
-
-    (name, arguments), *others = spec.items()
-    if others or not hasattr(xsdba.detrending, name):
-        raise ConfigurationError(
-            f"detrend is {dict(spec)!r}; expected one of xsdba's detrending classes with its arguments, "
-            'for example {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}.'
-        )
-    return getattr(xsdba.detrending, name)(**{"group": trained.group, "kind": trained.kind, **(arguments or {})})
-
-
-def _without_raw(training: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Drop what xsdba fills with NaN unless a maximal tail factor is used."""
-    if setup.train_args.get("max_tail_factor") is not None:
-        return training
-    return training.drop_vars("hist_q_raw", errors="ignore")
-
-
-def _first_cell(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup) -> int:
-    return int(np.min(block["cell"].values + setup.first_cell))
+    method = getattr(xsdba.adjustment, options.method)
+    made = method.train(reference, historical, group=_grouper(options.group), **options.train).ds
+    return made if options.train.get("max_tail_factor") is not None else made.drop_vars("hist_q_raw", errors="ignore")

@@ -93,10 +93,10 @@ class Job:
 
 def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """Return the jobs of each rule, ordered by the rules' start."""
-    found: dict[str, list[Job]] = defaultdict(list)
+    rules: dict[str, list[Job]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: job.started):
-        found[job.rule].append(job)
-    return dict(found)
+        rules[job.rule].append(job)
+    return dict(rules)
 
 
 def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
@@ -143,39 +143,67 @@ def retries(records: Iterable[Record]) -> Counter[tuple[str, str]]:
 @drawing
 def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
     """Draw when each job worked, node by node; simultaneous jobs are stacked, failed jobs are hatched."""
-    nodes, rules = sorted({job.node for job in jobs}, key=_by_number), _by_time(jobs)
-    lanes = {node: _lanes([job for job in jobs if job.node == node]) for node in nodes}
-    height = sum(len(of) for of in lanes.values()) + len(nodes)
-    figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
-    first = min((job.started for job in jobs), default=0.0)
-    unit, words = _unit_of_time(max((job.ended for job in jobs), default=0.0) - first)
-    low, ticks, bars = 0, list[float](), defaultdict[tuple[str, bool], list[Any]](list)
-    for node in nodes:
-        for place, lane in enumerate(lanes[node], low):
-            for job in lane:
-                bar = _bar((job.started - first) / unit, max(job.seconds / unit, 0.002), place)
-                bars[rules.get(job.rule, _OTHERS), job.succeeded].append(bar)
-        ticks.append(low + len(lanes[node]) / 2)
-        low += len(lanes[node]) + 1
-    _add_bars(axes, bars)
-    axes.set_yticks(ticks, nodes)
-    axes.set(xlabel=f"Time since the first job began [{words}]", ylabel="Node", ylim=(low, -1), title=title)
-    _legend_of_rules(figure, rules, jobs)
-    return figure
-
-
-def _bar(left: float, width: float, low: float) -> list[tuple[float, float]]:
-    return [(left, low), (left + width, low), (left + width, low + 0.8), (left, low + 0.8)]
-
-
-def _add_bars(axes: Any, bars: Mapping[tuple[str, bool], Sequence[Any]]) -> None:
-    """Add the bars of each colour as a single artist, since there may be thousands; failed jobs' bars are hatched."""
     from matplotlib.collections import PolyCollection
 
+    colours, lanes = _by_time(jobs), _lanes(jobs)
+    height = sum(len(of) for of in lanes.values()) + len(lanes)
+    figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
+    first = min((job.started for job in jobs), default=0.0)
+    lasting = max((job.ended for job in jobs), default=0.0) - first
+    units = ((86400, "d"), (3600, "h"), (60, "min"))
+    unit, words = next(((unit, name) for unit, name in units if lasting > 3 * unit), (1.0, "s"))
+    low, ticks, bars = 0, list[float](), defaultdict[tuple[str, bool], list[Any]](list)
+    for of_node in lanes.values():
+        for place, lane in enumerate(of_node, low):
+            for job in lane:
+                left = (job.started - first) / unit
+                right = left + max(job.seconds / unit, 0.002)
+                corners = [(left, place), (right, place), (right, place + 0.8), (left, place + 0.8)]
+                bars[colours.get(job.rule, _OTHERS), job.succeeded].append(corners)
+        ticks.append(low + len(of_node) / 2)
+        low += len(of_node) + 1
+    # The bars of a colour are a single artist, since there may be thousands.
     for (colour, succeeded), corners in bars.items():
         looks: dict[str, Any] = {"edgecolor": "none"} if succeeded else {"edgecolor": "black", "hatch": "xxxx"}
         axes.add_collection(PolyCollection(corners, facecolor=colour, **looks))
     axes.autoscale_view()
+    axes.set_yticks(ticks, list(lanes))
+    axes.set(xlabel=f"Time since the first job began [{words}]", ylabel="Node", ylim=(low, -1), title=title)
+    _legend_of_rules(figure, colours, jobs)
+    return figure
+
+
+def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
+    """The colours of the rules that took most time."""
+    seconds: Counter[str] = Counter()
+    for job in jobs:
+        seconds[job.rule] += int(1000 * job.seconds)
+    return {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
+
+
+def _lanes(jobs: Iterable[Job]) -> dict[str, list[list[Job]]]:
+    """Put the jobs of each node that overlap into lanes of their own, as few as that takes; n2 comes before n10."""
+    nodes: dict[str, list[list[Job]]] = defaultdict(list)
+    for job in sorted(jobs, key=lambda job: job.started):
+        lanes = nodes[job.node]
+        free = next((lane for lane in lanes if lane[-1].ended <= job.started), None)
+        if free is None:
+            lanes.append([job])
+        else:
+            free.append(job)
+    by_number = sorted(nodes, key=lambda node: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", node)])
+    return {node: nodes[node] for node in by_number}
+
+
+def _legend_of_rules(figure: Figure, rules: Mapping[str, str], jobs: Sequence[Job]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=rule) for rule, colour in rules.items()]
+    if len({job.rule for job in jobs}) > len(rules):
+        handles.append(Patch(facecolor=_OTHERS, label="others"))
+    if not all(job.succeeded for job in jobs):
+        handles.append(Patch(facecolor="white", edgecolor="black", hatch="xxxx", label="failed"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)
 
 
 @drawing
@@ -205,55 +233,13 @@ def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
     return figure
 
 
-def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
-    """The colours of the rules that took most time."""
-    seconds: Counter[str] = Counter()
-    for job in jobs:
-        seconds[job.rule] += int(1000 * job.seconds)
-    return {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
-
-
-def _by_number(node: str) -> list[tuple[int, str]]:
-    """A key that sorts n2 before n10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", node)]
-
-
-def _lanes(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Put jobs that overlap into lanes of their own, as few as that takes."""
-    lanes: list[list[Job]] = []
-    for job in sorted(jobs, key=lambda job: job.started):
-        free = next((lane for lane in lanes if lane[-1].ended <= job.started), None)
-        if free is None:
-            lanes.append([job])
-        else:
-            free.append(job)
-    return lanes
-
-
-def _unit_of_time(seconds: float) -> tuple[float, str]:
-    return next(
-        ((unit, name) for unit, name in ((86400, "d"), (3600, "h"), (60, "min")) if seconds > 3 * unit), (1.0, "s")
-    )
-
-
-def _legend_of_rules(figure: Figure, rules: Mapping[str, str], jobs: Sequence[Job]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=colour, label=rule) for rule, colour in rules.items()]
-    if len({job.rule for job in jobs}) > len(rules):
-        handles.append(Patch(facecolor=_OTHERS, label="others"))
-    if not all(job.succeeded for job in jobs):
-        handles.append(Patch(facecolor="white", edgecolor="black", hatch="xxxx", label="failed"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5)
-
-
 def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]) -> list[Job]:
     """Return the jobs, corrected by the accounts of them, and after them the runs that have left no result."""
-    last = {account.job_id: account for account in sorted(accounts, key=lambda one: one.started)}
+    last = {account.job_id: account for account in sorted(accounts, key=lambda account: account.started)}
     own = {job.job_id for job in jobs}
     workers = {job.rule: job.n_workers for job in jobs}
     runs = [account for account in accounts if account.job_id not in own or account is not last[account.job_id]]
-    without = [_without_result(one, known[one.job_id, one.name], workers) for one in runs]
+    without = [_without_result(account, known[account.job_id, account.name], workers) for account in runs]
     return [*(_corrected(job, last.get(job.job_id)) for job in jobs), *without]
 
 

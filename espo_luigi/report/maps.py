@@ -7,14 +7,30 @@ docs/make_coast.py makes its file.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.drawings import DIVERGING, SEQUENTIAL, broken, drawing, label, long_name, spread_of, units_text
+from espo_luigi import store
+from espo_luigi.report.drawings import (
+    DIVERGING,
+    SEQUENTIAL,
+    Drawing,
+    broken,
+    drawing,
+    label,
+    long_name,
+    short,
+    spread_of,
+    units_text,
+)
+from espo_luigi.report.page import Heading, Section, Text, Warned
+from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
@@ -22,6 +38,8 @@ from espo_luigi.science.stack import horizontal_dims
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# More maps than these would make the page heavy and slow: then a rule, which is on the page, chooses.
+MOST_MAPS = 50
 _PANEL_WIDTH = 2.7
 # A grey that neither colour map has: white is a difference of 0.
 _WITHOUT_DATA = "#dcdcdc"
@@ -43,17 +61,17 @@ def property_maps(
     Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
     in mm d-1.
     """
-    fields = [readable(one) for one in (reference, simulation, scenario)]
-    measures = [readable(one) for one in (simulation_measure, scenario_measure)]
+    fields = [readable(field) for field in (reference, simulation, scenario)]
+    measures = [readable(field) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
     coast = coast_lines(fields[0])
     images = [
-        _map(axes, one, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
-        for axes, one in zip(grid[0], fields, strict=True)
+        _map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
+        for axes, field in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
-    biases = [_map(axes, one, coast, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
+    biases = [_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
         axes.set(yticks=[], ylabel="")
@@ -292,3 +310,59 @@ def _pieces() -> np.ndarray:
     joined = np.ones(len(points) - 1, bool)
     joined[firsts[1:] - 1] = False
     return np.stack([points[:-1], points[1:]], axis=1)[joined]
+
+
+def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) -> Section:
+    """Return the section of maps: of every simulation, or, where that is too many, of the least improved simulation."""
+    reader, blocks = Reader(), list[Any]()
+    names = {str(name) for one in shares.values() for name in one["properties"].values}
+    every = len(view.diagnosed) * len(names) <= MOST_MAPS
+    for domain in view.domains:
+        of_domain = [one for one in view.diagnosed if one.domain == domain]
+        wanted = {name: of_domain if every else _least_improved(name, of_domain, shares) for name in sorted(names)}
+        needed = dict.fromkeys(one for of in wanted.values() for one in of)
+        there = {one for one in needed if all([reader.has(path) for path in _five(one)])}
+        pictures = [_maps_of(name, one) for name, of in wanted.items() for one in of if one in there]
+        if pictures:
+            blocks += [Heading(domain), *pictures]
+    rule = (
+        "Maps of every simulation."
+        if every
+        else f"Of {len(view.diagnosed)} pairs of simulation and domain, each property is shown of the simulation in "
+        "which the share of improved cells is the lowest in that domain."
+    )
+    text = (
+        f"{rule} Reference, simulation and scenario share a scale, and so do the two measures. Cells without data (the "
+        "sea) are grey; a thin grey line goes around those that have some, the black one is the coast (Natural Earth)."
+    )
+    if not names:
+        blocks.append(Warned("No share of improved cells is there, which says what properties there are to map."))
+    return Section("Maps", [Text(text), *reader.warned(), *blocks])
+
+
+def _least_improved(
+    name: str, of_domain: Sequence[Diagnosed], shares: Mapping[tuple[str, str], xr.DataArray]
+) -> list[Diagnosed]:
+    known = {
+        diagnosed: float(share.sel(properties=name))
+        for diagnosed in of_domain
+        if (share := shares.get((diagnosed.domain, diagnosed.sim_id))) is not None and name in share["properties"]
+    }
+    return sorted((diagnosed for diagnosed in known if not math.isnan(known[diagnosed])), key=known.__getitem__)[:1]
+
+
+def _five(diagnosed: Diagnosed) -> tuple[Path, ...]:
+    return diagnosed.reference, diagnosed.sim_prop, diagnosed.scen_prop, diagnosed.sim_meas, diagnosed.scen_meas
+
+
+def _maps_of(name: str, diagnosed: Diagnosed) -> Drawing:
+    words = f"{name}, {diagnosed.domain}, {short(diagnosed.sim_id)}"
+    return Drawing(
+        f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}", words, draw_maps, [_five(diagnosed), name, words]
+    )
+
+
+def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:
+    """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
+    five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
+    return property_maps(*five, title=f"{long_name(five[0])} ({words})")

@@ -1,4 +1,4 @@
-"""The section of a report about members: how far those of a pool are apart, and what was changed in each."""
+"""The sections about simulations: how far members of a pool are apart, and on how many days values were changed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi import store
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
 from espo_luigi.report.page import Heading, Section, Table, Text
-from espo_luigi.report.product_sections import MOST_MAPS, lacking
-from espo_luigi.report.reading import Reader
-from espo_luigi.report.view import RunView
+from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS
 
@@ -39,13 +36,13 @@ class Means:
 
     def spread(self, kind: str) -> float:
         """Return the standard deviation over the members, averaged over the cells."""
-        found: xr.DataArray = getattr(self, kind)
-        return float(found.std("realization", ddof=1).mean())
+        members: xr.DataArray = getattr(self, kind)
+        return float(members.std("realization", ddof=1).mean())
 
     def apart(self, kind: str) -> np.ndarray:
         """Return how far each member's mean over the domain is from that of all."""
-        found: xr.DataArray = getattr(self, kind)
-        of_members = found.mean([dim for dim in found.dims if dim != "realization"])
+        members: xr.DataArray = getattr(self, kind)
+        of_members = members.mean([dim for dim in members.dims if dim != "realization"])
         return np.asarray((of_members - of_members.mean()).values)
 
 
@@ -56,32 +53,32 @@ def members_section(view: RunView) -> list[Section]:
         return []
     reader = Reader()
     blocks = [*(_spread_blocks(view, reader) if several else []), *_change_blocks(view, reader)]
-    return [Section("Members", [*lacking(reader), *blocks])]
+    return [Section("Members", [*reader.warned(), *blocks])]
 
 
 def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
     """Yield the mean properties of each pool of several in each domain, where two members or more are there."""
     for pool, ids in view.pools.items():
         for domain in view.domains if len(ids) > 1 else ():
-            of_pool = [one for one in view.diagnosed if one.domain == domain and one.sim_id in ids]
-            pairs = [(reader.dataset(one.sim_prop), reader.dataset(one.scen_prop)) for one in of_pool]
-            found = [(raw, adjusted) for raw, adjusted in pairs if raw is not None and adjusted is not None]
-            if len(found) < 2:
+            of_pool = [of for of in view.diagnosed if of.domain == domain and of.sim_id in ids]
+            pairs = [(reader.dataset(of.sim_prop), reader.dataset(of.scen_prop)) for of in of_pool]
+            there = [(raw, adjusted) for raw, adjusted in pairs if raw is not None and adjusted is not None]
+            if len(there) < 2:
                 continue
-            for name in sorted(str(one) for one in found[0][0].data_vars if str(one).startswith(_MEAN)):
-                raw, adjusted = (_together([pair[kind][name] for pair in found]) for kind in (0, 1))
+            for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
+                raw, adjusted = (_together([pair[kind][name] for pair in there]) for kind in (0, 1))
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
                 yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))
 
 
 def _together(members: Sequence[xr.DataArray]) -> xr.DataArray:
-    shown = [maps.readable(one) for one in members]
+    shown = [maps.readable(member) for member in members]
     return xr.concat(shown, "realization", coords="minimal", compat="override", join="exact", combine_attrs="override")
 
 
 def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
-    found = list(means_of(view, reader))
-    rows = [[one.pool, one.domain, one.variable, *_spreads(one)] for one in found]
+    means = list(means_of(view, reader))
+    rows = [[mean.pool, mean.domain, mean.variable, *_spreads(mean)] for mean in means]
     columns = ["Pool", "Domain", "Variable", "Members", "Raw", "Adjusted", "Adjusted : raw", "Units"]
     caption = "Spread between members: standard deviation of their means, averaged over the cells"
     text = (
@@ -103,21 +100,16 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
                 {"title": pool},
             )
             for pool in view.pools
-            if (of := [one for one in found if one.pool == pool])
+            if (of := [mean for mean in means if mean.pool == pool])
         ),
     ]
 
 
-def _spreads(one: Means) -> list[str]:
-    raw, adjusted = one.spread("raw"), one.spread("adjusted")
-    share = f"{adjusted / raw:.2f}" if raw > 0 else "–"
-    return [
-        str(one.raw.sizes["realization"]),
-        f"{raw:.3f}",
-        f"{adjusted:.3f}",
-        share,
-        label(one.adjusted).rpartition("[")[2].rstrip("]"),
-    ]
+def _spreads(means: Means) -> list[str]:
+    raw, adjusted = means.spread("raw"), means.spread("adjusted")
+    quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+    units = label(means.adjusted).rpartition("[")[2].rstrip("]")
+    return [str(means.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
 
 
 @drawing
@@ -125,13 +117,13 @@ def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
     """Draw how far the members of a pool are apart, raw and adjusted, by variable and domain."""
     from matplotlib.lines import Line2D
 
-    variables, domains = (list(dict.fromkeys(getattr(one, name) for one in means)) for name in ("variable", "domain"))
+    variables, domains = (list(dict.fromkeys(getattr(mean, name) for mean in means)) for name in ("variable", "domain"))
     figure, axes = panels(9.6, 3.1, 1, len(variables))
     for place, variable in zip(axes[0], variables, strict=True):
-        of_variable = [one for one in means if one.variable == variable]
-        for one in of_variable:
+        of_variable = [mean for mean in means if mean.variable == variable]
+        for mean in of_variable:
             for kind, shift in (("raw", -0.13), ("adjusted", 0.13)):
-                values, at = one.apart(kind), domains.index(one.domain) + shift
+                values, at = mean.apart(kind), domains.index(mean.domain) + shift
                 place.plot([at, at], [values.min(), values.max()], **_STYLES[kind])
                 place.plot(np.full(len(values), at), values, "o", color=_STYLES[kind]["color"], markersize=3.5)
         place.axhline(0, color="#888888", linewidth=0.6)
@@ -153,15 +145,15 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
         return []
     names = dict(zip(counts, labels(counts), strict=True))
     exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
-    shown = sorted((one for one in counts if exchanged[one]), key=lambda one: -exchanged[one])[:MOST_MAPS]
-    left = sum(value > 0 for value in exchanged.values()) - len(shown)
+    with_any = sorted((sim_id for sim_id in counts if exchanged[sim_id]), key=lambda sim_id: -exchanged[sim_id])
+    shown, left = with_any[: maps.MOST_MAPS], len(with_any[maps.MOST_MAPS :])
     text = (
         "Days of a cell on which the adjusted tasmax was below the adjusted tasmin, before and after they were made "
         "consistent. Repairs are of known defects of the raw files, and inserted days those that no file had."
     )
     columns = ["Simulation", "Before", "Share of days [%]", "Most in a cell", "After", "Repaired", "Inserted days"]
     rows = [[names[sim_id], *_changed(ds)] for sim_id, ds in counts.items()]
-    more = [Text(f"Maps of the {MOST_MAPS} with the most such days; {left} more have some.")] if left else []
+    more = [Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []
     return [
         Heading("Exchanged, repaired and inserted"),
         Text(text),
@@ -171,8 +163,9 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
             Drawing(
                 f"inversions+{sim_id}",
                 f"{names[sim_id]}: days with tasmax below tasmin",
-                draw_inversions,
-                [view.inversions[sim_id], short(sim_id)],
+                maps.count_maps,
+                [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
+                {"title": f"Days with tasmax below tasmin ({short(sim_id)})"},
             )
             for sim_id in counts
             if sim_id in shown
@@ -192,8 +185,85 @@ def _changed(counts: xr.Dataset) -> list[str]:
     ]
 
 
-def draw_inversions(path: Path, words: str) -> Figure:
-    """Draw the two maps of a store of counts."""
-    counts = store.open_store(path, cut=False).load()
-    fields: Mapping[str, xr.DataArray] = {"Before": counts["before"], "After": counts["after"]}
-    return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")
+# Between a variable's name and the treatment in the name of a product's count of days.
+_DAYS = "_days_"
+_WORDS = {
+    "jittered": "Jittered",
+    "made_wet": "Made wet",
+    "extrapolated": "Extrapolated",
+    "limited": "Tail kept",
+    "clipped": "Clipped",
+}
+_MEANING = (
+    "Quantile mapping gives a day's value the factor of its quantile. These days got none, or hardly one of their own. "
+    "Jittered: the value was under the threshold, and noise took its place. Made wet: a dry day became wet, as the "
+    "reference has more wet days. Extrapolated: the value lay beyond the lowest or the highest quantile of the "
+    "calibration, and got that quantile's factor; days without rain do not count. Tail kept: the value was above the "
+    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond a bound of `clip_var`, and got that. "
+    "Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
+)
+
+
+@dataclass(frozen=True)
+class Treated:
+    """The shares of a simulation's days (y, x), in percent, of a variable, by treatment: those that were counted."""
+
+    sim_id: str
+    variable: str
+    shares: Mapping[str, xr.DataArray]
+
+    def mean(self, treatment: str) -> str:
+        """Return the mean over the cells as text, or "" if no days were counted."""
+        if treatment not in self.shares:
+            return ""
+        share = float(self.shares[treatment].mean())
+        return "0" if share == 0 else f"{share:.3g}"
+
+    def shown(self) -> list[str]:
+        """Return the treatments that any day got."""
+        return [name for name, share in self.shares.items() if float(share.max()) > 0]
+
+
+def treated_section(view: RunView) -> list[Section]:
+    """Return the section; none for products without counts, as xsdba has none."""
+    reader = Reader()
+    counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
+    return [Section("Days treated otherwise", [*reader.warned(), *_treated_blocks(counted)])] if counted else []
+
+
+def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
+    """The shares of each variable that the products at these paths count days of."""
+    for product in (reader.dataset(path, load=False) for path in paths if path.exists()):
+        shares: dict[str, dict[str, xr.DataArray]] = {}
+        for name, days in product.data_vars.items() if product is not None else ():
+            variable, _, treatment = str(name).partition(_DAYS)
+            if treatment and "days" in days.attrs:
+                shares.setdefault(variable, {})[treatment] = 100 * days.load() / days.attrs["days"]
+        yield from (Treated(sim_id, variable, of) for variable, of in shares.items())
+
+
+def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
+    names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
+    counts = dict.fromkeys(kind for of in counted for kind in of.shares)
+    words = {kind: words for kind, words in _WORDS.items() if kind in counts}
+    words |= {kind: kind.replace("_", " ").capitalize() for kind in counts if kind not in words}
+    rows = [[names[of.sim_id], of.variable, *(of.mean(kind) for kind in words)] for of in counted]
+    with_any = [of for of in counted if of.shown()]
+    most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
+    left = len(with_any) - len(most)
+    return [
+        Text(_MEANING),
+        Table(["Simulation", "Variable", *words.values()], rows, "Share of days [%], mean over the cells"),
+        *([Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
+        *(
+            Drawing(
+                f"treated+{of.sim_id}+{of.variable}",
+                f"{names[of.sim_id]}: {of.variable}, days that were not mapped between quantiles",
+                maps.share_maps,
+                [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
+                {"title": f"{of.variable} of {names[of.sim_id]}", "label": "Share of days [%]"},
+            )
+            for of in with_any
+            if of in most
+        ),
+    ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-from base64 import b64encode
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -21,28 +20,30 @@ from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.replacing import (
     Judge,
-    by_content,
     by_digest,
     by_manifest,
     check_ours,
     digest_of_ours,
-    is_no_folder,
     noted_beside,
-    why_not,
     write_manifest,
 )
-from espo_luigi.report import job_use, problem_sections, product_sections
+from espo_luigi.report import distributions, job_use, problem_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.improvement import PUBLISHED, PUBLISHED_ROW
+from espo_luigi.report.improvement import (
+    PUBLISHED,
+    PUBLISHED_ROW,
+    first_page,
+    improvement_section,
+    read_compared,
+    uncalibrated_section,
+)
 from espo_luigi.report.job_use import Job, accounted, by_rule
-from espo_luigi.report.members import members_section
+from espo_luigi.report.maps import maps_section
+from espo_luigi.report.members import members_section, treated_section
 from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
-from espo_luigi.report.reading import Failed, read_failures, read_jobs, read_records
-from espo_luigi.report.treated import treated_section
-from espo_luigi.report.uncalibrated import first_page, read_compared, uncalibrated_section
-from espo_luigi.report.view import RunView
+from espo_luigi.report.reading import Failed, Made, RunView, read_failures, read_jobs, read_records
 from espo_luigi.store.disk import disk_errors
-from espo_luigi.store.marker import marked
+from espo_luigi.store.inventory import size_bytes
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.table import page_text, table_text
 
@@ -52,12 +53,6 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 # The rule that makes the page is at work while it is made.
 _OURSELVES = "Report"
 _MAKER = "espo report"
-# A page from its first line on; users' pages may quote its words.
-_PAGE = re.compile(
-    rb"<!DOCTYPE html>\n.{,99999}?</head>\n<body>\n"
-    rb"<h1>Report of a production: [^\n]*</h1>\n<p>Made by espo_luigi on \d",
-    re.S,
-)
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
@@ -84,7 +79,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     }
     with written_aside(figures, judge=judges[figures]) as partial:
         partial.mkdir(parents=True)
-        for picture in (one for part in parts for one in part.pictures):
+        for picture in (shown for part in parts for shown in part.pictures):
             (partial / f"{picture.name}.png").write_bytes(picture.png)
         write_manifest(partial, _MAKER, beside)
     for path, text in texts.items():
@@ -101,61 +96,29 @@ def check_report_replaceable(out: Path) -> None:
 
 
 def _judges(out: Path) -> dict[Path, Judge]:
-    """How the figures, the table and the page are known: by the list among the figures; without it, by their content.
-
-    Earlier versions wrote no list.
-    """
-    figures, table = out.with_name(f"{out.stem}-figures"), out.with_name(f"{out.stem}-improvement.csv")
-    if noted_beside(figures, out.name) is not None:
-        noted = {path: by_digest(noted_beside(figures, path.name) or ()) for path in (table, out)}
-        return {figures: by_manifest(_MAKER), **noted}
-    page = by_content(lambda content: bool(_PAGE.match(content)), "a page of a report")
-    has_columns = by_content(lambda content: content.startswith(b"domain,simulation,"), "a report's table")
-
-    def in_page(descriptor: int) -> str:
-        why = has_columns(descriptor)
-        return why or (f"there is no page {out.name} of a report that it belongs to" if why_not(out, page) else "")
-
-    def page_or_marked(descriptor: int) -> str:
-        why = page(descriptor)
-        return why if why and marked(out)(descriptor) else ""
-
-    return {figures: _in_page(out), table: in_page, out: page_or_marked}
-
-
-def _in_page(out: Path) -> Judge:
-    """The judge of a folder that is empty, or holds the pictures of a page beside it and nothing else."""
-
-    def judge(descriptor: int) -> str:
-        if why := is_no_folder(descriptor):
-            return why
-        names = sorted(os.listdir(descriptor))
-        if names and (not out.is_file() or out.is_symlink()):
-            return f"it holds {names[0]}, and there is no page {out.name} of a report"
-        page = out.read_bytes() if names else b""
-        shown = by_content(lambda png: b64encode(png) in page, f"a picture of {out.name}")
-        found = ((name, why_not(name, shown, descriptor)) for name in names)
-        return next((f"{name} in it is not ours ({why})" for name, why in found if why), "")
-
-    return judge
+    """How the figures, the table and the page are known: by the list among the figures."""
+    figures = out.with_name(f"{out.stem}-figures")
+    beside = (out.with_name(f"{out.stem}-improvement.csv"), out)
+    noted = {path: by_digest(noted_beside(figures, path.name) or ()) for path in beside}
+    return {figures: by_manifest(_MAKER), **noted}
 
 
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
     """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
-    failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
-    improved, shares = product_sections.improvement_section(view)
-    found, reader = product_sections.read_summaries(view)
+    failed = [job for job in read_failures(view.workdir, view.engine) if job.label.split()[:1] != [_OURSELVES]]
+    improved, shares = improvement_section(view)
+    summaries, reader = distributions.read_summaries(view)
     compared, comparing = read_compared(view)
     return [
         summary_section(view, failed, first_page(compared)),
         improved,
         *uncalibrated_section(compared, comparing),
-        product_sections.maps_section(view, shares),
+        maps_section(view, shares),
         *members_section(view),
         *treated_section(view),
-        product_sections.series_section(found, reader, view.period),
-        product_sections.change_section(found, reader, WANTED_PERIODS),
+        distributions.series_section(summaries, reader, view.period),
+        distributions.change_section(summaries, reader, WANTED_PERIODS),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares
@@ -163,7 +126,8 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
 
 def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns and rows of the table of improvements: domain, simulation, and each property."""
-    names = list(dict.fromkeys([*PUBLISHED, *(str(n) for one in shares.values() for n in one["properties"].values)]))
+    measured = (str(name) for share in shares.values() for name in share["properties"].values)
+    names = list(dict.fromkeys([*PUBLISHED, *measured]))
     published = {name: f"{PUBLISHED[name][0]:.2f}" if name in PUBLISHED else "" for name in names}
     rows = [{"domain": "Magtogoek", "simulation": PUBLISHED_ROW, **published}]
     for (domain, sim_id), share in shares.items():
@@ -200,8 +164,8 @@ def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[An
             *problem_sections.failures(view, failed),
             *judged,
             Table(["What", "Value"], rows, "The run"),
-            *product_sections.provenance_table(view),
-            *product_sections.products_table(view),
+            *provenance_table(view),
+            *products_table(view),
         ],
     )
 
@@ -276,32 +240,64 @@ def _rule_table(jobs: Sequence[Job]) -> Table:
     rows = []
     for rule, of in by_rule(jobs).items():
         waits = [job.waited for job in of if job.waited is not None]
-        rows.append(
-            [
-                rule,
-                str(len(of)),
-                str(sum(not job.succeeded for job in of)),
-                f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}",
-                f"{max(job.peak_memory_bytes for job in of) / GIB:.2f} of "
-                f"{max(job.memory_bytes for job in of) / GIB:.1f}",
-                f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}",
-                _few(sum(job.seconds for job in of) / 3600),
-                _few(max(waits) / 60) if waits else "–",
-            ]
-        )
-    columns = [
-        "Rule",
-        "Jobs",
-        "Failed",
-        "CPUs used",
-        "Memory used [GiB]",
-        "Longest [min]",
-        "Hours in all",
-        "Longest wait [min]",
-    ]
-    return Table(columns, rows, "Used, of what was asked for")
+        cpus = f"{max(job.cpus_used for job in of):.1f} of {max(job.cpus for job in of)}"
+        peak, asked = (max(getattr(job, name) for job in of) / GIB for name in ("peak_memory_bytes", "memory_bytes"))
+        longest = f"{_few(max(job.seconds for job in of) / 60)} of {max(job.time_minutes for job in of)}"
+        hours, wait = _few(sum(job.seconds for job in of) / 3600), _few(max(waits) / 60) if waits else "–"
+        failed = str(sum(not job.succeeded for job in of))
+        rows.append([rule, str(len(of)), failed, cpus, f"{peak:.2f} of {asked:.1f}", longest, hours, wait])
+    columns = ["Rule", "Jobs", "Failed", "CPUs used", "Memory used [GiB]", "Longest [min]"]
+    return Table([*columns, "Hours in all", "Longest wait [min]"], rows, "Used, of what was asked for")
 
 
 def _few(value: float) -> str:
     """A number of minutes or hours: jobs take seconds or days."""
     return f"{value:,.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
+
+
+def products_table(view: RunView) -> list[Any]:
+    """Return how many products of each rule are there, and, folded, each with its size and path."""
+    rules: dict[str, list[Made]] = defaultdict(list)
+    for made in view.products:
+        rules[made.rule].append(made)
+    rows, files = [], []
+    for rule, of in rules.items():
+        sizes = {path: size_bytes(path) or 0 for made in of for path in made.paths}
+        folder = os.path.commonpath([str(path.parent) for path in sizes]) if sizes else ""
+        there = sum(made.complete for made in of)
+        rows.append([rule, str(len(of)), str(there), _size(sum(sizes.values())), folder])
+        for made in of:
+            there_too = "yes" if made.complete else "no"
+            files += [[made.label, there_too, _size(sizes[path]), str(path)] for path in made.paths]
+    all_files = f"All {len(files)} products with sizes and paths"
+    return [
+        Table(["Rule", "Tasks", "Complete", "Size", "Folder"], rows, "Products, by rule"),
+        Table(["Task", "Complete", "Size", "Path"], files, all_files, folded=True),
+    ]
+
+
+def _size(n_bytes: int) -> str:
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.1f} {name}"
+    return f"{n_bytes} B"
+
+
+def provenance_table(view: RunView) -> list[Any]:
+    """Return the versions and configurations that the products name, with how many products each has."""
+    markers = [store.read_marker(path) for made in view.products for path in made.paths if made.complete]
+    versions: dict[str, Counter[str]] = defaultdict(Counter)
+    for marker in markers:
+        if marker is not None:
+            versions["configuration"][marker.config_hash] += 1
+            for name, version in marker.versions.items():
+                versions[name][version] += 1
+    rows = [
+        [name, ", ".join(f"{value} ({count} products)" if len(of) > 1 else value for value, count in of.items())]
+        for name, of in versions.items()
+    ]
+    several = [name for name, of in versions.items() if len(of) > 1]
+    blocks: list[Any] = [Table(["What", "Version"], rows, "Versions with which the products were made")]
+    if several:
+        blocks.append(Warned(f"Products were made with different {', '.join(several)}."))
+    return blocks

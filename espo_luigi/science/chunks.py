@@ -43,11 +43,13 @@ Result = TypeVar("Result", xr.Dataset, xr.DataArray)
 BlockFunction = Callable[[xr.Dataset, Any], xr.Dataset]
 # The dimension of a pool's members.
 REALIZATION = "realization"
+# The dimension of variables that are adjusted together.
+VARIABLE = "variable"
 
 
 def cell_dims(data: xr.DataArray) -> tuple[Hashable, ...]:
-    """Every dimension but time and realization: `loc`, or lat and lon, or none for a single point."""
-    return tuple(dim for dim in data.dims if dim not in ("time", REALIZATION))
+    """Every dimension but time, realization and variable: `loc`, or lat and lon, or none for a single point."""
+    return tuple(dim for dim in data.dims if dim not in ("time", REALIZATION, VARIABLE))
 
 
 def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, names: tuple[str, str]) -> None:
@@ -82,7 +84,7 @@ class Blocks:
     Attributes
     ----------
     data
-        Dask-backed variables and `cell`, each cell's position in the whole grid; no cell coordinates.
+        Dask-backed variables and `cell`, each cell's place in the domain; no cell coordinates.
     dims
         The cells' dimensions.
     lazy
@@ -95,9 +97,18 @@ class Blocks:
 
     @classmethod
     def of(
-        cls, series: Mapping[str, xr.DataArray], *, cells_in_a_block: int, fixed: bool, others: xr.Dataset | None = None
+        cls,
+        series: Mapping[str, xr.DataArray],
+        *,
+        cells_in_a_block: int,
+        fixed: bool,
+        others: xr.Dataset | None = None,
+        first_cell: int | np.ndarray = 0,
     ) -> Blocks:
         """Cut series, all with the first series' cells, and the variables of `others`.
+
+        `first_cell` is the first cell's place in the domain. For cells apart from each other, it says of each how many
+        cells that are left out lie before it.
 
         Lazy series keep their blocks unless `fixed`, which makes the blocks a function of the grid alone. Where their
         blocks differ, all get blocks of one size, as stores have them. A block of pools has so many cells fewer as
@@ -112,7 +123,7 @@ class Blocks:
             )
         lazy = is_lazy(data)
         sizes = tuple(first.sizes[dim] for dim in dims)
-        data["cell"] = dims, np.arange(int(np.prod(sizes)), dtype=np.int64).reshape(sizes)
+        data["cell"] = dims, (np.arange(int(np.prod(sizes)), dtype=np.int64) + first_cell).reshape(sizes)
         _warn_of_time_chunks(series)
         members = data.sizes.get(REALIZATION, 1)
         most = max(1, cells_in_a_block // members)
@@ -121,11 +132,6 @@ class Blocks:
         fitted = _fitted(data, dims, most if members > 1 else data["cell"].size) if lazy else {}
         cut = dict.fromkeys(dims, side) if fixed or not lazy else fitted
         return cls(data.chunk({**whole, **cut}).unify_chunks(), dims, lazy)
-
-    def like(self, template: xr.Dataset, dtypes: Mapping[Hashable, Any]) -> xr.Dataset:
-        """Template with its cells' dimensions first and the given dtypes."""
-        ordered = template.transpose(*(dim for dim in self.dims), ...)
-        return ordered.assign({name: ordered[name].astype(dtype) for name, dtype in dtypes.items()})
 
     def map(self, function: BlockFunction, template: xr.Dataset, setup: Any) -> xr.Dataset:
         """Apply `function(block, setup)` to every block; dimensions, types and attributes become the template's."""

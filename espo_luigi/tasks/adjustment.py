@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
+from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.tasks import partition
@@ -19,6 +21,8 @@ from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
 
+# The calendars in which the reference is trained on.
+REFERENCE_CALENDARS = ("noleap", "360_day")
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_reference")
 # Below this, a simulated diurnal range becomes noise, as in the reference workflow.
@@ -30,19 +34,58 @@ def every_member(task: EspoTask) -> list[str]:
     return partition.members(task.context, task.pool)
 
 
-class Train(EspoTask):
-    """Rule `train`: the quantiles of reference and simulation over the reference period, for one variable."""
+class VariableTask(EspoTask):
+    """A rule of a variable, or of a group of variables that are adjusted together, which `var` then names."""
 
     pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
-    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     values_in_outputs = 1.0
-    in_noleap = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
-    in_day360 = upstream(ReferenceCalendar, "out_reference", calendar="360_day")
+
+    @property
+    def how(self) -> VariableAdjustment:
+        """How the variable is adjusted."""
+        return self.context.config.biasadjust.variables[self.var]
+
+    def series(self, ds: xr.Dataset) -> xr.DataArray | xr.Dataset:
+        """Return what the method takes: the variable, or the variables that it adjusts together."""
+        return ds[list(self.how.variables)] if self.how.variables else ds[self.var]
+
+    def pooled(self, members: list[xr.Dataset]) -> xr.Dataset:
+        """Return the variables of the pool's members along `realization`, lazily; a lone series as it is."""
+        group = self.how.training_args.arguments().get("group")
+        if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
+            return members[0]
+        names = list(self.how.variables or (self.var,))
+        return pooling.together([one[names] for one in members], every_member(self))
+
+    def reference_of(self, references: list[xr.Dataset], simulation: xr.Dataset) -> xr.Dataset:
+        """Return the reference, of both calendars, whose calendar is the simulation's, or the nearest below."""
+        maximal = self.context.config.custom.maximal_calendar
+        common = calendar.minimum_calendar(calendar.calendar_of(simulation), maximal)
+        return references[REFERENCE_CALENDARS.index("360_day" if common == "360_day" else "noleap")]
+
+    def arguments(self, before: int | np.ndarray, purpose: str = "") -> dict[str, Any]:
+        """Return what training and adjusting share; `before` so many cells of the piece are not given to them."""
+        seed, first_cell = self.context.production.pieces.draws(self.pool, self.piece, self.var)
+        return {
+            "engine": self.how.engine,
+            "maximal_calendar": self.context.config.custom.maximal_calendar,
+            "seed": f"{seed}{purpose}",
+            "first_cell": first_cell + before,
+        }
+
+
+class Train(VariableTask):
+    """Rule `train`: what a method learns from reference and simulation over the reference period, for one variable."""
+
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
     in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
     out_training = temporary("{pool}+{piece}+{var}+training.zarr")
     reads = (
-        "biasadjust.variables.{var}.training_args",
         "biasadjust.variables.{var}.engine",
+        "biasadjust.variables.{var}.method",
+        "biasadjust.variables.{var}.training_args",
+        "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",
     )
 
@@ -53,83 +96,87 @@ class Train(EspoTask):
         if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
             raise CatalogError(problem)
 
-    def compute(self, noleap: xr.Dataset, day360: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
-        """Train on the reference whose calendar is the simulations', or the nearest below."""
-        config = self.context.config
-        historical = pooled(regchunked, self)
-        common = calendar.minimum_calendar(calendar.calendar_of(historical), config.custom.maximal_calendar)
-        reference = day360 if common == "360_day" else noleap
-        variable = config.biasadjust.variables[self.var]
-        seed, first_cell = draws(self)
+    def compute(
+        self, reference: list[xr.Dataset], regchunked: list[xr.Dataset], before: int | np.ndarray = 0
+    ) -> xr.Dataset:
+        """Train; `before` of each given cell, so many cells of the piece that lie before it are not given."""
+        historical = self.pooled(regchunked)
         return blocks.train(
-            reference[self.var],
-            historical[self.var],
-            **variable.training_args.arguments(),
-            maximal_calendar=config.custom.maximal_calendar,
-            seed=seed,
-            first_cell=first_cell,
-            engine=variable.engine,
-        ).assign_attrs(_origin(historical))
+            self.series(self.reference_of(reference, historical)),
+            self.series(historical),
+            method=self.how.name,
+            **self.how.training_args.arguments("method"),
+            **self.arguments(before),
+        ).assign_attrs(_origin(historical) | {"cat:processing_level": f"training_{self.var}"})
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the dimension of the cells: compressed along it, quantiles become small."""
         return {"bits_along": _cells(dataset)}
 
 
-class Adjust(EspoTask):
+class Adjust(VariableTask):
     """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
 
-    pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
-    values_in_outputs = 1.0
-    in_training = upstream(Train, "out_training")
+    in_training = upstream(Train, "out_training", var=lambda task: [task.var] if task.how.chosen.trains else [])
     in_regchunked = upstream(Rechunk, "out_regchunked", sim_id=every_member)
-    out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
-    reads = (
-        "biasadjust.variables.{var}.adjusting_args",
-        "biasadjust.variables.{var}.engine",
-        "biasadjust.variables.{var}.training_args",
-        "custom.maximal_calendar",
+    in_reference = upstream(
+        ReferenceCalendar,
+        "out_reference",
+        calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
     )
+    out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
+    reads = (*Train.reads, "biasadjust.variables.{var}.adjusting_args")
 
-    def compute(self, training: xr.Dataset, regchunked: list[xr.Dataset]) -> xr.Dataset:
-        """Adjust; values of a diurnal range below `JITTER_OF_DTR` first become noise."""
-        config = self.context.config
-        variable, simulation = config.biasadjust.variables[self.var], pooled(regchunked, self)
-        seed, first_cell = draws(self)
+    def compute(
+        self,
+        training: list[xr.Dataset],
+        regchunked: list[xr.Dataset],
+        reference: list[xr.Dataset],
+        before: int | np.ndarray = 0,
+    ) -> xr.Dataset:
+        """Adjust; `before` is that of `Train`."""
+        simulation = self.pooled(regchunked)
         made = blocks.adjust_and_count(
-            simulation[self.var],
-            training,
-            **variable.adjusting_args.arguments(*MAKERS),
-            jitter_under=JITTER_OF_DTR if self.var == "dtr" else None,
-            maximal_calendar=config.custom.maximal_calendar,
-            seed=f"{seed}+adjust",
-            first_cell=first_cell,
-            engine=variable.engine,
+            self.series(simulation),
+            *training,
+            **self._arguments_to_adjust(regchunked, reference, before),
         )
-        return made.rename(scenario=self.var).assign_attrs(
-            simulation.attrs
-            | {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
-            | {f"cat:{name}": maker for name in MAKERS if (maker := getattr(variable.adjusting_args, name))}
+        makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
+        level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
+        return made.rename({} if self.how.variables else {"scenario": self.var}).assign_attrs(
+            simulation.attrs | level | makers
         )
+
+    def steps(
+        self,
+        training: list[xr.Dataset],
+        regchunked: list[xr.Dataset],
+        reference: list[xr.Dataset],
+        before: np.ndarray,
+        date: str,
+        member: int,
+    ) -> list[Step]:
+        """Return the method's steps of a member's value in a single cell, on a day of the training's calendar."""
+        arguments = self._arguments_to_adjust(regchunked, reference, before)
+        return blocks.steps(self.series(self.pooled(regchunked)), *training, date=date, member=member, **arguments)
+
+    def _arguments_to_adjust(
+        self, regchunked: list[xr.Dataset], reference: list[xr.Dataset], before: int | np.ndarray
+    ) -> dict[str, Any]:
+        """Return all but the series and the training, for `blocks.adjust_and_count` and `blocks.steps`."""
+        method, given = self.how.chosen, self.how.adjusting_args.arguments(*MAKERS)
+        if self.var == "dtr" and "jitter_under" in method.Adjusting.model_fields:
+            given = {"jitter_under": JITTER_OF_DTR} | given
+        if not method.trains:
+            given |= {"method": self.how.name, "training_args": self.how.training_args.arguments("method")}
+        if reference:
+            given |= {"reference": self.series(self.reference_of(reference, self.pooled(regchunked)))}
+        return given | self.arguments(before, "+adjust")
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
         return layout_of_pools(dataset)
-
-
-def pooled(members: list[xr.Dataset], task: Train | Adjust) -> xr.Dataset:
-    """Return the variable of a pool's members along `realization`, lazily; without it where members are not pooled."""
-    group = task.context.config.biasadjust.variables[task.var].training_args.arguments().get("group")
-    if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
-        return members[0]
-    return pooling.together([one[[task.var]] for one in members], every_member(task))
-
-
-def draws(task: Train | Adjust) -> tuple[str, int | np.ndarray]:
-    """Return the seed of a task's random draws, and the place of its first cell, to which each cell's is added."""
-    seed, first = task.context.production.pieces.draws(task.pool, task.piece, task.var)
-    return seed, first + task.cells_before
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:

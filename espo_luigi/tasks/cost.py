@@ -17,7 +17,7 @@ from espo_luigi.driver.task import SlurmTask
 from espo_luigi.errors import EspoError
 from espo_luigi.jobs.order import ResultWord, seconds_of
 from espo_luigi.jobs.resources import MIB, Resources
-from espo_luigi.report.job_results import job_results
+from espo_luigi.report.reading import job_results
 from espo_luigi.tasks.context import context
 
 # The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.

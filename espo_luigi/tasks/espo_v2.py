@@ -58,7 +58,8 @@ class EspoV2(Production):
                 f"`production: {self.name}` cuts the land into slices, and the section `subregions` is absent: give "
                 "`subregions: {n: …}`, the number of land cells of a slice."
             )
-        self.pieces = Slices(config.subregions.n, config.domain.model_copy(update={"tile_buffer": 0.0}))
+        whole = config.domain.model_copy(update={"tile_buffer": 0.0})
+        self.pieces = Slices({whole.name: whole}, config.subregions.n)
         self.most_members = config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS
 
     def pool_of(self, run: RunContext, sim_id: str) -> str:
@@ -107,7 +108,8 @@ class EspoV2(Production):
         """Return the variables that are asked for; of temperatures, those that consistent temperatures are made of."""
         of_temperatures = NEEDED_FOR[self.config.clean_up.temperatures] if {*only} & {*TEMPERATURES} else ()
         wanted = {*only} - {*TEMPERATURES} | {*of_temperatures}
-        return [var for var in self.config.biasadjust.variables if not only or var in wanted]
+        adjusted = self.config.biasadjust
+        return adjusted.groups_of([var for var in adjusted.adjusted if not only or var in wanted])
 
     def product_of_cell(
         self,
@@ -119,10 +121,10 @@ class EspoV2(Production):
         only: Sequence[str] = (),
     ) -> xr.Dataset:
         """Return what `Swap` and `ConcatClean` make of the cell."""
-        wanted, given = list(only) or run.published, dict(adjusted)
+        wanted, given = list(only) or run.published, {name: ds for ds in adjusted.values() for name in ds.data_vars}
         if {*wanted} & {*TEMPERATURES}:
             swap = Swap(pool=partition.pool_of(run, sim_id), piece=piece)
-            swapped = swap.compute([adjusted[var] for var in swap.needs])
+            swapped = swap.compute([adjusted[name] for name in self.config.biasadjust.groups_of(swap.needs)])
             given |= {name: swapped[name] for name in TEMPERATURES}
         made = {var: ConcatClean(sim_id=sim_id, var=var).compute([given[var]], [grid], []) for var in wanted}
         return xr.Dataset({var: dataset[var] for var, dataset in made.items()})

@@ -14,7 +14,6 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
-from espo_luigi.config.paths import existing_parent
 from espo_luigi.errors import ParameterError, StoreError, not_one_of
 from espo_luigi.export import netcdf
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
@@ -27,6 +26,7 @@ from espo_luigi.export.folder import (
     files_of,
     is_whole,
 )
+from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
@@ -233,7 +233,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
     """Return the values of a DRS's fields for a variable of a simulation; "" where there is none."""
     config, facets, columns = run.config, run.facets(sim_id), run.simulation(sim_id).columns
     adjusted = config.biasadjust.variables
-    how = adjusted.get(var) or next(iter(adjusted.values()))
+    how = adjusted.get(config.biasadjust.group_of(var)) or next(iter(adjusted.values()))
     given = {
         **facets,
         "id": sim_id,
@@ -243,7 +243,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
         "domain": config.domain.name,
         "reference": config.reference_source,
         "calibration": "-".join(how.training_args.period),
-        "method": how.training_args.method,
+        "method": how.name,
         "adjusted_by": how.adjusting_args.bias_adjust_institution,
         "project": config.project.name if config.project else "",
         "version": config.project.version if config.project else "",

@@ -10,12 +10,12 @@ import luigi
 import xarray as xr
 
 from espo_luigi.config.perfect_model import METHODS_BY_NAME
-from espo_luigi.config.signatures import METHOD_ARGUMENTS
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
 from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
 from espo_luigi.tasks import partition
@@ -75,7 +75,7 @@ class PerfectPair(EspoTask):
         }
         train |= shared | {"seed": seed}
         adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": JITTER_OF_DTR if name == "dtr" else None}
-        others = {SCALING: "Scaling"} | {one: METHODS_BY_NAME[one] for one in config.perfect_model.methods}
+        others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
         return Plan(
@@ -93,9 +93,16 @@ def by_method(
     accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
     training = {name: value for name, value in train.items() if name not in unused}
+    of_train, of_adjust = (
+        {name: value for name, value in (given.get(key) or {}).items() if name in names}
+        for given, key, names in (
+            (training, "xclim_train_args", accepted.train),
+            (adjust, "xclim_adjust_args", accepted.adjust),
+        )
+    )
     return (
-        _with_arguments(training, "xclim_train_args", accepted.train) | {"method": method, "engine": "xsdba"},
-        _with_arguments(adjust, "xclim_adjust_args", accepted.adjust) | {"engine": "xsdba"},
+        {**training, "xclim_train_args": of_train, "method": method, "engine": "xsdba"},
+        {**adjust, "xclim_adjust_args": of_adjust, "engine": "xsdba"},
     )
 
 
@@ -105,17 +112,13 @@ def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     QDM keeps a change only if each period is adjusted alone: xsdba ranks the days of all adjusted years together, and
     over a century the trend would decide the ranks.
     """
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for first, last in sorted(periods):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
         else:
-            found.append((first, last))
-    return found
-
-
-def _with_arguments(given: Mapping[str, Any], key: str, accepted: Sequence[str]) -> dict[str, Any]:
-    return {**given, key: {name: value for name, value in (given.get(key) or {}).items() if name in accepted}}
+            joined.append((first, last))
+    return joined
 
 
 def later_periods(run: RunContext) -> list[tuple[int, int]]:
@@ -132,23 +135,23 @@ def taking_part(run: RunContext) -> list[str]:
         If a name of the configuration belongs to no simulation, or to several.
     """
     named = run.config.perfect_model.simulations
-    found = [run.full_id(name) for name in named] or list(run.simulations)
-    for name in found:
+    sim_ids = [run.full_id(name) for name in named] or list(run.simulations)
+    for name in sim_ids:
         if name not in run.simulations:
             wrong = not_one_of("sim-id", name, list(run.simulations), takes_parts=True).removeprefix("--sim-id ")
             raise ParameterError(f"`perfect_model.simulations`: {wrong}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sim_ids))
 
 
 def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
     """Return the pairs (truth, simulation) that share an experiment; `ALL` takes each simulation for the truth."""
-    found = taking_part(run)
-    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*found, truth} - {ALL}}
-    truths = found if truth == ALL else [truth]
+    sim_ids = taking_part(run)
+    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*sim_ids, truth} - {ALL}}
+    truths = sim_ids if truth == ALL else [truth]
     return [
         (known, other)
         for known in truths
-        for other in found
+        for other in sim_ids
         if known != other and experiments[known] == experiments[other]
     ]
 
@@ -156,7 +159,7 @@ def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
 def is_control(run: RunContext, truth: str, sim_id: str) -> bool:
     """Return True if both come from the same model: they differ by internal variability only."""
     columns = ("source", "driving_model")
-    known, other = (run.simulation(one).columns for one in (truth, sim_id))
+    known, other = (run.simulation(sim).columns for sim in (truth, sim_id))
     return all(known.get(name) == other.get(name) for name in columns)
 
 
@@ -173,37 +176,33 @@ class PerfectModel(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if pairs or land are missing, or a period lies outside of the adjusted years."""
         super().check()
-        run, found = self.context, taking_part(self.context)
+        run, sim_ids = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
                 f"the domain {run.config.domain.name} has {run.land_cells} land cells; expected 1 or more. "
                 f"Correct the bounds of `{run.config.name_of('domain')}`."
             )
         if not pairs(run, self.truth):
-            experiments = sorted({run.simulation(one).columns.get("experiment", "") for one in found})
+            experiments = sorted({run.simulation(sim_id).columns.get("experiment", "") for sim_id in sim_ids})
             raise ConfigurationError(
-                f"{self.get_task_family()}: {len(found)} simulation(s) take part, of {', '.join(experiments)}; "
+                f"{self.get_task_family()}: {len(sim_ids)} simulation(s) take part, of {', '.join(experiments)}; "
                 "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
             )
-        for name, period, outer, years in self._periods():
-            if period[0] < outer[0] or period[1] > outer[1]:
-                raise ConfigurationError(
-                    f"`{name}`: got {period[0]}-{period[1]}, expected years within `{years}`, {outer[0]}-{outer[1]}. "
-                    "Choose a period within it, or widen it."
-                )
+        self._check_periods()
 
-    def _periods(self) -> list[tuple[str, tuple[int, int], tuple[int, int], str]]:
-        """Return the periods that must be adjusted, by their key, and the years that are, with theirs."""
-        config = self.context.config
-        found = []
-        for name, variable in config.biasadjust.variables.items():
+    def _check_periods(self) -> None:
+        """Refuse periods that are not adjusted."""
+        later = [("perfect_model.periods", period) for period in later_periods(self.context)]
+        for name, variable in self.context.config.biasadjust.variables.items():
             key, adjusted = f"biasadjust.variables.{name}", each_period(variable.adjusting_args.periods)
-            outer = (int(adjusted[0][0]), int(adjusted[-1][1]))
-            calibration = tuple(map(int, variable.training_args.period))
-            within = f"{key}.adjusting_args.periods"
-            found.append((f"{key}.training_args.period", (calibration[0], calibration[1]), outer, within))
-            found += [("perfect_model.periods", period, outer, within) for period in later_periods(self.context)]
-        return found
+            first, last = int(adjusted[0][0]), int(adjusted[-1][1])
+            begin, end = map(int, variable.training_args.period)
+            for where, (start, stop) in [(f"{key}.training_args.period", (begin, end)), *later]:
+                if start < first or stop > last:
+                    raise ConfigurationError(
+                        f"`{where}`: got {start}-{stop}, expected years within `{key}.adjusting_args.periods`, "
+                        f"{first}-{last}. Choose a period within it, or widen it."
+                    )
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all pairs and pieces."""
@@ -229,12 +228,12 @@ class PerfectModel(EspoTask):
         shown: dict[tuple[str, str], list[Any]] = {}
         for task in self._pairs:
             shown.setdefault((task.truth, task.sim_id), []).append(task.out_errors().path)
-        found = [
+        pairs_of_page = [
             Pair(truth, sim_id, is_control(self.context, truth, sim_id), tuple(paths))
             for (truth, sim_id), paths in shown.items()
         ]
         processes = min(self.allocation.cpus_per_task, machine_cpus())
-        write_page(found, self.out_page().path, self.marker(), processes)
+        write_page(pairs_of_page, self.out_page().path, self.marker(), processes)
 
 
 def tasks_for(truths: Sequence[str]) -> list[PerfectModel]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog.read import ID_COLUMNS
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, stack
 from espo_luigi.science.choices import NEEDED_FOR, TREATED
@@ -35,7 +35,7 @@ from espo_luigi.tasks.base import (
     every_piece,
 )
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
 
@@ -101,7 +101,9 @@ class Swap(ProductTask):
     pool, piece = PoolParameter(), PieceParameter()
     resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")
     values_in_outputs = 3.0
-    in_adjusted = upstream(Adjust, "out_adjusted", var=lambda task: list(task.needs))
+    in_adjusted = upstream(
+        Adjust, "out_adjusted", var=lambda task: task.context.config.biasadjust.groups_of(task.needs)
+    )
     uncut = ("in_adjusted",)
     reads = ("clean_up.temperatures", "custom.working_chunks")
     out_tasmax = temporary("{pool}+{domain}+{ref_source}+{piece}+tasmax+adjustedS.zarr")
@@ -117,7 +119,7 @@ class Swap(ProductTask):
         """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
         config = self.context.config
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
-        given = {name: rechunk(dataset, blocks) for name, dataset in zip(self.needs, adjusted, strict=True)}
+        given = {name: rechunk(dataset, blocks) for name in self.needs for dataset in adjusted if name in dataset}
         made = consistency.consistent(
             {name: dataset[name] for name, dataset in given.items()}, how=config.clean_up.temperatures
         )
@@ -169,7 +171,7 @@ class CleanUp(ProductTask):
     def check(self) -> None:
         """Raise an error, too, if a variable that tasmin is made of is not adjusted."""
         super().check()
-        adjusted = self.context.config.biasadjust.variables
+        adjusted = self.context.config.biasadjust.adjusted
         if missing := [name for name in ("tasmax", "dtr") if name not in adjusted]:
             raise ConfigurationError(
                 f"`biasadjust.variables` has {', '.join(adjusted)}; expected {' and '.join(missing)}, too: the "
@@ -230,6 +232,17 @@ class Move(PackTask):
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
     out_regchunked = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regchunked")
+
+    def ports(self) -> Sequence[tuple[str, OutputPort]]:
+        """Return the archives that `keep` names."""
+        archives = {"out_scenario": "pieces", "out_regchunked": "regridded"}
+        return [(name, port) for name, port in super().ports() if archives[name] in self.context.config.keep]
+
+    def check(self) -> None:
+        """Raise an error, too, if no archive is to be kept."""
+        super().check()
+        if not self.ports():
+            raise ParameterError("Move: `keep` is empty; expected `pieces`, `regridded` or both, which Move archives.")
 
 
 class ConcatenationFinal(EspoTask):
@@ -306,7 +319,7 @@ class JoinTask(ProductTask):
         land = _whole_land(grids, extracted, files["time"])
         blocks = rows_of_chunks(files, land.grid if land.part is None else land.part)
         read = dict(self.context.config.custom.working_chunks) | {"time": blocks["time"]}
-        cells = stack.join_slices([finalize.counted(rechunk(dataset, read)) for dataset in members])
+        cells = stack.join_slices([finalize.counted(rechunk(dataset, read), self.name) for dataset in members])
         made = finalize.finish(
             cells.assign_attrs(self._member_attributes(cells.attrs)),
             treatment=self.treatment(),
@@ -360,6 +373,7 @@ class ConcatClean(JoinTask):
         (Adjust, Swap),
         lambda task: f"out_{task.var}" if task.var in TEMPERATURES else "out_adjusted",
         which=lambda task: Swap if task.var in TEMPERATURES else Adjust,
+        var=lambda task: task.context.config.biasadjust.group_of(task.var),
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         piece=every_piece,
     )

@@ -17,7 +17,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
-from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.diagnose import aspects, flags, yearly
@@ -30,7 +30,7 @@ from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, 
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -126,12 +126,12 @@ class YearlySums(SeriesTask):
         """Read the calibration period of some cells and of a neighbour of each."""
         cells = grid.evenly(field, COMPARED_CELLS)
         beside = grid.beside(field, cells)
-        found = aspects.yearly_sums(
+        sums = aspects.yearly_sums(
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
             period=self.period,
         )
-        return found.assign_attrs(cells=_cells_of(cells))
+        return sums.assign_attrs(cells=_cells_of(cells))
 
 
 class NotCalibrated(EspoTask):
@@ -146,7 +146,7 @@ class NotCalibrated(EspoTask):
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
         return aspects.compare_aspects(
-            sums, adjusted=list(self.context.config.biasadjust.variables), seed=f"{self.pool}+{self.diag_domain}"
+            sums, adjusted=list(self.context.config.biasadjust.adjusted), seed=f"{self.pool}+{self.diag_domain}"
         )
 
 
@@ -165,9 +165,9 @@ class FlagDetails(EspoTask):
         bound = self.in_final
         opened = [store.open_store(each().path) for each in (bound if isinstance(bound, list) else [bound])]
         final = finalize.together(opened) if isinstance(bound, list) else opened[0]
-        found = self.details(final, store.open_store(self.in_checks().path))
-        columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in found) else FLAG_COLUMNS
-        rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in found]
+        details = self.details(final, store.open_store(self.in_checks().path))
+        columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in details) else FLAG_COLUMNS
+        rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in details]
         store.write_table(columns, rows, self.out_flags().path, self.marker())
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
@@ -190,9 +190,9 @@ class Inversions(EspoTask):
         """Count both; the attributes have the product's repairs and inserted days."""
         pair = finalize.together(final)
         told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
-        # Archives that earlier versions made have another name for the variable.
-        (before,) = preswap.data_vars.values()
-        return consistency.inversions_before_and_after(before, pair["tasmax"], pair["tasmin"]).assign_attrs(told)
+        return consistency.inversions_before_and_after(preswap["dtr"], pair["tasmax"], pair["tasmin"]).assign_attrs(
+            told
+        )
 
 
 class Report(EspoTask):
@@ -205,6 +205,10 @@ class Report(EspoTask):
     is_about_all = True
     reads = ("custom.ref_period",)
 
+    @functools.cached_property
+    def _shown(self) -> list[luigi.Task]:
+        return [*products(), *summary_tasks()]
+
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all products and of the summaries of them."""
         return self._shown
@@ -215,10 +219,6 @@ class Report(EspoTask):
 
         super().check()
         check_report_replaceable(self.out_page().path)
-
-    @functools.cached_property
-    def _shown(self) -> list[luigi.Task]:
-        return [*products(), *summary_tasks()]
 
     def work(self) -> None:
         """Write the page."""
@@ -267,7 +267,8 @@ def _cells_of(cells: grid.Cells) -> str:
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
     """Return the outputs of a task that the run keeps."""
-    return [getattr(task, name)() for name in kept_ports(type(task))]
+    ports = task.ports() if isinstance(task, EspoTask) else ()
+    return [getattr(task, name)() for name, port in ports if not port.is_temporary]
 
 
 def run_view() -> RunView:
@@ -299,7 +300,7 @@ def run_view() -> RunView:
         pools=dict(run.pools),
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},
-        products_of={
+        archives={
             sim_id: tuple(dict.fromkeys(info.path for info in run.archives(sim_id).values())) for sim_id in simulations
         },
         compared={
@@ -313,17 +314,9 @@ def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     """The stores about each domain and simulation, in this order."""
     ends = list(products())
     references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
-    found = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    of_simulations = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
     for domain, sim_id in itertools.product(references, simulations):
-        diagnosis = found[domain, sim_id]
-        yield Diagnosed(
-            sim_id=sim_id,
-            domain=domain,
-            reference=references[domain],
-            summary=SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path,
-            improvement=diagnosis.out_improvement().path,
-            sim_prop=diagnosis.out_sim_prop().path,
-            sim_meas=diagnosis.out_sim_meas().path,
-            scen_prop=diagnosis.out_scen_prop().path,
-            scen_meas=diagnosis.out_scen_meas().path,
-        )
+        paths = {name: getattr(of_simulations[domain, sim_id], f"out_{name}")().path for name in names}
+        summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
+        yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)

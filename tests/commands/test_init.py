@@ -9,6 +9,7 @@ import pytest
 
 from espo_luigi import config
 from espo_luigi.commands import cli
+from espo_luigi.config.schema import fingerprint
 
 ROOT = Path(__file__).parents[2]
 RAW = dict.fromkeys(("ESPO_OUTPUT", "ESPO_SCRATCH", "ESPO_CATALOGS"), "/site")
@@ -59,6 +60,43 @@ def test_settings_are_the_repositorys_but_for_the_places() -> None:
     demo, jobs = settings_of(Path("mine/luigi.cfg")), settings_of(ROOT / "config" / "v2-demo" / "luigi.cfg")
     demo["espo"] |= {"workdir": "espo-v2-demo/run"}
     assert settings_of(Path("v2/luigi.cfg")) == demo | jobs
+
+
+def parts(folder: Path) -> dict[str, str]:
+    loaded = config.load([folder / "config.yml", folder / "paths.yml"])
+    return {"hash": loaded.hash, **{name: fingerprint(loaded, name) for name in type(loaded).model_fields}}
+
+
+@pytest.mark.parametrize("start", ["espo-g6", "espo-v2"])
+def test_a_translation_of_older_files_means_the_same_in_current_keys(start: str) -> None:
+    assert cli.main(["init", "new", "--import", str(ROOT / "config" / start)]) == 0
+    assert parts(Path("new")) == parts(ROOT / "config" / start)
+    written = Path("new/config.yml").read_text()
+    assert written.startswith("project:") or start == "espo-v2"
+    for old in ("amno_region", "full_region", "xsdba_train_args", "finalNAM", "diagregion", "CaSR:", "chunks:\n  w"):
+        assert old not in written
+    assert settings_of(Path("new/luigi.cfg"))["espo"]["config"] == "config.yml paths.yml"
+
+
+def test_an_import_takes_the_files_that_luigi_cfg_names_and_overwrites_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["init", "old", "--from", "espo-v2"]) == 0
+    Path("old/config.yml").rename("old/mine.yml")
+    settings = Path("old/luigi.cfg")
+    settings.write_text(settings.read_text().replace("config = config.yml", "config = mine.yml"))
+    with Path("old/mine.yml").open("a") as file:
+        file.write("project: {name: Mine}\n")
+    assert cli.main(["init", "new", "--import", "old"]) == 0
+    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.name == "Mine"
+    assert settings_of(Path("new/luigi.cfg"))["espo"] == settings_of(ROOT / "luigi.cfg")["espo"] | {
+        "config": "config.yml paths.yml",
+        "workdir": "espo-work",
+    }
+    assert cli.main(["init", "new", "--import", "old"]) == 1
+    assert "already has" in capsys.readouterr().err
+    assert cli.main(["init", "other", "--import", "new"]) == 0
+    assert Path("other/config.yml").read_text() == Path("new/config.yml").read_text()
 
 
 @pytest.mark.parametrize("is_link", [False, True])

@@ -12,10 +12,11 @@ from dumped import given
 from pydantic import ValidationError
 
 from espo_luigi import fields
-from espo_luigi.config import bias_adjustment, health_checks, load
+from espo_luigi.config import health_checks, load
 from espo_luigi.config.searching import RegridderKwargs
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Section
+from espo_luigi.methods import xsdba as xsdba_arguments
 
 TRAINING = "biasadjust.variables.tasmax.training_args"
 ADJUSTING = "biasadjust.variables.tasmax.adjusting_args.xclim_adjust_args"
@@ -177,8 +178,8 @@ def test_the_method_loci_needs_its_threshold(load_with: Any) -> None:
         ("xclim_train_args", "{nquantiles: null}", {"kind": "+"}),
         (
             "xclim_train_args",
-            "{adapt_freq_thresh: 1.1574e-05 K m^2 m^-2}",
-            {"kind": "+", "nquantiles": 50, "adapt_freq_thresh": "1.1574e-05 K m^2 m^-2"},
+            "{jitter_over_thresh_value: 1.1574e-05 K m^2 m^-2}",
+            {"kind": "+", "nquantiles": 50, "jitter_over_thresh_value": "1.1574e-05 K m^2 m^-2"},
         ),
     ],
 )
@@ -218,7 +219,7 @@ def test_the_methods_of_missing_values_are_those_of_the_checks() -> None:
     from xclim.core import missing
 
     from espo_luigi.science.choices import MissingMethod
-    from espo_luigi.science.diagnose.missing import method_of, some_but_not_all
+    from espo_luigi.science.diagnose.flags import method_of, some_but_not_all
 
     known = {missing.missing_any, missing.at_least_n_valid, missing.missing_pct, missing.missing_wmo, some_but_not_all}
     assert {method_of(name) for name in get_args(MissingMethod)} == known
@@ -245,8 +246,8 @@ def test_loading_imports_neither_xarray_nor_xclim(write: Any, small: str) -> Non
 def test_known_sections_have_a_description_for_every_key() -> None:
     sections: list[type[Section]] = [
         RegridderKwargs,
-        bias_adjustment.TrainArguments,
-        bias_adjustment.AdjustArguments,
+        xsdba_arguments.TrainArguments,
+        xsdba_arguments.AdjustArguments,
         health_checks.Flags,
     ]
     assert all(field.description for section in sections for field in section.model_fields.values())

@@ -59,7 +59,7 @@ def refused(tmp_path: Path, *changes: tuple[str, str]) -> str:
         ("biasadjust.variables.pr.training_args.adapt_freq.thresh", "1 K", "`biasadjust.variables.pr.training_args.adapt_freq.thresh`: got '1 K', expected a number and a unit that converts to kg m-2 s-1, the variable's."),  # noqa: E501
         ("biasadjust.variables.pr.training_args.jitter_under.thresh", "1 mm", "expected a number and a unit that converts to kg m-2 s-1"),  # noqa: E501
         ("biasadjust.variables.dtr.training_args.jitter_under.thresh", "1 mm d-1", "a unit that converts to K"),
-        ("biasadjust.variables.pr.training_args.xclim_train_args.adapt_freq_thresh", "1 furlong", "xclim_train_args.adapt_freq_thresh`: got '1 furlong'"),  # noqa: E501
+        ("biasadjust.variables.pr.training_args.xclim_train_args.jitter_under_thresh_value", "1 furlong", "xclim_train_args.jitter_under_thresh_value`: got '1 furlong'"),  # noqa: E501
         ("health_checks.flags.pr.very_large_precipitation_events.thresh", "1 K", "`health_checks.flags.pr.very_large_precipitation_events.thresh`: got '1 K', expected"),  # noqa: E501
         ("health_checks.flags.tasmin.temperature_extremely_low.thresh", "-70 mm", "a unit that converts to K"),
         ("health_checks.flags.pr.temperature_extremely_high", "", "`health_checks.flags.pr.temperature_extremely_high`: this flag is about values in degC, and pr is in kg m-2 s-1."),  # noqa: E501

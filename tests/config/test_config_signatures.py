@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_args
 
-from espo_luigi.config import bias_adjustment, health_checks
-from espo_luigi.config.signatures import METHOD_ARGUMENTS, PROPERTIES
+from espo_luigi.config import health_checks
+from espo_luigi.config.signatures import PROPERTIES
+from espo_luigi.methods import xsdba as xsdba_arguments
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 
 
 def parameters(function: Any) -> dict[str, bool]:
@@ -30,8 +32,8 @@ def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
         assert set(table.required) == {key for key, required in (train | adjust).items() if required}
     known = [{key for one in METHOD_ARGUMENTS.values() for key in one[place]} for place in (0, 1)]
     assert known == [
-        set(bias_adjustment.TrainArguments.model_fields),
-        set(bias_adjustment.AdjustArguments.model_fields),
+        set(xsdba_arguments.TrainArguments.model_fields),
+        set(xsdba_arguments.AdjustArguments.model_fields),
     ]
 
 
@@ -43,7 +45,7 @@ def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None
         for name, one in vars(xsdba.detrending).items()
         if isinstance(one, type) and issubclass(one, xsdba.detrending.BaseDetrend) and name != "BaseDetrend"
     }
-    ways: dict[str, Any] = {name: one.annotation for name, one in bias_adjustment.Detrend.model_fields.items()}
+    ways: dict[str, Any] = {name: one.annotation for name, one in xsdba_arguments.Detrend.model_fields.items()}
     known = {name: set(section.model_fields) for name, section in ways.items()}
     assert known == found
 

@@ -20,7 +20,7 @@ from throwaway_daemons import end_process, ended, eventually, find
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.overview import states, why
-from espo_luigi.report.job_results import job_results
+from espo_luigi.report.reading import job_results
 
 pytestmark = [
     pytest.mark.slurm,

@@ -12,7 +12,7 @@ from throwaway_daemons import ended, eventually
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 
 from espo_luigi.jobs.lifecycle.records import RecordStore
-from espo_luigi.report.job_results import job_results
+from espo_luigi.report.reading import job_results
 
 pytestmark = pytest.mark.slurm
 CLUSTER = ClusterSpec(nodes=2, cpus=16)

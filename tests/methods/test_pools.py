@@ -13,7 +13,6 @@ from test_quantile_mapping import assert_close_but_for, days_of, numbers_of
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks
-from espo_luigi.methods.base import preparation, read_train_params
 from espo_luigi.methods.dqm import quantile_mapping as qm
 from espo_luigi.methods.dqm.kernels.preparation import NEW_VALUE, draw, stream
 from espo_luigi.methods.dqm.windows import plan_windows
@@ -422,7 +421,8 @@ def test_a_pools_scenario_names_the_arguments_of_its_training_as_xscen_does() ->
     training = blocks.train(
         reference, historical, period=[1999, 2004], group=POOLED, xsdba_train_args=PR, jitter_under=noise
     )
-    assert preparation(read_train_params(training)) == (
+    scenario = blocks.adjust(historical, training, periods=[1999, 2004], xsdba_adjust_args={"detrend": LOESS})
+    assert scenario.attrs["bias_adjustment"].endswith(
         f" with xsdba_train_args: {PR}, ref and hist were prepared with jitter_under_thresh(ref, hist, {noise})"
     )
 
@@ -475,13 +475,13 @@ def train_badly(**changed: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"group": {**POOLED, "add_dims": ["member"]}}, ConfigurationError, r"add_dims \['member'\]; only \[realiz"),
+        ({"group": {**POOLED, "add_dims": ["member"]}}, ConfigurationError, "group.add_dims.0: Input should be"),
         ({"group": {**POOLED, "add_dims": []}}, ConfigurationError, "2 members along realization"),
         ({"xsdba_train_args": {**PR, "kind": "+"}}, ConfigurationError, 'adapt_freq_thresh .* needs kind "\\*"'),
         ({"adapt_freq": {"thresh": "1 mm d-1"}}, ConfigurationError, "a pool needs adapt_freq_thresh"),
         ({"additive_space": {"lower_bound": "0 mm d-1"}}, ConfigurationError, 'additive_space needs kind "\\+"'),
-        ({"method": "MBCn"}, ConfigurationError, "method is MBCn"),
-        ({"method": "ExtremeValues"}, ConfigurationError, "method is ExtremeValues"),
+        ({"method": "MBCn"}, ConfigurationError, "method is 'MBCn'; expected"),
+        ({"method": "ExtremeValues"}, ConfigurationError, "method is 'ExtremeValues'; expected"),
         ({"change": lambda data: data.isel(realization=0)}, DataError, "the group pools realization"),
         ({"change": lambda data: data.isel(time=slice(60, None))}, DataError, "training needs the same time stamps"),
         ({"change": lambda data: data.assign_attrs(units="K")}, DataError, "K"),

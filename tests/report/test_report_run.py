@@ -13,9 +13,8 @@ from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
 from espo_luigi.report.page import Text
-from espo_luigi.report.reading import read_jobs
+from espo_luigi.report.reading import RunView, read_jobs
 from espo_luigi.report.report_page import run_section
-from espo_luigi.report.view import RunView
 
 JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
 

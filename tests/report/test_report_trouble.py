@@ -14,10 +14,9 @@ from espo_luigi.jobs.accounts import submissions
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers.script import element_name
 from espo_luigi.report.drawings import Drawing, labels, with_pictures
+from espo_luigi.report.maps import _least_improved
 from espo_luigi.report.page import Picture, Section, Warned
-from espo_luigi.report.product_sections import _least_improved
-from espo_luigi.report.reading import Reader
-from espo_luigi.report.view import Diagnosed
+from espo_luigi.report.reading import Diagnosed, Reader
 
 IDS = [
     "CMIP6_ScenarioMIP_MPI-M_MPI-ESM_ssp585_r1i1p1f1_global",

@@ -10,10 +10,10 @@ from report_examples import DOMAIN, SIMULATIONS, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.improvement import aspects_figure, first_page, read_compared, uncalibrated_section
 from espo_luigi.report.page import Table, Text, Warned
+from espo_luigi.report.reading import RunView
 from espo_luigi.report.report_page import make_sections
-from espo_luigi.report.uncalibrated import aspects_figure, first_page, read_compared, uncalibrated_section
-from espo_luigi.report.view import RunView
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 CELLS = 20
@@ -101,7 +101,7 @@ def test_a_figure_of_each_pair_or_with_many_of_each_domain(view: RunView, monkey
         return [block.name for block in section.blocks if isinstance(block, Drawing)]
 
     assert names() == [f"calibrated+{DOMAIN}+{sim_id}" for sim_id in SIMULATIONS]
-    monkeypatch.setattr("espo_luigi.report.uncalibrated.MOST_SERIES", 1)
+    monkeypatch.setattr("espo_luigi.report.improvement.MOST_SERIES", 1)
     assert names() == [f"calibrated+{DOMAIN}"]
 
 

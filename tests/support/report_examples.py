@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.report.view import Diagnosed, Made, RunView
+from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science.diagnose import diagnosis, yearly
 
 SIMULATIONS = (

@@ -174,11 +174,11 @@ def test_espo_explain_makes_a_members_values_again_and_says_that_a_gap_was_fille
     said = told(here, member, *point, "2015-01-01", "--json")
     assert said.returncode == 0, said.stderr
     way = json.loads(said.stdout)
-    assert len(way["members"]) == 2 and all(one["identical"] for one in way["finals"])
-    assert {one["var"] for one in way["finals"]} == {"tasmax", "tasmin", "dtr", "pr"}
-    values = {one["var"]: one["value"] for one in way["finals"]}
-    assert values["pr"] == float(at["pr"].sel(time="2015-01-01").squeeze())
-    assert all(one["regridded"]["filled"] for one in way["adjusted"].values())
+    assert len(way["members"]) == 2 and all(one["identical"] for one in way["products"].values())
+    assert way["products"].keys() == {"tasmax", "tasmin", "dtr", "pr"}
+    assert way["products"]["pr"]["steps"][-1]["value"] == float(at["pr"].sel(time="2015-01-01").squeeze())
+    for adjusted in way["adjusted"].values():
+        assert "A gap of the raw series was filled" in adjusted["steps"][0]["sentence"]
 
 
 def test_clipped_days_are_counted_by_cell_and_told_by_espo_explain(here: Made) -> None:
@@ -192,7 +192,7 @@ def test_clipped_days_are_counted_by_cell_and_told_by_espo_explain(here: Made) -
     at = product.isel({"time": time, "rlat": row, "rlon": column})
     point = f"{float(at.lat):.4f}", f"{float(at.lon):.4f}", str(at["time"].dt.strftime("%Y-%m-%d").item())
     said = told(here, "Demo-Ensemble_r2i1p1f1_ESPO-DEMO_Demo-Regional", *point, "pr")
-    assert "clipped to at most 34.56 mm/d: 34.56 mm/d." in " ".join(said.stdout.split())
+    assert "clean-up 34.56 mm/d The adjusted value; clipped to at most 0.0004" in " ".join(said.stdout.split())
 
 
 def test_a_sample_of_a_pools_products_is_what_the_raw_files_give(here: Made) -> None:

@@ -16,7 +16,7 @@ import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.regions import Region
 from espo_luigi.driver.run import walk
-from espo_luigi.report.job_results import job_results
+from espo_luigi.report.reading import job_results
 from espo_luigi.science.extract.dataset import subset_box, subset_boxes
 from espo_luigi.science.finalize.gaps import LET_THROUGH
 from espo_luigi.tasks.context import context

@@ -12,12 +12,11 @@ import pytest
 import xarray as xr
 from complete_demo import DAY360, NOLEAP, edit
 from luigi.configuration import LuigiConfigParser
+from others_packages import code_blocks
 
 from espo_luigi import store
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks import ConcatenationFinal, make
-
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-rule.md"
 
 
 def scenario() -> xr.Dataset:
@@ -40,8 +39,7 @@ def folder(tmp_path: Path, configured: Any, own_settings: LuigiConfigParser) -> 
         task = ConcatenationFinal(sim_id=sim_id)
         store.write_store(scenario(), task.out_scenario().path, task.marker())
         store.pack(task.out_scenario().path, task.out_final().path, task.marker())
-    (module,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "mine.py").write_text(module)
+    (tmp_path / "mine.py").write_text(code_blocks("own-rule.md")["python"][0])
     settings = f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {' '.join(map(str, files))}\n"
     (tmp_path / "luigi.cfg").write_text(settings)
     return tmp_path
@@ -66,7 +64,7 @@ def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(fol
         assert made["summer_days"].values[:, 1, 1].tolist() == [0, 10, 30]
     status = command(folder, "espo", "status")
     assert "SummerDays" in status.stdout, status.stdout + status.stderr
-    edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2009"))
+    edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2021"))
     after = command(folder, "espo", "plan", "--module", "mine", "--rerun", "stale", "--tasks")
     assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after.stdout), after.stdout + after.stderr
 

@@ -14,7 +14,7 @@ from espo_luigi import store, tasks
 from espo_luigi.commands.cli import main
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
-from espo_luigi.report.job_results import job_results
+from espo_luigi.report.reading import job_results
 from espo_luigi.tasks import perfect_model
 from espo_luigi.tasks.context import context
 

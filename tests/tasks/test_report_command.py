@@ -13,7 +13,7 @@ from luigi.configuration import get_config
 from report_examples import compared, measures, properties, write_job
 
 from espo_luigi import store, tasks
-from espo_luigi.report.view import Diagnosed
+from espo_luigi.report.reading import Diagnosed
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.tasks.report import run_view
 

@@ -313,7 +313,7 @@ def test_a_store_made_of_stale_inputs_under_a_new_configuration_is_stale(complet
     adjusted = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust) and task.var == "tasmax")
     publish(adjusted, adjusted.marker())
     assert adjusted.stale() == ["biasadjust.variables.tasmax.training_args"]
-    publish(adjusted.in_training.task, adjusted.in_training.task.marker())
+    publish(adjusted.in_training[0].task, adjusted.in_training[0].task.marker())
     publish(adjusted, adjusted.marker())
     assert adjusted.stale() == []
 

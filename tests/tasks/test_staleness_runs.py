@@ -57,7 +57,7 @@ def test_a_product_of_older_and_newer_parts_is_stale_whichever_comes_first(compl
 def test_a_key_that_a_rule_and_its_older_input_read_is_that_of_the_older(complete_demo: Path) -> None:
     edit(complete_demo / "config.yml", lambda content: content["custom"].update(maximal_calendar="standard"))
     (adjusted, *_) = publish_again(lambda task: isinstance(task, tasks.Adjust) and task.var == "tasmax")
-    assert "custom.maximal_calendar" in adjusted.in_training.task.stale()
+    assert "custom.maximal_calendar" in adjusted.in_training[0].task.stale()
     assert "custom.maximal_calendar" in adjusted.stale()
 
 

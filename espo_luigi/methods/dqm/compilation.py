@@ -87,22 +87,23 @@ def _folder() -> str:
 def _use() -> None:
     reference, historical = (_series(seed) for seed in (0, 1))
     period = (str(_FIRST), str(_LAST))
+    windows: dict[str, Any] = {"group": "time.dayofyear", "window": 31}
     asked: dict[str, Any] = {"jitter_under": {"thresh": "0.01 mm d-1"}, "period": period, "seed": "compilation"}
     arguments = {"interp": "nearest", "extrapolation": "constant", "detrend": _DETREND}
     multiplied: dict[str, Any] = {"kind": "*", "nquantiles": 20}
     training = blocks.train(
-        reference, historical, xsdba_train_args=multiplied, adapt_freq={"thresh": "1 mm d-1"}, **asked
+        reference, historical, group=windows, xclim_train_args=multiplied, adapt_freq={"thresh": "1 mm d-1"}, **asked
     )
-    blocks.adjust(historical, training, periods=period, xsdba_adjust_args=arguments).load()
+    blocks.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
     pool = xr.concat([historical, reference], "realization").assign_coords(realization=["one", "other"])
     training = blocks.train(
         reference,
         pool,
-        group={"group": "time.dayofyear", "window": 31, "add_dims": ["realization"]},
-        xsdba_train_args=multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},
+        group=windows | {"add_dims": ["realization"]},
+        xclim_train_args=multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},
         **asked,
     )
-    blocks.adjust(pool, training, periods=period, xsdba_adjust_args=arguments, seed="compilation").load()
+    blocks.adjust(pool, training, periods=period, xclim_adjust_args=arguments, seed="compilation").load()
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 

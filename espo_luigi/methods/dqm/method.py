@@ -1,77 +1,30 @@
-"""Training and adjusting a block of cells with our own kernels; the same blocks and results as `xsdba_backend`."""
+"""Training and adjusting a block of cells with our own kernels: xsdba's detrended quantile mapping by day of year."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
-from espo_luigi.methods.base import (
-    ATTRIBUTE,
-    AdjustmentSetup,
-    Grouping,
-    TrainingSetup,
-    member_seeds,
-    object_attribute,
-)
+from espo_luigi.methods import xsdba
+from espo_luigi.methods.base import Array, Block, Method, Setup, Step
+from espo_luigi.methods.dqm import quantile_mapping
 from espo_luigi.methods.dqm.windows import plan_windows
+from espo_luigi.methods.xsdba import Options
 from espo_luigi.science import seeds
-from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, TREATMENTS
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.units import threshold_in
-
-if TYPE_CHECKING:
-    from espo_luigi.methods.dqm.quantile_mapping import Adaptation
-
-# Enough to keep every thread busy; a block's memory grows with it. The members of a pool share them.
-CELLS_IN_A_BLOCK = 600
-# Every cell is computed, and draws, by itself.
-FIXED_BLOCKS = False
-COUNTS_TREATMENTS = True
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
 _BY_DAY, _BY_QUANTILE = ("dayofyear",), ("dayofyear", "quantiles")
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
-
-
-def why_not_train(setup: TrainingSetup) -> str | None:
-    """Say why the kernels cannot do this training; None if they can."""
-    others = set(setup.train_args) - _TRAIN_ARGS
-    if others:
-        return f"the kernels have no {', '.join(sorted(others))}"
-    if setup.additive_space is not None:
-        return "the kernels have no additive_space"
-    if setup.adapt_freq is not None and setup.adapt_freq_group not in (None, setup.group):
-        return f"the kernels adapt frequencies in the training's groups, not in {setup.adapt_freq_group}"
-    return _why_not(setup.method, setup.group, setup.time)
-
-
-def why_not_adjust(setup: AdjustmentSetup) -> str | None:
-    """Say why the kernels cannot do this adjustment; None if they can."""
-    if setup.additive_space is not None:
-        return "the kernels have no additive_space"
-    trained = setup.trained
-    return _why_not(trained.method, trained.group, setup.time) or _why_not_arguments(setup.adjust_args)
-
-
-def _why_not(method: str, group: Grouping, time: TimeAxis) -> str | None:
-    if method != DEFAULT_METHOD:
-        return f"the kernels have no {method}"
-    if group.name != "time.dayofyear":
-        return f"the kernels do days of year, not {group}"
-    try:
-        plan_windows(time.dayofyear, group.window)
-    except DataError as error:
-        return str(error)
-    return None
 
 
 def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
@@ -91,191 +44,202 @@ def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def layout(inputs: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Return the training dataset that will be made of `reference` and `historical`, as a lazy template.
+class Kernels(Method):
+    """Detrended quantile mapping by our own kernels: xsdba's numbers, many times as fast."""
 
-    Dimensions, types, coordinates and attributes are those of xsdba's DetrendedQuantileMapping.
-    """
-    series = inputs["reference"].isel(time=0).astype(inputs["historical"].dtype)
-    quantiles = _quantiles(setup).astype(inputs["reference"].dtype)
-    days = xr.DataArray(np.arange(1, setup.time.days_in_longest_year + 1), dims="dayofyear", name="dayofyear")
-    by_day = xr.zeros_like(series).expand_dims(dayofyear=days.size, axis=-1)
-    by_quantile = by_day.expand_dims(quantiles=quantiles.size, axis=-1)
-    template = xr.Dataset({"af": by_quantile, "hist_q": by_quantile, "scaling": by_day})
-    if setup.adapt_freq is not None:
-        template = template.assign(pth=by_day.astype(np.float64), dP0=by_day.astype(np.float64))
-    if setup.train_args.get("max_tail_factor") is not None:
-        template = template.assign(hist_q_raw=by_quantile)
-    if setup.adapt_freq_thresh is not None:
-        of_members = inputs["historical"].isel(time=0).expand_dims(dayofyear=days.size, axis=-1)
-        of_members = xr.zeros_like(of_members.transpose(..., *_of_members(setup)))
-        template = template.assign(P0_ref=of_members, P0_hist=of_members, pth=of_members)
-    return _described(template.assign_coords(dayofyear=days, quantiles=quantiles), setup)
+    Training, Adjusting = xsdba.Training, xsdba.Adjusting
+    counts = TREATMENTS
+    # Enough to keep every thread busy; a block's memory grows with it. The members of a pool share them.
+    cells_in_a_block = 600
+    # Making dates for a block would take as long as many of its cells.
+    dated = False
 
+    @staticmethod
+    def why_not(setup: Setup, method: str = DEFAULT_METHOD) -> str | None:
+        """Say why the kernels cannot do what a method of xsdba does; None if they can."""
+        options = Options.of(setup, method)
+        if method != DEFAULT_METHOD:
+            return f"the kernels have no {method}"
+        if others := set(options.train) - _TRAIN_ARGS:
+            return f"the kernels have no {', '.join(sorted(others))}"
+        if options.additive_space:
+            return "the kernels have no additive_space"
+        if options.adapt_freq is not None and options.adapt_freq_group != options.group:
+            return f"the kernels adapt frequencies in the training's groups, not in {options.adapt_freq_group}"
+        if options.group.name != "time.dayofyear":
+            return f"the kernels do days of year, not {options.group}"
+        try:
+            plan_windows(setup.time.dayofyear, options.group.window)
+        except DataError as error:
+            return str(error)
+        return _why_not_arguments(options.adjust) if setup.adjusting else None
 
-def _described(template: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Attributes as xsdba writes them."""
-    kind = _kind(setup)
-    variables = {
-        "af": {"standard_name": "Adjustment factors", "long_name": "Quantile mapping adjustment factors"},
-        "hist_q": {
-            "standard_name": "Model quantiles",
-            "long_name": "Quantiles of the anomalies of the model on the reference period, after preprocessing steps. ",
-        },
-        "scaling": {
-            "standard_name": "Scaling factor",
-            "description": "Scaling factor making the mean of hist match the one of hist.",
-        },
-        "hist_q_raw": {
-            "standard_name": "Model quantiles",
-            "long_name": "Quantiles of model on the reference period, befofe the preprocessing steps.",
-        },
-    }
-    present = {name: attrs for name, attrs in variables.items() if name in template}
-    template = template.assign({name: template[name].assign_attrs(attrs) for name, attrs in present.items()})
-    more = ", ".join(f"{name}={setup.train_args.get(name)!r}" for name in ("adapt_freq_thresh", "max_tail_factor"))
-    parameters = f"{DEFAULT_METHOD}(group={setup.group}, kind={kind!r}, {more})"
-    return template.assign_attrs({ATTRIBUTE: object_attribute(setup, kind), "adj_params": parameters})
+    def chosen(self, setup: Setup) -> Method:
+        """Return itself; raise `ConfigurationError` if the kernels cannot do this."""
+        if reason := self.why_not(setup):
+            raise ConfigurationError(f"method dqm: {reason}. Take {DEFAULT_METHOD}, which takes xsdba then.")
+        xsdba.check_pool(setup)
+        return self
 
+    def layout(self, setup: Setup) -> dict[str, Array]:
+        """Return the arrays of a training, by day of year."""
+        options = Options.of(setup)
+        days = {"dayofyear": np.arange(1, setup.time.days_in_longest_year + 1)}
+        by_quantile = days | {"quantiles": _quantiles(options).astype(setup.dtype)}
+        units = {"units": setup.unit}
+        arrays = {"af": Array(by_quantile, attrs=units), "hist_q": Array(by_quantile, attrs=units)}
+        arrays["scaling"] = Array(days, attrs=units)
+        if options.adapt_freq is not None:
+            arrays |= {"pth": Array(days, "float64", units), "dP0": Array(days, "float64", {"units": "1"})}
+        if options.train.get("max_tail_factor") is not None:
+            arrays["hist_q_raw"] = Array(by_quantile, attrs=units)
+        if options.adapt_freq_thresh is not None:
+            of_members = days | ({} if setup.members is None else {REALIZATION: len(setup.members)})
+            arrays |= {name: Array(of_members, attrs={"units": "1"}) for name in ("P0_ref", "P0_hist")}
+            arrays["pth"] = Array(of_members, attrs=units)
+        return arrays
 
-def train_block(block: xr.Dataset, setup: TrainingSetup) -> xr.Dataset:
-    """Train on a block with the variables `reference`, `historical` (cells, time) and `cell` (cells)."""
-    from espo_luigi.methods.dqm import quantile_mapping
-
-    dtype = np.result_type(block["reference"], block["historical"])
-    reference = _flat(block, "reference", ("time",)).astype(dtype, copy=False)
-    historical = _flat(block, "historical", _series_dims(setup)).astype(dtype, copy=False)
-    _check_members(historical, setup)
-    plan = plan_windows(setup.time.dayofyear, setup.group.window)
-    of_members = _seeds_of_members(block, setup)
-    seeds = of_members.ravel() if setup.members is None else _cell_seeds(block, setup, setup.seed)
-    pth, dry_share = None, None
-    if setup.adapt_freq is not None:
-        reference, historical, pth, dry_share = quantile_mapping.prepare(
+    def train(self, block: Block, setup: Setup) -> xr.Dataset:
+        """Train on a block."""
+        options = Options.of(setup)
+        reference, historical = (
+            _flat(block[name], block["cell"]).astype(setup.dtype, copy=False) for name in ("reference", "historical")
+        )
+        _check_members(historical, setup)
+        plan = plan_windows(setup.time.dayofyear, options.group.window)
+        of_members = _seeds_of_members(block, setup)
+        own = of_members.ravel() if setup.members is None else _cell_seeds(block, setup.seed)
+        pth, dry_share = None, None
+        if options.adapt_freq is not None:
+            reference, historical, pth, dry_share = quantile_mapping.prepare(
+                reference,
+                historical,
+                plan,
+                seeds=own,
+                jitter_under=options.jitter_under,
+                adapt_freq=options.adapt_freq,
+                threads=_threads(),
+            )
+        elif (noise := options.jitter_under) is not None:
+            reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=_threads())
+            historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=_threads())
+        made = quantile_mapping.train(
             reference,
             historical,
             plan,
-            seeds=seeds,
-            jitter_under=setup.jitter_under,
-            adapt_freq=setup.adapt_freq,
+            quantiles=_quantiles(options),
+            kind=options.kind,
+            raw=options.train.get("max_tail_factor") is not None,
+            adapt_freq_thresh=options.adapt_freq_thresh,
+            seeds=of_members,
             threads=_threads(),
         )
-    elif setup.jitter_under is not None:
-        reference = quantile_mapping.jitter(
-            reference, setup.jitter_under, seeds=seeds, reference=True, threads=_threads()
-        )
-        historical = quantile_mapping.jitter(historical, setup.jitter_under, seeds=of_members, threads=_threads())
-    made = quantile_mapping.train(
-        reference,
-        historical,
-        plan,
-        quantiles=_quantiles(setup),
-        kind=_kind(setup),
-        raw=setup.train_args.get("max_tail_factor") is not None,
-        adapt_freq_thresh=setup.adapt_freq_thresh,
-        seeds=of_members,
-        threads=_threads(),
-    )
-    arrays: dict[str, tuple[np.ndarray | None, tuple[str, ...]]] = {
-        "af": (made.factors, _BY_QUANTILE),
-        "hist_q": (made.historical_quantiles, _BY_QUANTILE),
-        "hist_q_raw": (made.raw_quantiles, _BY_QUANTILE),
-        "scaling": (made.scaling, _BY_DAY),
-        "pth": (pth, _BY_DAY),
-        "dP0": (dry_share, _BY_DAY),
-    }
-    if made.shares is not None:
-        new = zip(("P0_ref", "P0_hist", "pth"), made.shares, strict=True)
-        arrays |= {name: (one if setup.members is not None else one[..., 0], _of_members(setup)) for name, one in new}
-    return xr.Dataset(
-        {
-            name: _shaped(block, _all_days(values, plan.dayofyear, setup), dims)
-            for name, (values, dims) in arrays.items()
-            if values is not None
+        arrays: dict[str, np.ndarray | None] = {
+            "af": made.factors,
+            "hist_q": made.historical_quantiles,
+            "hist_q_raw": made.raw_quantiles,
+            "scaling": made.scaling,
+            "pth": pth,
+            "dP0": dry_share,
         }
-    )
+        if made.shares is not None:
+            new = zip(("P0_ref", "P0_hist", "pth"), made.shares, strict=True)
+            arrays |= {name: one if setup.members is not None else one[..., 0] for name, one in new}
+        return xr.Dataset(
+            {
+                name: _shaped(block, _all_days(arrays[name], plan.dayofyear, setup), tuple(array.dims))
+                for name, array in self.layout(setup).items()
+            }
+        )
+
+    def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
+        """Adjust a block; `treated` counts the days of each cell (and member), as `TREATMENTS` names them."""
+        options, given = Options.of(setup), _flat(block["simulation"], block["cell"])
+        _check_members(given, setup)
+        training, plan, how = _trained(block, trained, setup)
+        simulation = _with_noise(given, block, setup)
+        adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+        noise = options.jitter_under
+        treated[..., TREATMENTS.index("jittered")] = 0 if noise is None else (given < noise).sum(axis=-1)
+        dims = ("time",) if setup.members is None else (REALIZATION, "time")
+        return xr.Dataset(
+            {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
+        )
+
+    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+        """Return the steps of a value; the last is the scenario's."""
+        from espo_luigi.methods.dqm.steps import steps_of_day
+
+        training, plan, how = _trained(block, trained, setup)
+        flat = _flat(block["simulation"], block["cell"])
+        given, noisy = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
+        units, noise, first = setup.unit, Options.of(setup).jitter_under, []
+        if noise is not None and given[member, day] < noise:
+            first = [Step("noise", float(noisy[member, day]), units, f"Values below {noise:.4g} {units} are.")]
+        levels = trained["quantiles"].values
+        return first + steps_of_day(noisy, training, plan, **how, units=units, levels=levels, step=day, member=member)
 
 
-def adjust_block(block: xr.Dataset, setup: AdjustmentSetup) -> xr.Dataset:
-    """Adjust a block with the variables `simulation`, `cell` and the training's.
-
-    `simulation` becomes the scenario; `treated` counts the days of each cell (and member), as `TREATMENTS` names them.
-    """
-    from espo_luigi.methods.dqm import quantile_mapping
-
-    trained = setup.trained
-    simulation, n_jittered = _simulation(block, setup)
-    _check_members(simulation, setup)
-    training = quantile_mapping.Training(
-        _flat(block, "af", _BY_QUANTILE), _flat(block, "hist_q", _BY_QUANTILE), _flat(block, "scaling", _BY_DAY)
-    )
+def _trained(
+    block: Block, trained: xr.Dataset, setup: Setup
+) -> tuple[quantile_mapping.Training, quantile_mapping.AdjustmentPlan, dict[str, Any]]:
+    """Return the training, the plan and the other arguments of `quantile_mapping.adjust`."""
+    options = Options.of(setup)
+    arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
+    loess = options.adjust["detrend"]["LoessDetrend"] or {}
     plan = quantile_mapping.plan_adjustment(
         setup.time.dayofyear,
         setup.time.days,
-        window=trained.group.window,
-        fraction=_fraction(setup.adjust_args),
-        n_training_days=block.sizes["dayofyear"],
+        window=options.group.window,
+        fraction=_fraction(options.adjust),
+        n_training_days=trained.sizes["dayofyear"],
     )
-    adjusted, treated = quantile_mapping.adjust(
-        simulation,
-        training,
-        plan,
-        kind=trained.kind or "+",
-        skips_zeros=bool((setup.adjust_args["detrend"]["LoessDetrend"] or {}).get("mult_skip_zeros")),
-        adaptation=_adaptation(block, setup),
-        threads=_threads(),
-    )
-    treated[..., TREATMENTS.index("jittered")] = n_jittered
-    dims = _series_dims(setup)
-    return xr.Dataset(
-        {"simulation": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
-    )
+    how = {
+        "kind": options.kind,
+        "skips_zeros": bool(loess.get("mult_skip_zeros")),
+        "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options),
+    }
+    return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
 
 
-def _adaptation(block: xr.Dataset, setup: AdjustmentSetup) -> Adaptation:
-    """Read how the training adapted dry days and limited tails."""
-    from espo_luigi.methods.dqm import quantile_mapping
+def _with_noise(values: np.ndarray, block: Block, setup: Setup) -> np.ndarray:
+    """Return the simulation, (cell, time) or (cell, member, time), with noise if there has to be some."""
+    noise = Options.of(setup).jitter_under
+    if noise is None:
+        return values
+    cells = block["cell"].values.ravel()
+    return seeds.jitter_members(values, noise, seeds=setup.member_seeds, role="simulation", cells=cells)
 
-    state = setup.trained.state
-    made = quantile_mapping.Adaptation.none(block["af"].dtype)
-    if state["adapt_freq_thresh"] is not None:
-        shares = [_flat(block, name, _of_members(setup)) for name in ("P0_ref", "P0_hist", "pth")]
+
+def _adaptation(
+    arrays: Mapping[str, np.ndarray], of_members: np.ndarray, options: Options
+) -> quantile_mapping.Adaptation:
+    """Return how the training adapted dry days and limited tails."""
+    made = quantile_mapping.Adaptation.none(arrays["af"].dtype)
+    if options.adapt_freq_thresh is not None:
+        shares = [arrays[name] for name in ("P0_ref", "P0_hist", "pth")]
         made = dataclasses.replace(
             made,
-            threshold=threshold_in(state["adapt_freq_thresh"], setup.trained.units),
+            threshold=options.adapt_freq_thresh,
             shares=quantile_mapping.Shares(*(one.reshape(*one.shape[:2], -1) for one in shares)),
-            seeds=_seeds_of_members(block, setup),
+            seeds=of_members,
         )
-    if state["max_tail_factor"] is not None:
-        tails = _flat(block, "hist_q_raw", _BY_QUANTILE)[..., -1]
-        made = dataclasses.replace(made, limits=tails.dtype.type(state["max_tail_factor"]) * tails)
+    if (factor := options.train.get("max_tail_factor")) is not None:
+        tails = arrays["hist_q_raw"][..., -1]
+        made = dataclasses.replace(made, limits=tails.dtype.type(factor) * tails)
     return made
 
 
-def _cell_seeds(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup, seed: str) -> np.ndarray:
-    from espo_luigi.methods.dqm import quantile_mapping
-
-    return quantile_mapping.cell_seeds(seed, block["cell"].values + setup.first_cell)
+def _cell_seeds(block: Block, seed: str) -> np.ndarray:
+    return quantile_mapping.cell_seeds(seed, block["cell"].values)
 
 
-def _seeds_of_members(block: xr.Dataset, setup: TrainingSetup | AdjustmentSetup) -> np.ndarray:
+def _seeds_of_members(block: Block, setup: Setup) -> np.ndarray:
     """Seeds (cell, member)."""
-    return np.stack([_cell_seeds(block, setup, seed) for seed in member_seeds(setup)], axis=-1)
+    return np.stack([_cell_seeds(block, seed) for seed in setup.member_seeds], axis=-1)
 
 
-def _simulation(block: xr.Dataset, setup: AdjustmentSetup) -> tuple[np.ndarray, np.ndarray | int]:
-    """Simulation as (cell, time) or (cell, member, time), jittered if that is asked for, and on how many days."""
-    values = _flat(block, "simulation", _series_dims(setup))
-    if setup.jitter_under is None:
-        return values, 0
-    cells = block["cell"].values.ravel() + setup.first_cell
-    of_members, n_jittered = member_seeds(setup), (values < setup.jitter_under).sum(axis=-1)
-    return seeds.jitter_members(
-        values, setup.jitter_under, seeds=of_members, role="simulation", cells=cells
-    ), n_jittered
-
-
-def _check_members(values: np.ndarray, setup: TrainingSetup | AdjustmentSetup) -> None:
+def _check_members(values: np.ndarray, setup: Setup) -> None:
     """Check that each member of a pool has values if any has."""
     if setup.members is None or len(setup.members) == 1:
         return
@@ -288,27 +252,20 @@ def _check_members(values: np.ndarray, setup: TrainingSetup | AdjustmentSetup) -
         )
 
 
-def _series_dims(setup: TrainingSetup | AdjustmentSetup) -> tuple[str, ...]:
-    return ("time",) if setup.members is None else (REALIZATION, "time")
+def _flat(data: xr.DataArray, cell: xr.DataArray) -> np.ndarray:
+    """Return an array, whose first dimensions are the cells', with all cells along the first axis."""
+    return np.ascontiguousarray(data.values).reshape(cell.size, *data.shape[cell.ndim :])
 
 
-def _of_members(setup: TrainingSetup | AdjustmentSetup) -> tuple[str, ...]:
-    return ("dayofyear",) if setup.members is None else ("dayofyear", REALIZATION)
-
-
-def _flat(block: xr.Dataset, name: str, last: tuple[Hashable, ...]) -> np.ndarray:
-    """Variable with all cells along the first axis, in the order of `cell`, and the given dimensions after it."""
-    values = block[name].transpose(*block["cell"].dims, *last).values
-    return np.ascontiguousarray(values).reshape(block["cell"].size, *values.shape[block["cell"].ndim :])
-
-
-def _shaped(block: xr.Dataset, values: np.ndarray, last: tuple[Hashable, ...]) -> xr.DataArray:
+def _shaped(block: Block, values: np.ndarray, last: tuple[str, ...]) -> xr.DataArray:
     """Inverse of `_flat`."""
-    return xr.DataArray(values.reshape(*block["cell"].shape, *values.shape[1:]), dims=(*block["cell"].dims, *last))
+    cell = block["cell"]
+    return xr.DataArray(values.reshape(*cell.shape, *values.shape[1:]), dims=(*cell.dims, *last))
 
 
-def _all_days(values: np.ndarray, days: np.ndarray, setup: TrainingSetup) -> np.ndarray:
+def _all_days(values: np.ndarray | None, days: np.ndarray, setup: Setup) -> np.ndarray:
     """Fill absent days of year with NaN (29 February's in a period without leap years)."""
+    assert values is not None
     longest = setup.time.days_in_longest_year
     if days.size == longest:
         return values
@@ -317,17 +274,13 @@ def _all_days(values: np.ndarray, days: np.ndarray, setup: TrainingSetup) -> np.
     return filled
 
 
-def _quantiles(setup: TrainingSetup) -> np.ndarray:
+def _quantiles(options: Options) -> np.ndarray:
     """Middles of as many equal bins, to xsdba's last bit, or the quantiles that are given."""
-    asked = setup.train_args["nquantiles"]
+    asked = options.train["nquantiles"]
     if not isinstance(asked, (int, np.integer)):
         return np.asarray(asked)
     half_bin = 1 / int(asked) / 2
     return np.linspace(half_bin, 1 - half_bin, int(asked))
-
-
-def _kind(setup: TrainingSetup) -> str:
-    return str(setup.train_args.get("kind", "+"))
 
 
 def _fraction(arguments: Mapping[str, Any]) -> float:

@@ -75,7 +75,7 @@ class Aspect:
     units: str
     needs: tuple[str, ...]
     sums: Callable[[Series], Sums]
-    number: Callable[..., np.ndarray]
+    number: Callable[..., np.ndarray] = ratio
     calibrated: tuple[frozenset[str], ...] = ()
     years_together: int = 1
 
@@ -189,77 +189,41 @@ def _snow(indices: Any, series: Series) -> Any:
 def _marginal() -> Iterator[Aspect]:
     """Means by season, days beyond the reference's quantiles, and wet days."""
     for name, units in _UNITS.items():
+        own = (frozenset({name}),)
         # tasmin as tasmax minus dtr: the mean follows, the quantiles do not.
         derived = (frozenset({"tasmax", "dtr"}),) if name == "tasmin" else ()
         for season in SEASONS:
-            yield Aspect(
-                f"mean_{name}_{season}",
-                f"Mean {_NAMES[name]}, {season}",
-                units,
-                (name,),
-                partial(_mean, name, season),
-                ratio,
-                (frozenset({name}), *derived),
-            )
+            words, sums = f"Mean {_NAMES[name]}, {season}", partial(_mean, name, season)
+            yield Aspect(f"mean_{name}_{season}", words, units, (name,), sums, calibrated=(*own, *derived))
         for level in (HIGH,) if name == "pr" else (LOW, HIGH):
-            side = "below" if level < 0.5 else "above"
-            yield Aspect(
-                f"{side}_q{100 * level:02.0f}_{name}",
-                f"Days of {_NAMES[name]} {side} the reference's {100 * level:.0f}th percentile",
-                "%",
-                (name,),
-                partial(_beyond, name, level),
-                ratio,
-                (frozenset({name}),),
-            )
-    yield Aspect("wet_days", "Wet days", "%", ("pr",), _wet_days, ratio, (frozenset({"pr"}),))
+            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level)
+            words = f"Days of {_NAMES[name]} {side} the reference's {100 * level:.0f}th percentile"
+            yield Aspect(f"{side}_q{100 * level:02.0f}_{name}", words, "%", (name,), sums, calibrated=own)
+    yield Aspect("wet_days", "Wet days", "%", ("pr",), _wet_days, calibrated=(frozenset({"pr"}),))
 
 
 def _temporal() -> Iterator[Aspect]:
     """Spells, transitions, persistence, and variability between years."""
-    for kind, words in enumerate(("wet", "dry")):
-        yield Aspect(f"{words}_spell", f"Mean length of {words} spells", "d", ("pr",), partial(_spell, kind), ratio)
-        yield Aspect(
-            f"longest_{words}_spell",
-            f"Longest {words} spell of a year, mean",
-            "d",
-            ("pr",),
-            partial(_of_xclim, partial(_longest, words)),
-            ratio,
-        )
-        yield Aspect(
-            f"wet_after_{words}",
-            f"Probability of a wet day after a {words} day",
-            "1",
-            ("pr",),
-            partial(_transition, kind),
-            ratio,
-        )
+    rain = ("pr",)
+    for kind, word in enumerate(("wet", "dry")):
+        yield Aspect(f"{word}_spell", f"Mean length of {word} spells", "d", rain, partial(_spell, kind))
+        longest = partial(_of_xclim, partial(_longest, word))
+        yield Aspect(f"longest_{word}_spell", f"Longest {word} spell of a year, mean", "d", rain, longest)
+        words = f"Probability of a wet day after a {word} day"
+        yield Aspect(f"wet_after_{word}", words, "1", rain, partial(_transition, kind))
     for name in _UNITS:
         for season in _TWO_SEASONS:
             words = f"Lag-1 autocorrelation of {_NAMES[name]}, {season}"
-            yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season), ratio)
-        yield Aspect(
-            f"between_years_{name}",
-            f"Standard deviation of yearly means of {_NAMES[name]}",
-            "K" if name != "pr" else "mm d-1",
-            (name,),
-            partial(_yearly, name),
-            deviation,
-            years_together=YEARS_TOGETHER,
-        )
+            yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season))
+        words, units = f"Standard deviation of yearly means of {_NAMES[name]}", "K" if name != "pr" else "mm d-1"
+        sums = partial(_yearly, name)
+        yield Aspect(f"between_years_{name}", words, units, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
 def _joint() -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
-    yield Aspect(
-        "most_in_5_days",
-        "Most precipitation in 5 days of a year, mean",
-        "mm",
-        ("pr",),
-        partial(_of_xclim, _five_days),
-        ratio,
-    )
+    five, waves = partial(_of_xclim, _five_days), partial(_of_xclim, _heat_waves)
+    yield Aspect("most_in_5_days", "Most precipitation in 5 days of a year, mean", "mm", ("pr",), five)
     for first, second in _PAIRS:
         for season in _TWO_SEASONS:
             words = f"Correlation of {_NAMES[first]} and {_NAMES[second]}, {season}"
@@ -271,12 +235,11 @@ def _joint() -> Iterator[Aspect]:
             sums = partial(_correlation, name, "", season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     words = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more"
-    yield Aspect("heat_wave_days", words, "d", ("tasmax",), partial(_of_xclim, _heat_waves), ratio)
-    needs = ("pr", "tasmax", "tasmin")
-    yield Aspect("snow_days", "Wet days below 0 °C", "d", needs, partial(_of_xclim, _snow), ratio)
+    yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
+    yield Aspect("snow_days", "Wet days below 0 °C", "d", ("pr", "tasmax", "tasmin"), partial(_of_xclim, _snow))
 
 
-ASPECTS: Mapping[str, Aspect] = {one.name: one for of in (_marginal, _temporal, _joint) for one in of()}
+ASPECTS: Mapping[str, Aspect] = {aspect.name: aspect for of in (_marginal, _temporal, _joint) for aspect in of()}
 
 
 def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Dataset], *, period: Period) -> xr.Dataset:
@@ -305,20 +268,20 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
     near = {name: _complete(name, ds, period) for name, ds in beside.items()}
     levels = limits(inside["reference"])
     known = set.intersection(*(set(map(str, ds.data_vars)) for ds in inside.values()))
-    wanted = [one for one in ASPECTS.values() if set(one.needs) <= known]
-    found = {
+    wanted = [aspect for aspect in ASPECTS.values() if set(aspect.needs) <= known]
+    sums_of_sources = {
         name: xr.Dataset(
             {
-                one.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
-                for one in wanted
-                for sums in [one.sums(Series(ds, near[name], levels, Days.of(ds)))]
+                aspect.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
+                for aspect in wanted
+                for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
         )
         for name, ds in inside.items()
     }
     years = np.arange(period[0], period[1] + 1)
-    joined = xr.concat(list(found.values()), dim="source", join="exact", coords="minimal")
-    return joined.assign_coords(source=list(found), year=years)
+    joined = xr.concat(list(sums_of_sources.values()), dim="source", join="exact", coords="minimal")
+    return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
 def _complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
@@ -400,14 +363,14 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
     Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
     """
     members = xr.concat(
-        [one.load() for one in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
+        [member.load() for member in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
     )
     random = cell_generator(seed, "years", 0)
     names = [name for name in ASPECTS if name in members]
-    found = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
+    compared = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
     calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
     named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
-    return found.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
+    return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
 
 
 def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
@@ -418,10 +381,12 @@ def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) 
     value = np.stack([_number(aspect, everything, sums, source)[0] for source in ("reference", "raw", "adjusted")])
     drawn, simulated = (_weights(random, years, aspect.years_together) for _ in range(2))
     of_reference = _number(aspect, drawn, sums, "reference")
-    distance, sides = [], ((1, "raw"), (2, "adjusted"))
-    for row, side in sides:
+    # A sample's own spread is too small.
+    blocks = max(years / aspect.years_together, LEAST_BLOCKS)
+    distance = []
+    for row, side in ((1, "raw"), (2, "adjusted")):
         deviations = _centred(_number(aspect, simulated, sums, side)) - _centred(of_reference)
-        distance.append(value[row] - value[0] + deviations * _widened(years, aspect.years_together))
+        distance.append(value[row] - value[0] + deviations * np.sqrt(blocks / (blocks - 3)))
     raw, adjusted = distance
     noise = np.stack([one.std(axis=0) for one in distance])
     gain = np.abs(value[1] - value[0]) - np.abs(value[2] - value[0])
@@ -445,7 +410,8 @@ def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], sourc
     """The aspect of each resampling, (resampling, cell): the mean over the members. The reference has no members."""
     members = sums[0].sizes[REALIZATION] if source != "reference" else 1
     of_members = [
-        aspect.number(*(weights @ one.sel(source=source).values[member] for one in sums)) for member in range(members)
+        aspect.number(*(weights @ terms.sel(source=source).values[member] for terms in sums))
+        for member in range(members)
     ]
     return np.mean(of_members, axis=0)
 
@@ -465,11 +431,6 @@ def _centred(resampled: np.ndarray) -> np.ndarray:
     return np.where(known, resampled - mean, 0.0)
 
 
-def _widened(years: int, together: int) -> float:
-    blocks = max(years / together, LEAST_BLOCKS)
-    return float(np.sqrt(blocks / (blocks - 3)))
-
-
 def _two_sided(resampled: np.ndarray, years: int) -> np.ndarray:
     """The p-value of 0, two-sided, in the distribution of each cell; NaN for a cell without a value."""
     low, high = ((1 + beyond.sum(axis=0)) / (RESAMPLINGS + 1) for beyond in (resampled <= 0, resampled >= 0))
@@ -482,18 +443,18 @@ def _flagged(p_values: np.ndarray) -> np.ndarray:
     from scipy.stats import false_discovery_control
 
     known = np.isfinite(p_values)
-    found = np.full(p_values.shape, np.nan)
+    flagged = np.full(p_values.shape, np.nan)
     if known.any():
-        found[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
-    return found
+        flagged[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
+    return flagged
 
 
 def verdicts(compared: xr.Dataset) -> Iterator[Verdict]:
     """Yield the verdict about each aspect that any cell has a p-value of."""
     for place, name in enumerate(compared["aspect"].values):
-        one = compared.isel(aspect=place)
-        verdict = one["verdict"].values[np.isfinite(one["verdict"].values)]
+        of_aspect = compared.isel(aspect=place)
+        verdict = of_aspect["verdict"].values[np.isfinite(of_aspect["verdict"].values)]
         if verdict.size:
-            off = [float(one["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
+            off = [float(of_aspect["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
             shares = (float((verdict > 0).mean()), float((verdict < 0).mean()))
-            yield Verdict(str(name), bool(one["calibrated"]), *shares, *off)
+            yield Verdict(str(name), bool(of_aspect["calibrated"]), *shares, *off)

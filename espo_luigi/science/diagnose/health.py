@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
@@ -18,7 +19,7 @@ import xarray as xr
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
 from espo_luigi.science.choices import CHECKS, LAND_FLAG
-from espo_luigi.science.diagnose.missing import Methods, inferred_freq, lacking
+from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
 from espo_luigi.science.grid import cells_in, cut_to
@@ -117,20 +118,19 @@ def health_checks(
         _Set(name, arguments, _checks_that_raise(arguments.get("raise_on")))
         for name, arguments in {"": whole, **(scopes or {})}.items()
     ]
-    failed = [failure for one in sets for failure in _of_metadata(ds, one)]
-    if not any(one.errors_on & SLOW_CHECKS for one in sets):
+    failed = [failure for checks in sets for failure in _of_metadata(ds, checks)]
+    if not any(checks.errors_on & SLOW_CHECKS for checks in sets):
         _raise_if_any(failed)
     # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
-        found = [_computed(ds, one, land, allowed_gaps) for one in sets]
-    flagged = [_evaluated(of.flags, of.land) for of in found]
-    failed += [
-        failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)
-    ]
+        computed = [_computed(ds, checks, land, allowed_gaps) for checks in sets]
+    flagged = [_evaluated(of) for of in computed]
+    kept = {}
+    for checks, of, by_variable in zip(sets, computed, flagged, strict=True):
+        failed += _of_data(checks, of, by_variable)
+        if checks.arguments.get("return_flags", True):
+            kept[checks.scope] = by_variable
     _raise_if_any(failed)
-    kept = {
-        one.scope: flags for one, flags in zip(sets, flagged, strict=True) if one.arguments.get("return_flags", True)
-    }
     return _result(ds, kept, [failure.message for failure in failed])
 
 
@@ -163,30 +163,32 @@ class _OfData:
     land: Mapping[str, xr.DataArray]
 
 
-def _of_metadata(ds: xr.Dataset, one: _Set) -> Iterator[_Failure]:
-    wanted = one.arguments.get
+def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
+    wanted = checks.arguments.get
     quick: list[tuple[str, Iterator[str]]] = [
         ("structure", _structure(ds, wanted("structure") or {})),
         ("calendar", _calendar(ds, wanted("calendar"))),
-        ("start_date", _start(ds, wanted("start_date"))),
-        ("end_date", _end(ds, wanted("end_date"))),
+        ("start_date", _period(ds, wanted("start_date"), None)),
+        ("end_date", _period(ds, None, wanted("end_date"))),
         ("variables_and_units", _units(ds, wanted("variables_and_units") or {})),
         ("cfchecks", _cf(ds, wanted("cfchecks") or {})),
         ("freq", _freq(ds, wanted("freq"))),
         ("missing", _irregular(ds, wanted("missing") or {})),
     ]
-    yield from (one.failure(check, message) for check, messages in quick for message in messages)
+    yield from (checks.failure(check, message) for check, messages in quick for message in messages)
 
 
-def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
+def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
     """The results of a set, from one part of the grid after the other."""
-    whole, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
-    of_land = {} if one.scope else _land_flags(ds, land, allowed)
-    wanted = one.arguments.get
+    whole, cells = cut_to(ds, cells_in(ds, checks.scope, checks.arguments, land)) if checks.scope else (ds, None)
+    of_land = {}
+    if land is not None and not checks.scope:
+        of_land = {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
+    wanted = checks.arguments.get
     kwargs = wanted("flags_kwargs") or {}
     # Flags with dimensions of their own are not a single truth, of which parts could tell.
     places = [{}] if "dims" in kwargs else _parts(whole)
-    found: _OfData | None = None
+    joined: _OfData | None = None
     for place in places:
         part = whole.isel(place)
         of_cells = None if cells is None else cells.isel(place, missing_dims="ignore")
@@ -196,9 +198,9 @@ def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int
             land=of_land if len(places) == 1 else {},
         )
         (computed,) = dask.compute(lazy)
-        found = computed if found is None else _either(found, computed)
-    assert found is not None
-    return found if len(places) == 1 else replace(found, land=dask.compute(of_land)[0])
+        joined = computed if joined is None else _either(joined, computed)
+    assert joined is not None
+    return joined if len(places) == 1 else replace(joined, land=dask.compute(of_land)[0])
 
 
 def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
@@ -207,30 +209,39 @@ def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
         return [{}]
     edges = {dim: np.cumsum((0, *sizes)) for dim, sizes in ds.chunksizes.items() if dim != "time"}
     along = [[{dim: slice(*pair)} for pair in pairwise(edges[dim].tolist())] for dim in edges]
-    return [{dim: one for place in places for dim, one in place.items()} for places in product(*along)]
+    return [{dim: cells for place in places for dim, cells in place.items()} for places in product(*along)]
 
 
-def _either(one: _OfData, other: _OfData) -> _OfData:
+def _either(first: _OfData, second: _OfData) -> _OfData:
     """What is true of one part or another."""
-    flags = {name: of.map(lambda da, of=other.flags[name]: _or(da, of[da.name])) for name, of in one.flags.items()}
+    flags = {name: of.map(lambda da, of=second.flags[name]: _or(da, of[da.name])) for name, of in first.flags.items()}
     missing = {
-        method: {name: found | other.missing[method][name] for name, found in by_variable.items()}
-        for method, by_variable in one.missing.items()
+        method: {name: lacks | second.missing[method][name] for name, lacks in by_variable.items()}
+        for method, by_variable in first.missing.items()
     }
     return _OfData(missing, flags, {})
 
 
-def _or(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
-    return (one | other).assign_attrs(one.attrs) if one.dtype == bool else one
+def _or(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
+    return (first | second).assign_attrs(first.attrs) if first.dtype == bool else first
 
 
-def _of_data(one: _Set, found: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
-    slow = [
-        ("missing", _incomplete(found.missing)),
-        ("flags", _suspicious(flagged)),
-        ("land", _land(flagged)),
-    ]
-    yield from (one.failure(check, message) for check, messages in slow for message in messages)
+def _of_data(checks: _Set, computed: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
+    for method, by_variable in computed.missing.items():
+        for name, lacks in by_variable.items():
+            if bool(lacks):
+                yield checks.failure(
+                    "missing", f"The variable '{name}' has missing values according to the method '{method}'."
+                )
+    for name, of in flagged.items():
+        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
+        if raised:
+            yield checks.failure("flags", f"'{name}' has suspicious values according to the following flags: {raised}.")
+    for name, of in flagged.items():
+        if LAND_FLAG in of and bool(of[LAND_FLAG]):
+            yield checks.failure(
+                "land", f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
+            )
 
 
 def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
@@ -242,7 +253,7 @@ def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
 
 
 def _raise_if_any(failed: Iterable[_Failure]) -> None:
-    errors = [f"{one.message} [{one.check}]" for one in failed if one.raises]
+    errors = [f"{failure.message} [{failure.check}]" for failure in failed if failure.raises]
     if errors:
         raise HealthCheckError("The following health checks failed:" + "".join(f"\n  - {error}" for error in errors))
 
@@ -264,77 +275,58 @@ def _result(ds: xr.Dataset, flagged: Mapping[str, Mapping[str, xr.Dataset]], mes
 
 
 def _structure(ds: xr.Dataset, structure: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for kind, what, found in (("dims", "dimension", list(ds.dims)), ("coords", "coordinate", list(ds.coords))):
+    for kind, what, names in (("dims", "dimension", list(ds.dims)), ("coords", "coordinate", list(ds.coords))):
         if kind not in structure:
             continue
         expected = list(structure[kind])
         for name in expected:
-            if name not in found:
+            if name not in names:
                 where = " (it is a data variable)" if name in ds.data_vars else ""
-                yield f"The {what} '{name}' is missing{where}: found {found}."
-        extra = [name for name in found if name not in expected]
+                yield f"The {what} '{name}' is missing{where}: found {names}."
+        extra = [name for name in names if name not in expected]
         if extra:
             yield f"Extra {what}s {extra}: expected {expected} only."
 
 
 def _calendar(ds: xr.Dataset, calendar: str | None) -> Iterator[str]:
-    if calendar is None:
+    actual = ds["time"].dt.calendar
+    if calendar is None or actual == calendar:
         return
-    found = ds["time"].dt.calendar
-    if not _same_calendar(found, calendar):
-        yield f"The calendar is '{found}', expected '{calendar}'."
+    # `canonical` refuses calendars that the adjustment does not know, such as Julian.
+    with suppress(DataError):
+        if canonical(actual) == canonical(calendar):
+            return
+    yield f"The calendar is '{actual}', expected '{calendar}'."
 
 
-def _same_calendar(one: str, other: str) -> bool:
-    try:
-        return canonical(one) == canonical(other)
-    except DataError:  # such as Julian, which the adjustment does not know
-        return one == other
-
-
-def _ymd(ds: xr.Dataset, index: int) -> tuple[int, int, int]:
-    day = ds["time"][index].dt
-    return int(day.year), int(day.month), int(day.day)
+def _period(ds: xr.Dataset, start: str | None, end: str | None) -> Iterator[str]:
+    """Days are compared as numbers, since 30 February exists in some calendars."""
+    first, last = ((int(day.year), int(day.month), int(day.day)) for day in (ds["time"][0].dt, ds["time"][-1].dt))
+    if start is not None and first > _parse_date(start):
+        yield "The data start on {:04d}-{:02d}-{:02d}, expected ".format(*first) + f"{start} or before."
+    if end is not None and last < _parse_date(end):
+        yield "The data end on {:04d}-{:02d}-{:02d}, expected ".format(*last) + f"{end} or after."
 
 
 def _parse_date(text: str) -> tuple[int, int, int]:
-    """Parse year, year-month or year-month-day; compared as numbers, since 30 February exists in some calendars."""
+    """Parse year, year-month or year-month-day."""
     parts = [int(part) for part in str(text).split("T")[0].split(" ")[0].split("-")]
     year, month, day = (*parts, 1, 1)[:3]
     return year, month, day
 
 
-def _start(ds: xr.Dataset, start_date: str | None) -> Iterator[str]:
-    if start_date is not None and _ymd(ds, 0) > _parse_date(start_date):
-        yield f"The data start on {_iso(_ymd(ds, 0))}, expected {start_date} or before."
-
-
-def _end(ds: xr.Dataset, end_date: str | None) -> Iterator[str]:
-    if end_date is not None and _ymd(ds, -1) < _parse_date(end_date):
-        yield f"The data end on {_iso(_ymd(ds, -1))}, expected {end_date} or after."
-
-
-def _iso(ymd: tuple[int, int, int]) -> str:
-    return "{:04d}-{:02d}-{:02d}".format(*ymd)
-
-
 def _units(ds: xr.Dataset, variables_and_units: Mapping[str, str]) -> Iterator[str]:
+    from xclim.core.units import units2pint
+
     for name, expected in variables_and_units.items():
         if name not in ds:
             yield f"The variable '{name}' is missing: found {list(ds.data_vars)}."
-        elif not _equivalent(ds[name].attrs.get("units"), expected):
-            yield f"The variable '{name}' is in {ds[name].attrs.get('units')!r}, expected {expected!r}."
-
-
-def _equivalent(units: str | None, expected: str) -> bool:
-    if units is None:
-        return False
-    from xclim.core.units import units2pint
-
-    try:
-        return units2pint(units) == units2pint(expected)
-    except Exception:  # pint raises many unrelated types for text that is not a unit
-        return False
+            continue
+        units = ds[name].attrs.get("units")
+        with suppress(Exception):  # pint raises many unrelated types for text that is not a unit
+            if units is not None and units2pint(units) == units2pint(expected):
+                continue
+        yield f"The variable '{name}' is in {units!r}, expected {expected!r}."
 
 
 def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -366,21 +358,14 @@ def _cf_function(check: str, name: str, da: xr.DataArray) -> Callable[..., None]
 def _freq(ds: xr.Dataset, freq: str | None) -> Iterator[str]:
     if freq is None:
         return
-    found = inferred_freq(ds)
-    if found != freq:
-        yield f"The frequency is {found!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
+    actual = inferred_freq(ds)
+    if actual != freq:
+        yield f"The frequency is {actual!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
 
 
 def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:
     if methods and inferred_freq(ds) is None:
         yield "Missing values cannot be looked for: the time axis is irregular, or has too few steps to tell."
-
-
-def _incomplete(missing: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    for method, by_variable in missing.items():
-        for name, found in by_variable.items():
-            if bool(found):
-                yield f"The variable '{name}' has missing values according to the method '{method}'."
 
 
 def _flags(
@@ -399,33 +384,13 @@ def _flags(
     }
 
 
-def _evaluated(flags: Mapping[str, xr.Dataset], land: Mapping[str, xr.DataArray]) -> dict[str, xr.Dataset]:
-    found = {name: _known(name, of) for name, of in flags.items()}
-    return found | {name: found.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land.items()}
-
-
-def _land_flags(ds: xr.Dataset, land: xr.DataArray | None, allowed: int) -> dict[str, xr.DataArray]:
-    if land is None:
-        return {}
-    return {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
-
-
-def _land(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
-    for name, of in flagged.items():
-        if LAND_FLAG in of and bool(of[LAND_FLAG]):
-            yield f"'{name}' has no data on any day of a chunk of time in land cells of the reference."
-
-
-def _known(name: str, flags: xr.Dataset) -> xr.Dataset:
-    """Drop the flags that xclim returns as None because a second variable is missing."""
-    unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
-    if unknown:
-        logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)
-    return flags.drop_vars(unknown)
-
-
-def _suspicious(flagged: Mapping[str, xr.Dataset]) -> Iterator[str]:
-    for name, of in flagged.items():
-        raised = [str(flag) for flag, da in of.data_vars.items() if flag != LAND_FLAG and bool(da.any())]
-        if raised:
-            yield f"'{name}' has suspicious values according to the following flags: {raised}."
+def _evaluated(computed: _OfData) -> dict[str, xr.Dataset]:
+    """The flags of each variable, without those that xclim returns as None because a second variable is missing."""
+    evaluated = {}
+    for name, flags in computed.flags.items():
+        unknown = [flag for flag, da in flags.data_vars.items() if da.dtype != bool]
+        if unknown:
+            logger.warning("The flags %s of %r need a variable that the data do not have: skipped.", unknown, name)
+        evaluated[name] = flags.drop_vars(unknown)
+    land = computed.land.items()
+    return evaluated | {name: evaluated.get(name, xr.Dataset()).assign({LAND_FLAG: da}) for name, da in land}

@@ -72,10 +72,10 @@ def properties(
     """
     selected = _needed_variables(_select_period(ds, period), definitions)
     resolved = json.dumps(_resolve(definitions, selected))
-    found = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
-    for da in found.data_vars.values():
+    made = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
+    for da in made.data_vars.values():
         da.attrs["period"] = f"{period[0]}-{period[1]}"
-    return as_fixed(found, ds.attrs, to_level)
+    return as_fixed(made, ds.attrs, to_level)
 
 
 def as_fixed(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
@@ -116,13 +116,13 @@ def _select_period(ds: xr.Dataset, period: Sequence[str | int]) -> xr.Dataset:
     return selected
 
 
-def _inputs(definition: Mapping[str, Any]) -> Mapping[str, str]:
-    return definition.get("input", {})
-
-
 def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
-    names = sorted({name for one in definitions["indicators"].values() for name in _inputs(one).values()})
-    complete = _with_range(ds) if "dtr" in names else ds
+    names = sorted({name for of in definitions["indicators"].values() for name in of.get("input", {}).values()})
+    complete = ds
+    if "dtr" in names and "dtr" in ds:
+        complete = ds.assign(dtr=as_difference(ds["dtr"]))
+    elif "dtr" in names and {"tasmax", "tasmin"} <= set(ds):
+        complete = ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
     missing = [name for name in names if name not in complete]
     if missing:
         raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
@@ -130,29 +130,18 @@ def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Data
     return rechunk(needed, {"time": -1}).unify_chunks() if needed.chunks else needed
 
 
-def _with_range(ds: xr.Dataset) -> xr.Dataset:
-    if "dtr" in ds:
-        return ds.assign(dtr=as_difference(ds["dtr"]))
-    if {"tasmax", "tasmin"} <= set(ds):
-        return ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
-    return ds
-
-
 def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
     """Return the definitions as plain values for these data: today's bases, thresholds in the data's units."""
-    realm = definitions.get("realm", "generic")
-    resolved = {name: _resolve_one(one, realm, ds) for name, one in definitions["indicators"].items()}
+    resolved = {}
+    for name, definition in definitions["indicators"].items():
+        base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
+        resolved[name] = {"realm": definitions.get("realm", "generic"), **definition, "base": base}
+        inputs, threshold = definition.get("input", {}), definition.get("parameters", {}).get("thresh")
+        if isinstance(threshold, str) and len(inputs) == 1:
+            (variable,) = inputs.values()
+            converted = _threshold_for(threshold, ds[variable])
+            resolved[name]["parameters"] = {**definition["parameters"], "thresh": converted}
     return {"variables": definitions.get("variables", {}), "indicators": resolved}
-
-
-def _resolve_one(definition: Mapping[str, Any], realm: str, ds: xr.Dataset) -> dict[str, Any]:
-    base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
-    resolved = {"realm": realm, **definition, "base": base}
-    threshold = definition.get("parameters", {}).get("thresh")
-    if isinstance(threshold, str) and len(_inputs(definition)) == 1:
-        (variable,) = _inputs(definition).values()
-        resolved["parameters"] = {**definition["parameters"], "thresh": _threshold_for(threshold, ds[variable])}
-    return resolved
 
 
 def _threshold_for(threshold: str, da: xr.DataArray) -> str:
@@ -201,28 +190,26 @@ def _indicators(resolved: str) -> dict[str, Indicator]:
         for name, metadata in parsed["variables"].items():
             VARIABLES.setdefault(name, metadata)
         return {
-            name: Indicator.from_dict(one, identifier=name, module=REGISTRY_MODULE)
-            for name, one in parsed["indicators"].items()
+            name: Indicator.from_dict(definition, identifier=name, module=REGISTRY_MODULE)
+            for name, definition in parsed["indicators"].items()
         }
 
 
 def _compute(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """Compute all properties of data in memory."""
+    made = {}
     with quiet():
-        found = {name: _compute_one(ds, name, one) for name, one in _indicators(resolved).items()}
-    return xr.Dataset(found)
-
-
-def _compute_one(ds: xr.Dataset, name: str, indicator: Indicator) -> xr.DataArray:
-    logger.debug("Computing the property %s.", name)
-    found = without_idle_metadata(indicator(ds=ds).rename(name))
-    cells = [dim for dim in ds.dims if dim in found.dims]
-    return found.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
+        for name, indicator in _indicators(resolved).items():
+            logger.debug("Computing the property %s.", name)
+            values = without_idle_metadata(indicator(ds=ds).rename(name))
+            cells = [dim for dim in ds.dims if dim in values.dims]
+            made[name] = values.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
+    return xr.Dataset(made)
 
 
 def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """Compute block by block, in memory: xsdba's own way on dask makes dozens of small tasks per property and block."""
-    spatial = any(one.aspect == "spatial" for one in _indicators(resolved).values())
+    spatial = any(indicator.aspect == "spatial" for indicator in _indicators(resolved).values())
     whole = rechunk(ds, {dim: -1 for dim in ds.dims}) if spatial else ds
     times = {"axis": TimeAxis.of(ds), "attrs": ds["time"].attrs}
     return xr.map_blocks(
@@ -246,9 +233,9 @@ def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """
     days = _EIGHT_YEARS if calendar_of(ds) == "standard" else _TWO_YEARS
     cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, days)})
-    found = _compute(cell.map(_made_up, keep_attrs=True), resolved)
+    made = _compute(cell.map(_made_up, keep_attrs=True), resolved)
     coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
-    return found.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)
+    return made.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)
 
 
 def _made_up(da: xr.DataArray) -> xr.DataArray:

@@ -137,12 +137,13 @@ def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Data
     rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
     bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
     clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
-    attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": ds.sizes["time"]}
+    attrs = {"units": "d", "days": ds.sizes["time"]}
     counts = {}
     for name, data in clipped.items():
         days = ((data != rounded[name]) & rounded[name].notnull()).sum("time", keep_attrs=False)
         on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
-        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(attrs)
+        told = {"long_name": f"Days on which {name} was clipped", **attrs}
+        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(told)
     return rounded.assign(clipped | counts)
 
 
@@ -151,18 +152,21 @@ def count_of(variable: str, kind: str) -> str:
     return f"{variable}_days_{kind}"
 
 
-def counted(adjusted: xr.Dataset) -> xr.Dataset:
-    """Return an adjusted variable with its counts of treated days under the names that products have; lazy.
+def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
+    """Return adjusted variables, or one of a group, with counts of treated days under the names of products; lazy.
 
     `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
     """
-    (variable,) = series_of(adjusted)
+    variables = [name for name in series_of(adjusted) if only in ("", name)]
     if TREATED not in adjusted:
-        return adjusted[[variable]]
+        return adjusted[variables]
     treated = adjusted[TREATED].astype("float32")
-    kinds = [str(kind) for kind in treated["treatment"].values]
-    maps = {count_of(variable, kind): treated.sel(treatment=kind, drop=True) for kind in kinds}
-    return adjusted[[variable]].assign(maps)
+    maps = {}
+    for name in variables:
+        for kind in map(str, treated["treatment"].values):
+            told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
+            maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
+    return adjusted[variables].assign(maps)
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
@@ -198,7 +202,9 @@ def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
 def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
     """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
     mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
-    return ds if mapping is None else ds.map(lambda data: data.assign_attrs(grid_mapping=mapping), keep_attrs=True)
+    if mapping is None:
+        return ds
+    return ds.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()})
 
 
 def together(products: Sequence[xr.Dataset]) -> xr.Dataset:

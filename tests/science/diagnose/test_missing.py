@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from xclim.core import missing
 
-from espo_luigi.science.diagnose.missing import some_but_not_all
+from espo_luigi.science.diagnose.flags import some_but_not_all
 
 
 def series(calendar: str, start: str = "2001-01-01", end: str = "2005-01-01") -> xr.DataArray:

@@ -402,3 +402,49 @@ def adjust_cells(
                 counts[cell, member, LIMITED] += keep_tails(
                     series[member], limits[cell], plan.scaling_rows, out[cell, member]
                 )
+
+
+@compiled
+def trace_cell(
+    series,
+    factors,
+    nearest,
+    historical_quantiles,
+    scaling,
+    plan,
+    multiplicative,
+    skips_zeros,
+    member,
+    scaled,
+    trends,
+    anomalies,
+    found,
+):
+    """Fill ``scaled`` (member, time), and the trends, anomalies and factors (time) by which a member is adjusted.
+
+    The training's arrays have a single cell; ``series`` (member, time) has its dry days adapted.
+    """
+    n_times = series.shape[1]
+    half = plan.window // 2
+    tables = empty_tables(factors, historical_quantiles)
+    fill_tables(factors[0], nearest[0], historical_quantiles[0], tables)
+    means = np.empty(n_times, dtype=series.dtype)
+    padded = np.empty(n_times + 2 * half, dtype=series.dtype)
+    for other in range(series.shape[0]):
+        scale_series(series[other], scaling[0], plan.scaling_rows, multiplicative, scaled[other])
+    complete = pool_means(scaled, half, plan.window, padded, means)
+    for run in range(plan.run_groups.size):
+        centres = plan.run_centres[plan.run_start[run] : plan.run_start[run + 1]]
+        block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
+        of_trend, of_anomaly, of_factor = np.empty((3, centres.size, BLOCK))
+        for start in range(0, plan.run_groups[run], BLOCK):
+            size = min(BLOCK, plan.run_groups[run] - start)
+            rows = plan.table_rows[plan.run_first[run] + start : plan.run_first[run] + start + size]
+            block_trends(means, centres + start, plan, plan.run_kinds[run], complete, block, of_trend)
+            remove_trends(scaled[member], centres + start, of_trend, multiplicative, skips_zeros, of_anomaly[:, :size])
+            find_factors(of_anomaly, rows, tables, of_factor)
+            for year in range(centres.size):
+                first = centres[year] + start
+                trends[first : first + size] = of_trend[year, :size]
+                anomalies[first : first + size] = of_anomaly[year, :size]
+                found[first : first + size] = of_factor[year, :size]

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.audit import cells, sample
+from espo_luigi.audit.value import other_versions, step_of
 from espo_luigi.errors import DataError, ParameterError
-from espo_luigi.explain import audit, cells
-from espo_luigi.explain.way import check_complete, other_versions, step_of
 from espo_luigi.store.marker import processor
 
 # Two pieces of two rows each; # is land.
@@ -55,22 +55,26 @@ def test_a_point_in_the_sea_or_outside_is_refused(run: object, lat: float, lon: 
 
 
 def test_a_sample_draws_each_land_cell_and_no_sea_and_again_the_same(run: object) -> None:
-    samples = audit.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
+    samples = sample.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
     drawn = Counter((one.cell.piece, one.cell.place) for one in samples)
     assert set(drawn) == {*(("south", place) for place in range(4)), ("north", 0)}
     assert min(drawn.values()) > 60
     assert Counter(one.sim_id for one in samples) == {"a": 250, "b": 250}
-    assert samples == audit.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
-    assert samples != audit.draw(run, ["a", "b"], 500, 8)  # type: ignore[arg-type]
+    assert samples == sample.draw(run, ["a", "b"], 500, 7)  # type: ignore[arg-type]
+    assert samples != sample.draw(run, ["a", "b"], 500, 8)  # type: ignore[arg-type]
 
 
 def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
     days = xr.date_range("2001-01-01", periods=730, calendar="noleap", use_cftime=True)
     whole = xr.Dataset({"pr": (("time", "loc"), np.ones((730, 1)))}, {"time": days})
     cell = cells.Cell("south", 0, 0, 0, 45.0, -70.0)
-    check_complete({"a": whole.where(whole.time.dt.year > 2001, other=np.nan).fillna(1)}, cell)
+
+    def series(ds: xr.Dataset) -> cells.Series:
+        return cells.Series("a", "south", np.array([0]), whole, {"a": ds})
+
+    cells.check_complete(series(whole), cell)
     with pytest.raises(DataError, match="a has no pr on 365 of 730 days in the cells that 45 °N -70 °E"):
-        check_complete({"a": whole.where(whole.time.dt.year > 2001)}, cell)
+        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,13 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.audit import cells
+from espo_luigi.audit.cells import Cell, Made, Series
+from espo_luigi.audit.shown import plain
+from espo_luigi.audit.value import TOLERANCE, first_difference, made_of
 from espo_luigi.errors import DataError, ParameterError, StoreError
-from espo_luigi.explain import cells
-from espo_luigi.explain.cells import Cell, Made
-from espo_luigi.explain.sentences import plain
-from espo_luigi.explain.steps import why_xsdba
-from espo_luigi.explain.values import TOLERANCE
-from espo_luigi.explain.way import check_complete, made_of, step_of_difference
-from espo_luigi.science import stack
 from espo_luigi.science.calendar import day_of
+from espo_luigi.science.choices import TREATED
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
 
@@ -94,18 +92,6 @@ class Audit:
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """A sample's comparison of a variable."""
-
-    sim_id: str
-    var: str
-    values: int
-    identical: int
-    largest: float
-    difference: Difference | None
-
-
 def audit(number: int, seed: int) -> Audit:
     """Compare a random sample of the run's products with what their raw files give; reads each raw file once.
 
@@ -116,25 +102,40 @@ def audit(number: int, seed: int) -> Audit:
     """
     began, run = time.monotonic(), context()
     _products.cache_clear()
-    finals = {sim_id: run.archives(sim_id).values() for sim_id in run.simulations}
-    there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]
+    there = [
+        sim_id
+        for sim_id in run.simulations
+        if all(store.is_complete(info.path) for info in run.archives(sim_id).values())
+    ]
     missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
     if not there:
         raise StoreError(f"none of {len(missing)} simulations has a product yet. Finish the run first (`espo status`).")
     by_pool: dict[str, list[Sample]] = defaultdict(list)
     for sample in draw(run, there, number, seed):
         by_pool[partition.pool_of(run, sample.sim_id)].append(sample)
-    compared: list[_Compared] = []
+    rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    differences: list[Difference] = []
     left_out: Counter[str] = Counter()
     for pool, samples in by_pool.items():
         # A member's archives stay open while its samples are compared.
-        for sample, made in _remade(run, pool, sorted(samples, key=lambda one: one.sim_id), left_out):
+        for sample, made in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id), left_out):
             try:
-                compared += _compare(run, sample, made, left_out)
+                for row, difference in _compare(sample, made, left_out):
+                    rows[row.sim_id, row.var].append(row)
+                    differences += [] if difference is None else [difference]
             except ParameterError:
                 left_out["outside of the simulation's domain"] += 1
-    differences = tuple(one.difference for one in compared if one.difference is not None)
-    return Audit(_rows(compared), differences, dict(left_out), missing, seed, time.monotonic() - began)
+    in_order = tuple(
+        Row(
+            *key,
+            len(own),
+            sum(row.values for row in own),
+            sum(row.identical for row in own),
+            max(row.largest for row in own),
+        )
+        for key, own in sorted(rows.items())
+    )
+    return Audit(in_order, tuple(differences), dict(left_out), missing, seed, time.monotonic() - began)
 
 
 def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
@@ -142,7 +143,7 @@ def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) ->
     generator = np.random.default_rng(seed)
     lands = cells.lands(run)
     places = [np.flatnonzero(land.is_land) for land in lands]
-    ends = np.cumsum([one.size for one in places])
+    ends = np.cumsum([of_piece.size for of_piece in places])
     samples = []
     for index in range(number):
         chosen = int(generator.integers(ends[-1]))
@@ -156,25 +157,25 @@ def _remade(
     run: RunContext, pool: str, samples: Sequence[Sample], left_out: Counter[str]
 ) -> Iterator[tuple[Sample, Made]]:
     """Make the cells of a pool's samples again, from raw files read once."""
-    by_piece: dict[str, list[Cell]] = defaultdict(list)
-    for cell in dict.fromkeys(sample.cell for sample in samples):
-        by_piece[cell.piece].append(cell)
-    members = {name: cells.from_raw(run, name, by_piece) for name in partition.members(run, pool)}
-    for piece, some in by_piece.items():
-        of_piece = {name: pieces[piece] for name, pieces in members.items()}
-        references = cells.references_of(run, some, next(iter(of_piece.values())))
-        for first in range(0, len(some), _CELLS_AT_ONCE):
-            own = some[first : first + _CELLS_AT_ONCE]
-            at = {stack.STACKED_DIM: slice(first, first + _CELLS_AT_ONCE)}
-            inputs = cells.Inputs(references.isel(at), {name: one.isel(at) for name, one in of_piece.items()})
-            series = cells.adjust(run, pool, own, inputs)
-            for sample in (sample for sample in samples if sample.cell in own):
-                made = cells.finish(run, sample.sim_id, series, own.index(sample.cell))
-                try:
-                    check_complete(made.members, sample.cell)
-                    yield sample, made
-                except DataError:
-                    left_out["inputs lack a year or more"] += 1
+    pieces = dict.fromkeys(sample.cell.piece for sample in samples)
+    places = {
+        piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece]) for piece in pieces
+    }
+    members = {name: cells.from_raw(run, name, places) for name in partition.members(run, pool)}
+    for piece, of_piece in places.items():
+        of_members = {name: of_pieces[piece] for name, of_pieces in members.items()}
+        reference = cells.references_of(run, piece, of_piece, next(iter(of_members.values())))
+        for first in range(0, of_piece.size, _CELLS_AT_ONCE):
+            part = slice(first, first + _CELLS_AT_ONCE)
+            inputs = reference.isel(loc=part), {name: ds.isel(loc=part) for name, ds in of_members.items()}
+            series = cells.adjust(run, Series(pool, piece, of_piece[part], *inputs))
+            for sample in samples:
+                if sample.cell.piece == piece and sample.cell.place in series.places:
+                    try:
+                        cells.check_complete(series.cell(sample.cell.place), sample.cell)
+                        yield sample, cells.finish(run, sample.sim_id, sample.cell, series)
+                    except DataError:
+                        left_out["inputs lack a year or more"] += 1
 
 
 @functools.lru_cache(maxsize=2)
@@ -185,57 +186,32 @@ def _products(run: RunContext, sim_id: str) -> dict[str, xr.Dataset]:
     return {var: opened[path] for var, path in paths.items()}
 
 
-def _compare(run: RunContext, sample: Sample, made: Made, left_out: Counter[str]) -> Iterator[_Compared]:
+def _compare(sample: Sample, made: Made, left_out: Counter[str]) -> Iterator[tuple[Row, Difference | None]]:
     """Compare the chunk of time that has the sample's day."""
-    drawn_in_blocks = {var for var in made.adjusted if why_xsdba(run, made, var)}
-    for var, whole in _products(run, sample.sim_id).items():
-        if drawn_in_blocks & made_of(run, made, var, 0)[0].keys():
+    drawn_in_blocks = {var for var, ds in made.series.adjusted.items() if TREATED not in ds}
+    for var, whole in _products(made.run, sample.sim_id).items():
+        if drawn_in_blocks & made_of(made, var, 0)[0].keys():
             left_out[f"{var} is adjusted by xsdba, which draws random numbers for blocks of cells"] += 1
             continue
-        product = cells.in_product(whole, run, sample.sim_id, sample.cell)[var]
+        product = cells.in_product(whole, made.run, sample.sim_id, sample.cell)[var]
         size = product.chunksizes[_CHUNK][0]
         first = int(sample.part * product.sizes[_CHUNK]) // size * size
-        found = product.isel({_CHUNK: slice(first, first + size)}).load()
-        again = made.product[var].isel({_CHUNK: slice(first, first + size)})
-        yield _compared(run, sample, made, found, again)
+        chunk = {_CHUNK: slice(first, first + size)}
+        yield _compared(sample, made, product.isel(chunk).load(), made.product[var].isel(chunk))
 
 
-def _compared(run: RunContext, sample: Sample, made: Made, found: xr.DataArray, again: xr.DataArray) -> _Compared:
-    one, other = (data.values.astype(np.float64) for data in (again, found))
-    equal = (one == other) | (np.isnan(one) & np.isnan(other))
-    apart = np.where(equal, 0.0, np.abs(one - other))
+def _compared(sample: Sample, made: Made, found: xr.DataArray, again: xr.DataArray) -> tuple[Row, Difference | None]:
+    ours, theirs = (data.values.astype(np.float64) for data in (again, found))
+    equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    apart = np.where(equal, 0.0, np.abs(ours - theirs))
     apart = np.where(np.isnan(apart), np.inf, apart)
-    wrong = np.flatnonzero(apart > TOLERANCE * np.fmax(np.abs(one), np.abs(other)))
+    wrong = np.flatnonzero(apart > TOLERANCE * np.fmax(np.abs(ours), np.abs(theirs)))
     var, difference = str(found.name), None
     if wrong.size:
-        step = int(wrong[0])
-        difference = Difference(
-            sample.sim_id,
-            var,
-            step_of_difference(run, made),
-            sample.cell,
-            day_of(found["time"].values[step]),
-            float(one[step]),
-            float(other[step]),
-        )
-    return _Compared(sample.sim_id, var, one.size, int(equal.sum()), float(apart.max()), difference)
-
-
-def _rows(compared: Sequence[_Compared]) -> tuple[Row, ...]:
-    groups: dict[tuple[str, str], list[_Compared]] = defaultdict(list)
-    for one in compared:
-        groups[one.sim_id, one.var].append(one)
-    return tuple(
-        Row(
-            sim_id,
-            var,
-            len(of_one),
-            sum(one.values for one in of_one),
-            sum(one.identical for one in of_one),
-            max(one.largest for one in of_one),
-        )
-        for (sim_id, var), of_one in sorted(groups.items())
-    )
+        step, stage = int(wrong[0]), first_difference(made, made.series.members[sample.sim_id])
+        day = day_of(found["time"].values[step])
+        difference = Difference(sample.sim_id, var, stage, sample.cell, day, float(ours[step]), float(theirs[step]))
+    return Row(sample.sim_id, var, 1, ours.size, int(equal.sum()), float(apart.max())), difference
 
 
 def render(found: Audit) -> str:

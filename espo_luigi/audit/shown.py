@@ -1,0 +1,126 @@
+"""The way of a value as a table, as JSON, and as a figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from espo_luigi.audit.value import Way
+from espo_luigi.errors import ParameterError
+from espo_luigi.methods.base import Step
+from espo_luigi.replacing import check_ours, write_ours
+from espo_luigi.report.drawings import ADJUSTED, PICTURE_OF_OURS, RAW, drawing, new_figure, picture
+
+_SECONDS_PER_DAY = 86400
+_FLUX = "kg m-2 s-1"
+_SUFFIXES = (".png", ".svg", ".pdf")
+_COLUMNS = 100
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; a number that is none is null."""
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_json(way: Way) -> dict[str, Any]:
+    """Return a way as values of JSON."""
+    content: dict[str, Any] = plain(dataclasses.asdict(way))
+    return content
+
+
+def render(way: Way) -> str:
+    """Return a way as tables: the raw cells and the steps of each adjusted variable, and those of each product."""
+    raw_day = "" if way.raw_date == way.date else f", {way.raw_date} in the raw files"
+    lines = [
+        way.sim_id,
+        f"{way.cell} (piece {way.cell.piece}, land cell {way.cell.place}), {way.date} ({way.calendar}{raw_day})",
+    ]
+    lines.append(f"regridded series: {way.source or 'made again from the raw files'}")
+    for name, adjusted in way.adjusted.items():
+        lines += ["", f"{name}, adjusted", f"  {'lat °N':>9} {'lon °E':>9} {'weight':>7}  raw value"]
+        lines += [
+            f"  {cell.lat:9.3f} {cell.lon:9.3f} {cell.weight:7.4f}  {_quantity(cell.value, adjusted.units)}"
+            for cell in adjusted.raw
+        ]
+        lines += _table(adjusted.steps)
+    for name, product in way.products.items():
+        lines += ["", f"{name}, product", *_table(product.steps), f"  in {product.store}"]
+    return "\n".join([*lines, "", *textwrap.wrap(_exactness(way), _COLUMNS)])
+
+
+def _quantity(value: float, units: str) -> str:
+    """A value with its units, precipitation in mm/d."""
+    if math.isnan(value):
+        return "no value"
+    if units == _FLUX:
+        return f"{value * _SECONDS_PER_DAY:.4g} mm/d"
+    return f"{value:.4g}" if units in ("", "1") else f"{value:.6g} {units}"
+
+
+def _table(steps: tuple[Step, ...]) -> Iterator[str]:
+    rows = [(step.name, _quantity(step.value, step.unit), step.sentence) for step in steps]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, value, sentence in rows:
+        start = f"  {name:<{names}}  {value:<{values}}  "
+        yield from textwrap.wrap(
+            start + sentence, _COLUMNS, subsequent_indent=" " * len(start), drop_whitespace=True,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _exactness(way: Way) -> str:
+    if all(product.identical for product in way.products.values()):
+        return "The steps give the product's values exactly, bit for bit."
+    differ = ", ".join(f"{name} {was} (here {now})" for name, (was, now) in way.other_versions.items())
+    reason = (
+        "has the marker of these versions and this processor, but an earlier job may have had a different processor"
+    )
+    if differ:
+        reason = f"was made with {differ}"
+    return f"The steps give the values within a hundred-thousandth of each, not bit for bit: the product {reason}."
+
+
+def check_suffix(path: Path) -> None:
+    """Raise an error unless the file's suffix can be drawn, and any file there is a drawing of ours."""
+    if path.suffix not in _SUFFIXES:
+        raise ParameterError(f"--plot {path}: expected a file of {', '.join(_SUFFIXES)}.")
+    check_ours(path, PICTURE_OF_OURS)
+
+
+def draw(way: Way, path: Path) -> None:
+    """Draw each adjusted variable before and after, on the days around the day, and write `path`.
+
+    Raises
+    ------
+    ParameterError
+        If the file's suffix is none of those that can be drawn.
+    """
+    check_suffix(path)
+    write_ours(path, picture(_figure_of(way), path.suffix, 150), PICTURE_OF_OURS)
+
+
+@drawing
+def _figure_of(way: Way) -> Any:
+    figure, axes = new_figure(5 * len(way.adjusted), 3.6, 1, len(way.adjusted))
+    for ax, (name, adjusted) in zip(axes[0], way.adjusted.items(), strict=True):
+        factor, units = (_SECONDS_PER_DAY, "mm/d") if adjusted.units == _FLUX else (1, adjusted.units)
+        days = np.arange(len(adjusted.adjusted)) - adjusted.day
+        ax.plot(days, factor * np.array(adjusted.regridded), **RAW, label="regridded")
+        ax.plot(days, factor * np.array(adjusted.adjusted), **ADJUSTED, label="adjusted")
+        ax.axvline(0, color="#999999", linewidth=0.8)
+        ax.set_xlabel(f"days from {way.date}")
+        ax.set_ylabel(f"{name} ({units})")
+        ax.legend()
+    title = "\n".join(textwrap.wrap(way.sim_id.replace("_", " "), 48 * len(way.adjusted)))
+    figure.suptitle(f"{title}\n{way.cell}")
+    return figure

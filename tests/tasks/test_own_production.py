@@ -1,0 +1,54 @@
+"""A stranger's production, whose package is the how-to page's: its paths, ends and names, chosen by its name."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from complete_demo import NOLEAP, in_order
+from luigi.configuration import LuigiConfigParser
+from others_packages import code_blocks, install
+
+from espo_luigi import tasks
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.export.drs import load_drs
+from espo_luigi.overview.plan import plan_of
+from espo_luigi.tasks.all import Selection
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.make import task_for
+
+Configure = Callable[..., list[Path]]
+
+
+@pytest.fixture()
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> None:
+    """The page's package is installed for this process."""
+    blocks = code_blocks("own-production.md")
+    files = {
+        "institute_x/__init__.py": blocks["python"][0],
+        "institute_x/names.yml": blocks["yaml"][0],
+        "pyproject.toml": blocks["toml"][0],
+    }
+    monkeypatch.syspath_prepend(install(files, tmp_path / "package"))
+    monkeypatch.delitem(sys.modules, "institute_x", raising=False)
+
+
+def test_a_stranger_s_production_has_its_own_paths_ends_and_names(
+    installed: None, configured: Configure, tmp_path: Path
+) -> None:
+    configured(production="institute-x")
+    product = tasks.ConcatenationFinal(sim_id=NOLEAP).out_final().path
+    assert product == tmp_path / f"final/X/ESPO-DEMO/Demo-NoLeap/{NOLEAP}_NAM_1950-2100.zarr.zip"
+    assert task_for(product) == tasks.ConcatenationFinal(sim_id=NOLEAP)
+    rules = {planned.rule for planned in plan_of((), Selection()).tasks.values()}
+    assert {"YearlyRain", "HealthChecks", "Move"} <= rules
+    assert sum(task.get_task_family() == "YearlyRain" for task in in_order(tasks.All())) == 2
+    assert load_drs(context().production.drs).description == "Scenarios of institute X"
+
+
+def test_a_production_that_no_package_registers_is_refused_with_those_that_are(
+    installed: None, configured: Configure
+) -> None:
+    configured(production="institute-y")
+    with pytest.raises(ConfigurationError, match="'institute-y', expected espo-2024, espo-v2, institute-x"):
+        _ = context().production

@@ -1,10 +1,11 @@
-"""Types of single values, checked: periods, bounds, paths, thresholds with units; and the base class of a section."""
+"""Types of single values, checked; the base class of a section; templates of paths."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
+import string
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from itertools import pairwise
@@ -40,6 +41,39 @@ def check_wildcard(name: str, value: str) -> None:
             f"{name} = {value!r} cannot be part of a file name; "
             "expected text without '+', '/', '\\' or control characters"
         )
+
+
+def render_path(template: str, fields: Mapping[str, str]) -> Path:
+    """Return the path that a template names once its wildcards are `fields`.
+
+    A template is a path such as ``{tmpdir}/{sim_id}+{piece}+regridded.zarr``. Because ``+`` never occurs inside a part,
+    a path always says which task makes it.
+    """
+    return Path(template.format_map(fields))
+
+
+def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:
+    """Return the wildcards that turn `template` into `path`, or None; `constants` are the fields already known."""
+    pattern = ""
+    seen: set[str] = set()
+    for literal, name, _, _ in string.Formatter().parse(template):
+        pattern += re.escape(literal)
+        if name is None:
+            continue
+        if name in constants:
+            pattern += re.escape(constants[name])
+        elif name in seen:
+            pattern += f"(?P={name})"
+        else:
+            pattern += f"(?P<{name}>[^+/]+)"
+            seen.add(name)
+    match = re.fullmatch(pattern, str(path))
+    return None if match is None else match.groupdict()
+
+
+def existing_parent(folder: Path) -> Path:
+    """Return `folder`, or the nearest folder above it that exists."""
+    return next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
 
 
 class Section(BaseModel):

@@ -9,7 +9,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
-    _or_catalog_error(check_catalog_replaceable, out)
+    with _errors_of_the_catalogue():
+        check_catalog_replaceable(out)
     if not folder.is_dir():
         raise CatalogError(f"{folder} is not a folder; expected one with NetCDF files (*.nc) or Zarr stores (*.zarr).")
     rows: list[dict[str, str]] = []
@@ -123,13 +125,15 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
         )
         raise CatalogError(f"nothing in {folder} can be catalogued ({reasons}).")
     rows.sort(key=lambda row: (row["id"], row["variable"], row.get("date_start", ""), row["path"]))
-    _or_catalog_error(write_catalog, rows, out, "espo catalog")
+    with _errors_of_the_catalogue():
+        write_catalog(rows, out, "espo catalog")
     return CatalogReport(len(rows), unreadable)
 
 
-def _or_catalog_error(write: Callable[..., None], *arguments: Any) -> None:
+@contextmanager
+def _errors_of_the_catalogue() -> Iterator[None]:
     try:
-        write(*arguments)
+        yield
     except OSError as error:
         raise CatalogError(f"the catalogue cannot be written: {error}.") from error
 

@@ -228,16 +228,16 @@ def _check_hdf5(file: h5py.File) -> None:
     _check_extent(objects, longest)
 
 
-def _longest_of(found: h5py.HLObject) -> int:
+def _longest_of(part: h5py.HLObject) -> int:
     """Return the longest dimension of a dataset, and 0 of anything else; refuse values in other files."""
-    if not isinstance(found, h5py.Dataset):
+    if not isinstance(part, h5py.Dataset):
         return 0
-    elsewhere = [one[0] for one in found.external or ()]
-    if found.is_virtual:
-        elsewhere += [one.file_name for one in found.virtual_sources() if one.file_name != "."]
+    elsewhere = [name for name, *_ in part.external or ()]
+    if part.is_virtual:
+        elsewhere += [source.file_name for source in part.virtual_sources() if source.file_name != "."]
     if elsewhere:
-        _refuse_part(f"the values of {found.name} are in {elsewhere[0]}, another file")
-    return max(found.shape or (), default=0)
+        _refuse_part(f"the values of {part.name} are in {elsewhere[0]}, another file")
+    return max(part.shape or (), default=0)
 
 
 def _refuse_part(what: str) -> NoReturn:
@@ -334,25 +334,17 @@ def _days(numbers: np.ndarray, units: str, calendar: str) -> np.ndarray:
 
 def _chunks(data: xr.DataArray, most_bytes: float) -> dict[Hashable, int]:
     """Whole stored chunks: a compressed chunk that is cut is decompressed more than once."""
-    in_order = dict(zip(data.dims, data.encoding.get("chunksizes") or (1,) * data.ndim, strict=True))
-    days = _days_per_chunk(data, in_order.pop("time", 1), most_bytes)
-    bytes_per_day = _bytes_per_day(data)
-    if not in_order or days * bytes_per_day <= most_bytes:
-        return {"time": days}
-    rows, stored = next(iter(in_order.items()))
-    bytes_per_row = max(days * bytes_per_day // data.sizes[rows], 1)
-    return {"time": days, rows: int(max(most_bytes // bytes_per_row // stored, 1) * stored)}
-
-
-def _days_per_chunk(data: xr.DataArray, stored: int, most_bytes: float) -> int:
-    bytes_per_day = _bytes_per_day(data)
+    stored = dict(zip(data.dims, data.encoding.get("chunksizes") or (1,) * data.ndim, strict=True))
+    stored_days = stored.pop("time", 1)
+    # A map in single precision, also of packed data.
+    bytes_per_day = max(math.prod(size for dim, size in data.sizes.items() if dim != "time") * 4, 1)
     days = min(max(DAYS_PER_CHUNK, BYTES_PER_CHUNK // bytes_per_day), most_bytes // bytes_per_day)
-    return int(max(days // stored, 1) * stored)
-
-
-def _bytes_per_day(data: xr.DataArray) -> int:
-    """Return a map's size in single precision, also of packed data."""
-    return max(math.prod(size for dim, size in data.sizes.items() if dim != "time") * 4, 1)
+    days = int(max(days // stored_days, 1) * stored_days)
+    if not stored or days * bytes_per_day <= most_bytes:
+        return {"time": days}
+    rows, stored_rows = next(iter(stored.items()))
+    bytes_per_row = max(days * bytes_per_day // data.sizes[rows], 1)
+    return {"time": days, rows: int(max(most_bytes // bytes_per_row // stored_rows, 1) * stored_rows)}
 
 
 def tracking_id(path: str) -> str:

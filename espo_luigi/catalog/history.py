@@ -137,18 +137,15 @@ def _join_parents(assets: Sequence[Asset], periods: Sequence[Period]) -> tuple[l
     objections: dict[str, str] = {}
     for name, run in runs.items():
         own = [asset for asset in run if asset.is_cmip7]
-        if not own or own[0].columns.get("experiment") in HISTORIES:
+        experiment = _cell(own[0], "experiment") if own else ""
+        if not own or experiment in HISTORIES:
             continue
         result += own
-        if "experiment" in own[0].columns and "id" not in own[0].faults and not _is_control(own[0]):
+        if experiment and "id" not in own[0].faults and "picontrol" not in experiment.lower():
             before, objection = _chain(own, runs.values(), periods)
             result += before
             objections |= {name: objection} if objection else {}
     return result, objections
-
-
-def _is_control(asset: Asset) -> bool:
-    return "picontrol" in asset.columns.get("experiment", "").lower()
 
 
 def _chain(run: list[Asset], runs: Iterable[list[Asset]], periods: Sequence[Period]) -> tuple[list[Asset], str]:

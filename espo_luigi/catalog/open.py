@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -69,10 +68,12 @@ def open_match(
         If a file is missing or unreadable, lacks a variable, has unknown units or another grid or calendar than the
         others, or days are missing or double.
     """
+    opened = [(asset, open_years(asset, match, dict(xr_open_kwargs or {}))) for asset in match.assets]
+    # Each variable of a file is a dataset of its own.
     pieces = [
-        (asset, name, piece)
-        for asset in match.assets
-        for name, piece in _open_asset(asset, match, dict(xr_open_kwargs or {})).items()
+        (asset, name, single(ds, name, asset))
+        for asset, ds in opened
+        for name in (wanted_of(asset, match) if ds.sizes["time"] else ())
     ]
     if lacking := [name for name in match.variables if name not in {held for _, held, _ in pieces}]:
         years = "; ".join(f"{start}-{end}" for start, end in match.periods)
@@ -194,12 +195,6 @@ def _catalogue_attributes(match: Match, *, several_institutions: bool = False) -
     return run | {f"cat:{name}": value for name, value in columns.items()}
 
 
-def _open_asset(asset: Asset, match: Match, open_kwargs: dict[str, Any]) -> dict[str, xr.Dataset]:
-    """Return each wanted variable of a file as a separate dataset, with midnight stamps, for the match's years."""
-    ds = open_years(asset, match, open_kwargs)
-    return {name: single(ds, name, asset) for name in wanted_of(asset, match)} if ds.sizes["time"] else {}
-
-
 def wanted_of(asset: Asset, match: Match) -> list[str]:
     """Return the variables of the match that a file holds."""
     return [name for name in match.variables if name in asset.variables]
@@ -227,7 +222,12 @@ def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_
     except DataError as error:
         raise DataError(f"{asset.path}: {error}") from None
     floored = _floored(named, ds.get(TO_MIDPOINT), asset, match.periods)
-    return within(_before(floored, asset.until), match.periods)
+    if asset.until is not None:
+        # The days before the next run begins.
+        time = floored["time"].dt
+        days = (time.year * 100 + time.month) * 100 + time.day
+        floored = floored.isel(time=np.flatnonzero(days.values < int(f"{asset.until:%Y%m%d}")))
+    return within(floored, match.periods)
 
 
 def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
@@ -244,15 +244,6 @@ def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
         # It names a variable of another file, and regridding changes the areas of cells.
         data.attrs.pop("cell_measures", None)
     return renamed
-
-
-def _before(ds: xr.Dataset, until: datetime | None) -> xr.Dataset:
-    """Return the days before the next run begins."""
-    if until is None:
-        return ds
-    time = ds["time"].dt
-    days = (time.year * 100 + time.month) * 100 + time.day
-    return ds.isel(time=np.flatnonzero(days.values < int(f"{until:%Y%m%d}")))
 
 
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:

@@ -71,13 +71,9 @@ class Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
         names = DERIVATIONS[variable] if variable in self.derived else (variable,)
         holding = tuple(asset for asset in self.assets if set(names) & set(asset.variables))
-        that_day = tuple(asset for asset in holding if _has(asset, day))
+        that_day = tuple(row for row in holding if (row.start or day) <= day and (row.end is None or day < row.end))
         year = str(day.year)
         return replace(self, assets=that_day or holding, variables=names, derived=(), periods=((year, year),), fixed={})
-
-
-def _has(asset: Asset, day: datetime) -> bool:
-    return (asset.start is None or asset.start <= day) and (asset.end is None or day < asset.end)
 
 
 @dataclass(frozen=True)
@@ -213,7 +209,7 @@ class Catalog:
                 f"{trail[0]}: nothing to search. `espo catalog FOLDER --out cat.json` makes a catalogue."
             )
         if faulty:
-            trail[0] += f" ({len(faulty)} with a cell that cannot be used, {_some(faulty)})"
+            trail[0] += f" ({_told(faulty)})"
         newest = newest_versions(self.assets, other_search_criteria or {}, exclusions or {})
         spans = as_periods(periods)
         dispatched = dispatch_history(newest, spans) if match_hist_and_fut else Dispatched(newest)
@@ -237,16 +233,15 @@ class Catalog:
         kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
         if damaged := _faults_of(asset for name in kept for asset in doubtful.get(name, ())):
             raise CatalogError(
-                f"the search wants {_rows(len(damaged))} with a cell that cannot be used: {_some(damaged)}. Correct "
-                "the catalogue, or leave such rows out by exclusions in search_data_catalogs."
+                f"the search wants {_told(damaged)}. Correct the catalogue, or leave such rows out by exclusions in "
+                "search_data_catalogs."
             )
         if not found:
             trail.append(f"0 of {len(dropped)} ids with all of {listed(wanted.variables_and_freqs)}")
             reasons = listed([f"{name}: {objections}" for name, objections in dropped.items()])
             raise CatalogError(f"nothing found. {reasons or 'No row can be used'}. Rows: {'; '.join(trail)}.")
         if faulty:
-            message = "the search leaves out %s with a cell that cannot be used: %s. It wants none of them."
-            logger.warning(message, _rows(len(faulty)), _some(faulty))
+            logger.warning("the search leaves out %s. It wants none of them.", _told(faulty))
         for name in kept.keys() & dispatched.doubts.keys():
             logger.warning("%s: %s.", name, dispatched.doubts[name])
         return kept
@@ -257,13 +252,9 @@ def _faults_of(assets: Iterable[Asset]) -> list[str]:
     return list(dict.fromkeys("; ".join(asset.faults.values()) for asset in assets if asset.faults))
 
 
-def _rows(number: int) -> str:
-    return f"{number} row{'' if number == 1 else 's'}"
-
-
-def _some(faults: Sequence[str]) -> str:
-    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    return "; ".join(faults[:_SHOWN]) + more
+def _told(faults: Sequence[str]) -> str:
+    rows = f"{len(faults)} row{'' if len(faults) == 1 else 's'}"
+    return f"{rows} with a cell that cannot be used: {listed(faults, '; ', most=_SHOWN)}"
 
 
 def _by_id(assets: Iterable[Asset]) -> dict[str, list[Asset]]:
@@ -336,9 +327,11 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
     if objections:
         return None, objections
     fixed = {variable: field for variable, (field, _) in fields.items() if field is not None}
-    ordered = _in_order(chosen)
-    columns = {**_common_columns(ordered or run), "id": name}
-    return Match(name, ordered, tuple(chosen), tuple(derived), wanted.periods, columns, fixed), []
+    each_once = {id(asset): asset for files in chosen.values() for asset in files}.values()
+    ordered = sorted(each_once, key=lambda row: (row.variables, row.columns.get("date_start", ""), row.path))
+    rows = [asset.columns for asset in ordered or run]
+    columns = {key: cell for key, cell in rows[0].items() if all(row.get(key) == cell for row in rows)} | {"id": name}
+    return Match(name, tuple(ordered), tuple(chosen), tuple(derived), wanted.periods, columns, fixed), []
 
 
 def _files(
@@ -362,21 +355,9 @@ def _files(
     return chosen, (variable, objection) if objection else None
 
 
-def _in_order(chosen: Mapping[str, Sequence[Asset]]) -> tuple[Asset, ...]:
-    """Return all chosen rows, each once, by variables, date and path."""
-    assets = {id(asset): asset for files in chosen.values() for asset in files}
-    return tuple(
-        sorted(assets.values(), key=lambda asset: (asset.variables, asset.columns.get("date_start", ""), asset.path))
-    )
-
-
-def _common_columns(assets: Sequence[Asset]) -> dict[str, str]:
-    first = assets[0].columns
-    return {key: value for key, value in first.items() if all(one.columns.get(key) == value for one in assets)}
-
-
-def natural_key(text: str) -> tuple[tuple[int, str], ...]:
-    """Return a sort key that puts r2i1p1f1 before r10i1p1f1."""
+def _natural(columns: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
+    """Return a sort key that puts the member r2i1p1f1 before r10i1p1f1."""
+    text = columns.get("member", "r1") + columns.get("driving_member", "r1")
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 
 
@@ -395,19 +376,12 @@ def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, i
     for match in found.values():
         # Hindcasts of several starts (s1960-r1i1p1f1) are not members of a common ensemble.
         start = re.match(r"s\d+-|", match.columns.get("member", ""))
-        groups[(start[0] if start else "", *_identity(match, ("member", "driving_member")))].append(match)
+        same = (match.columns.get(column, "") for column in ID_COLUMNS if column not in ("member", "driving_member"))
+        groups[(start[0] if start else "", *same)].append(match)
     kept: set[str] = set()
     for members in groups.values():
-        ordered = sorted(members, key=lambda match: natural_key(_member(match)))
+        ordered = sorted(members, key=lambda match: _natural(match.columns))
         kept |= {match.id for match in ordered[:number]}
         if len(ordered) > number:
             logger.info("of %s, the first %d by member are kept", ", ".join(match.id for match in ordered), number)
     return {name: match for name, match in found.items() if name in kept}
-
-
-def _identity(match: Match, without: Sequence[str]) -> tuple[str, ...]:
-    return tuple(match.columns.get(column, "") for column in ID_COLUMNS if column not in without)
-
-
-def _member(match: Match) -> str:
-    return match.columns.get("member", "r1") + match.columns.get("driving_member", "r1")

@@ -130,18 +130,23 @@ def _check_products(config: RunConfig) -> None:
                 f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
+    _check_treatments(config, adjusted | {"tasmin"})
+
+
+def _check_treatments(config: RunConfig, products: set[str]) -> None:
+    """Refuse the treatment of what is no product, and of other variables than the product's own."""
     for name, treatment in config.clean_up.variables.items():
-        if name not in adjusted | {"tasmin"}:
-            raise ConfigurationError(
-                f"`clean_up.variables.{name}`: {name} is no product{nearest(name, adjusted | {'tasmin'})}; "
-                f"expected {', '.join(sorted(adjusted | {'tasmin'}))}."
-            )
-        for key in ("round_var", "clip_var"):
-            if others := [other for other in getattr(treatment, key) if other != name]:
+        for key, treated in {"round_var": treatment.round_var, "clip_var": treatment.clip_var}.items():
+            if others := ", ".join(sorted(set(treated) - {name})):
                 raise ConfigurationError(
-                    f"`clean_up.variables.{name}.{key}.{others[0]}`: the product of {name} holds {name} alone. Move it "
-                    f"below `clean_up.variables.{others[0]}`, or take it away."
+                    f"`clean_up.variables.{name}.{key}`: got {others}, expected {name} only, whose product this "
+                    f"treats. Give {others} its own section."
                 )
+        if name not in products:
+            raise ConfigurationError(
+                f"`clean_up.variables.{name}`: {name} is no product{nearest(name, products)}; "
+                f"expected {', '.join(sorted(products))}."
+            )
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:

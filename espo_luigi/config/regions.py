@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import (
     ByFileName,
     Chunks,
@@ -60,6 +65,32 @@ def _land_cells_only(value: Any) -> Any:
             "region without any land, too, which would hold nothing"
         )
     return value
+
+
+def check_products_folder(products: Path, temporary: Path) -> None:
+    """Raise `ConfigurationError` if the folder of products is the root, a home folder, or the temporary files'."""
+    final, tmpdir = products.resolve(), temporary.resolve()
+    why = ""
+    if final.is_relative_to(tmpdir):
+        why = f"it is {'' if final == tmpdir else 'inside of '}paths.tmpdir ({tmpdir}), whose files a run deletes"
+    elif final == Path("/"):
+        why = "it is the root of the file system"
+    elif final in _homes(final):
+        why = "it is a home folder"
+    if why:
+        raise ConfigurationError(
+            f"paths.final = {products}: {why}. Expected a folder for the products alone: name another, such as "
+            f"{(tmpdir.parent if final.is_relative_to(tmpdir) else final) / 'espo-final'}"
+        )
+
+
+def _homes(folder: Path) -> set[Path]:
+    """The home folders of this user, and of the owner of a folder."""
+    homes = [os.environ.get("HOME") or "/"]
+    for user in {os.geteuid(), folder.stat().st_uid if folder.exists() else os.geteuid()}:
+        with contextlib.suppress(KeyError):
+            homes.append(pwd.getpwuid(user).pw_dir)
+    return {Path(home).resolve() for home in homes}
 
 
 class Subregions(Section):

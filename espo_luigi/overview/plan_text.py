@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from espo_luigi.config.paths import existing_parent
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.driver.status import cpu_time, duration
+from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned

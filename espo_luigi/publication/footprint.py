@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.publication.products import check_installed
 from espo_luigi.science.sphere import cell_corners, unit_vectors
 
 # Outlines of rotated grids are thinned: each of the four sides keeps this many points.
@@ -109,7 +110,7 @@ def footprint_of(ds: xr.Dataset) -> Footprint:
     lat, lon = (np.asarray(axis.values, np.float64) for axis in (axes["lat"], axes["lon"]))
     if lat.ndim == 1:
         return _of_box(np.clip(_ends(lat), -90, 90), _ends(np.unwrap(lon, period=360)))
-    return _of_sides(_outline(lat, lon))
+    return _of_outline(lat, lon)
 
 
 def _ends(centres: np.ndarray) -> np.ndarray:
@@ -126,14 +127,10 @@ def _of_box(lat: np.ndarray, lon: np.ndarray) -> Footprint:
     return Footprint(west, south, east, north, ring)
 
 
-def _outline(lat: np.ndarray, lon: np.ndarray) -> list[np.ndarray]:
-    """The corners of the outer cells as points in space, by side, around the map once."""
-    # In space, neither the poles nor a meridian are special.
+def _of_outline(lat: np.ndarray, lon: np.ndarray) -> Footprint:
+    # The corners of the outer cells by side, around the map once, in space, where poles and meridians are not special.
     corners = np.moveaxis(cell_corners(unit_vectors(lat, lon)), -1, 0)
-    return [corners[:, 0, :-1], corners[:, :-1, -1], corners[:, -1, :0:-1], corners[:, :0:-1, 0]]
-
-
-def _of_sides(sides: list[np.ndarray]) -> Footprint:
+    sides = [corners[:, 0, :-1], corners[:, :-1, -1], corners[:, -1, :0:-1], corners[:, :0:-1, 0]]
     x, y, z = np.concatenate(sides, axis=1)
     lat, lon = np.rad2deg(np.arctan2(z, np.hypot(x, y))), np.rad2deg(np.arctan2(y, x))
     closed = np.unwrap(np.append(lon, lon[0]), period=360)
@@ -176,20 +173,27 @@ def dimensions(ds: xr.Dataset) -> dict[str, dict[str, Any]]:
 
 
 def _dimension(ds: xr.Dataset, name: str) -> dict[str, Any]:
-    import pyproj
-
     along = ds[name]
     axis, code = _SPATIAL.get(along.attrs.get("standard_name", name), _SPATIAL.get(name, ("", None)))
     if along.dtype.kind not in "iuf":
         return {"type": "other", "values": [str(value) for value in along.values]}
     values = along.values.astype(np.float64)
     extent = {"extent": [_rounded(values.min()), _rounded(values.max())]}
-    mappings = [data.attrs for data in ds.variables.values() if "grid_north_pole_latitude" in data.attrs]
+    attrs = [data.attrs for data in ds.variables.values()]
+    mappings = [each for each in attrs if each.get("grid_mapping_name") == "rotated_latitude_longitude"]
     if not axis or not (code or mappings):
         return {"type": "other", **extent}
-    # A grid mapping without a radius leaves the shape of the Earth open; PROJ takes WGS 84.
-    system = code or pyproj.CRS.from_cf(mappings[0]).to_json_dict()
+    system = code or _projjson(mappings[0])
     steps = np.diff(values)
     is_even = steps.size > 0 and np.allclose(steps, steps[0], rtol=1e-3)
     step = {"step": abs(_rounded(steps.mean()))} if is_even else {}
     return {"type": "spatial", "axis": axis, **extent, **step, "reference_system": system}
+
+
+def _projjson(mapping: dict[Any, Any]) -> dict[str, Any]:
+    check_installed("pyproj", "a STAC catalogue of rotated grids")
+    import pyproj
+
+    # A grid mapping without a radius leaves the shape of the Earth open; PROJ takes WGS 84.
+    projection: dict[str, Any] = pyproj.CRS.from_cf(mapping).to_json_dict()
+    return projection

@@ -63,32 +63,24 @@ def write_page(pairs: Sequence[Pair], out: Path, marker: store.Marker | None = N
 
 def make_sections(pairs: Sequence[Pair]) -> list[Section]:
     """Return the sections, their figures not yet drawn: different models first, then the control."""
-    sections = [Section("What this tests, and what not", [Text(one) for one in _LIMITS])]
-    for title, chosen in (
-        ("Pairs of different models", [one for one in pairs if not one.is_control]),
-        ("Control: pairs of one model", [one for one in pairs if one.is_control]),
+    sections = [Section("What this tests, and what not", [Text(text) for text in _LIMITS])]
+    for title, kind, is_control in (
+        ("Pairs of different models", "pairs", False),
+        ("Control: pairs of one model", "control", True),
     ):
-        if chosen:
-            sections += _sections_of(title, chosen)
-        else:
+        chosen = [pair for pair in pairs if pair.is_control == is_control]
+        if not chosen:
             sections.append(Section(title, [Text("There is none.")]))
+            continue
+        errors = together(chosen)
+        for name in map(str, errors["variable"].values):
+            unit = units_text(errors["units"].sel(variable=name).item())
+            text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {unit}."
+            drawings = [_drawing(errors, name, str(period), kind) for period in errors["period"].values]
+            sections.append(
+                Section(f"{title}: {name}", [Text(text), *drawings, ranks(errors, name), everywhere(errors, name)])
+            )
     return sections
-
-
-def _sections_of(title: str, pairs: Sequence[Pair]) -> list[Section]:
-    found = together(pairs)
-    return [
-        Section(
-            f"{title}: {name}",
-            [
-                Text(f"{len(pairs)} pair(s); errors are means over cells of absolute errors, in {_unit(found, name)}."),
-                *(_drawing(found, str(name), str(period), title) for period in found["period"].values),
-                ranks(found, str(name)),
-                everywhere(found, str(name)),
-            ],
-        )
-        for name in found["variable"].values
-    ]
 
 
 def together(pairs: Sequence[Pair]) -> xr.Dataset:
@@ -112,16 +104,9 @@ def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     noise = sum(one["noise"] * size / sum(sizes) for one, size in zip(pieces, sizes, strict=True))
     assert isinstance(whole, xr.Dataset)
     assert isinstance(noise, xr.DataArray)
-    return sampled.mean("cell").merge(whole).assign(noise=_quantile(noise)).assign_coords(units=pieces[0]["units"])
-
-
-def _quantile(noise: xr.DataArray) -> xr.DataArray:
     axis = noise.dims.index("replicate")
-    return noise.isel(replicate=0, drop=True).copy(data=np.quantile(noise.values, NOISE_LEVEL, axis=axis))
-
-
-def _unit(found: xr.Dataset, name: Any) -> str:
-    return units_text(found["units"].sel(variable=name).item())
+    limit = noise.isel(replicate=0, drop=True).copy(data=np.quantile(noise.values, NOISE_LEVEL, axis=axis))
+    return sampled.mean("cell").merge(whole).assign(noise=limit).assign_coords(units=pieces[0]["units"])
 
 
 def ranks(found: xr.Dataset, name: str) -> Table:
@@ -160,8 +145,7 @@ def everywhere(found: xr.Dataset, name: str) -> Table:
     return Table(["Over all cells", *(TITLES[prop] for prop in names)], rows, "Means over pairs, seasons and periods")
 
 
-def _drawing(found: xr.Dataset, name: str, period: str, title: str) -> Drawing:
-    kind = "control" if title.startswith("Control") else "pairs"
+def _drawing(found: xr.Dataset, name: str, period: str, kind: str) -> Drawing:
     one = found.sel(variable=name, period=period)
     caption = (
         f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the legend's "

@@ -36,7 +36,6 @@ from espo_luigi.tasks.ports import (
     InputPort,
     OutputPort,
     ZarrInfo,
-    kept_ports,
     ports_of,
 )
 from espo_luigi.tasks.targets import ZarrTarget
@@ -201,11 +200,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def output(self) -> list[ZarrTarget]:
         """Return the targets of all output ports."""
-        return [getattr(self, name)().target for name, _ in ports_of(type(self), OutputPort)]
+        return [getattr(self, name)().target for name, _ in self.ports()]
+
+    def ports(self) -> Sequence[tuple[str, OutputPort]]:
+        """Return the output ports that this task has, with their names: by default all of its class."""
+        return ports_of(type(self), OutputPort)
 
     def decisive_infos(self) -> list[ZarrInfo]:
         """Return the outputs that decide whether the task is complete: those kept, or all if none is kept."""
-        return [getattr(self, name)() for name in kept_ports(type(self)) or dict(ports_of(type(self), OutputPort))]
+        kept = [name for name, port in self.ports() if not port.is_temporary]
+        return [getattr(self, name)() for name in kept or dict(self.ports())]
 
     def input_infos(self) -> list[ZarrInfo]:
         """Return the stores that are the task's inputs."""
@@ -217,7 +221,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def temporary_paths(self) -> list[Path]:
         """Return the paths of the temporary outputs, whether they exist or not."""
-        return [getattr(self, name)().path for name, port in ports_of(type(self), OutputPort) if port.is_temporary]
+        return [getattr(self, name)().path for name, port in self.ports() if port.is_temporary]
 
     # The scratch space of the temporary outputs.
 
@@ -359,7 +363,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def publish(self, outputs: Mapping[str, xr.Dataset]) -> None:
         """Write each output beside its final name and rename it; then pack the archives."""
         marker = self.marker(outputs.values())
-        for name, port in ports_of(type(self), OutputPort):
+        for name, port in self.ports():
             path = getattr(self, name)().path
             if port.packed_from is not None:
                 source = getattr(self, port.packed_from)().path
@@ -401,7 +405,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def work_made(self) -> dict[str, int]:
         """Return the number of files and the bytes of the outputs, without links to an input's files."""
-        ports = [port for _, port in ports_of(type(self), OutputPort) if port.packed_from or not self.only_links]
+        ports = [port for _, port in self.ports() if port.packed_from or not self.only_links]
         made = [_files_and_bytes(port.path_of(self)) for port in ports]
         return {"files": sum(files for files, _ in made), "bytes": sum(size for _, size in made)}
 

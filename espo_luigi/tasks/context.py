@@ -17,10 +17,11 @@ from luigi.parameter import ParameterVisibility
 
 from espo_luigi.catalog import Catalog, Match, open_fixed, open_match, warn_of_dropped
 from espo_luigi.config import Extraction, Region, RunConfig, load
-from espo_luigi.config.paths import check_products_folder, existing_parent
+from espo_luigi.config.regions import check_products_folder
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
+from espo_luigi.fields import existing_parent
 from espo_luigi.science import grid
 from espo_luigi.science.extract import dataset as extract
 from espo_luigi.tasks import partition

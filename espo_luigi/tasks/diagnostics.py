@@ -170,7 +170,12 @@ class OffDiagSimPropMeas(OffDiagTask):
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
     uncut = ("in_regchunked",)
-    in_regchunked = upstream(Move, "out_regchunked", piece=hosting_piece("sim"))
+    in_regchunked = upstream(
+        (Move, Rechunk),
+        "out_regchunked",
+        which=lambda task: task.context.production.summarised["regchunked"][0],
+        piece=hosting_piece("sim"),
+    )
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
     reads_step = "sim"

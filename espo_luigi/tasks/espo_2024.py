@@ -31,27 +31,27 @@ class Espo2024(Production):
 
     name = costs = "espo-2024"
     final_rule = ConcatenationFinal
-    summarised = {
-        "prop": (MoveRef, "out_prop"),
-        "reference": (RefDefault, "out_reference"),
-        "regchunked": (Move, "out_regchunked"),
-    }
     drs = "espo-g6"
     attributes = "clean_up.xscen_clean_up.add_attrs.global"
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.pieces = Boxes(config.custom.regions)
+        self.summarised = {
+            "prop": (MoveRef, "out_prop"),
+            "reference": (RefDefault, "out_reference"),
+            "regchunked": (Move if "regridded" in config.keep else Rechunk, "out_regchunked"),
+        }
 
     def ends(self, run: RunContext) -> Iterator[EspoTask]:
-        """Yield diagnostics of the domains, checks and archives; with the section `diagnostics`, those of 2024, too."""
+        """Yield diagnostics of the domains, checks and what `keep` names; and those of the section `diagnostics`."""
         for domain in run.domains:
             yield MoveRef(diag_domain=domain)
         for sim_id in run.simulations:
             yield HealthChecks(sim_id=sim_id)
             for domain in run.domains:
                 yield MoveDiag(sim_id=sim_id, diag_domain=domain)
-            for piece in partition.pieces(run):
+            for piece in partition.pieces(run) if run.config.keep else ():
                 yield Move(sim_id=sim_id, piece=piece)
         if run.config.diagnostics is None:
             return

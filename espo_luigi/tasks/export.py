@@ -14,7 +14,6 @@ from typing import Any
 import luigi
 
 from espo_luigi import store
-from espo_luigi.config.paths import existing_parent
 from espo_luigi.errors import ParameterError, StoreError, not_one_of
 from espo_luigi.export import netcdf
 from espo_luigi.export.drs import Drs, check_distinct, has_value, lacking, load_drs
@@ -27,6 +26,7 @@ from espo_luigi.export.folder import (
     files_of,
     is_whole,
 )
+from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from espo_luigi import tasks
-from espo_luigi.config.paths import match_path, render_path
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ParameterError, UnknownPathError, nearest
+from espo_luigi.fields import match_path, render_path
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask, every
 from espo_luigi.tasks.context import FACETS, context

@@ -93,9 +93,16 @@ def by_method(
     accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
     training = {name: value for name, value in train.items() if name not in unused}
+    of_train, of_adjust = (
+        {name: value for name, value in (given.get(key) or {}).items() if name in names}
+        for given, key, names in (
+            (training, "xclim_train_args", accepted.train),
+            (adjust, "xclim_adjust_args", accepted.adjust),
+        )
+    )
     return (
-        _with_arguments(training, "xclim_train_args", accepted.train) | {"method": method, "engine": "xsdba"},
-        _with_arguments(adjust, "xclim_adjust_args", accepted.adjust) | {"engine": "xsdba"},
+        {**training, "xclim_train_args": of_train, "method": method, "engine": "xsdba"},
+        {**adjust, "xclim_adjust_args": of_adjust, "engine": "xsdba"},
     )
 
 
@@ -112,10 +119,6 @@ def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((first, last))
     return found
-
-
-def _with_arguments(given: Mapping[str, Any], key: str, accepted: Sequence[str]) -> dict[str, Any]:
-    return {**given, key: {name: value for name, value in (given.get(key) or {}).items() if name in accepted}}
 
 
 def later_periods(run: RunContext) -> list[tuple[int, int]]:
@@ -185,25 +188,21 @@ class PerfectModel(EspoTask):
                 f"{self.get_task_family()}: {len(found)} simulation(s) take part, of {', '.join(experiments)}; "
                 "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
             )
-        for name, period, outer, years in self._periods():
-            if period[0] < outer[0] or period[1] > outer[1]:
-                raise ConfigurationError(
-                    f"`{name}`: got {period[0]}-{period[1]}, expected years within `{years}`, {outer[0]}-{outer[1]}. "
-                    "Choose a period within it, or widen it."
-                )
+        self._check_periods()
 
-    def _periods(self) -> list[tuple[str, tuple[int, int], tuple[int, int], str]]:
-        """Return the periods that must be adjusted, by their key, and the years that are, with theirs."""
-        config = self.context.config
-        found = []
-        for name, variable in config.biasadjust.variables.items():
+    def _check_periods(self) -> None:
+        """Refuse periods that are not adjusted."""
+        later = [("perfect_model.periods", period) for period in later_periods(self.context)]
+        for name, variable in self.context.config.biasadjust.variables.items():
             key, adjusted = f"biasadjust.variables.{name}", each_period(variable.adjusting_args.periods)
-            outer = (int(adjusted[0][0]), int(adjusted[-1][1]))
-            calibration = tuple(map(int, variable.training_args.period))
-            within = f"{key}.adjusting_args.periods"
-            found.append((f"{key}.training_args.period", (calibration[0], calibration[1]), outer, within))
-            found += [("perfect_model.periods", period, outer, within) for period in later_periods(self.context)]
-        return found
+            first, last = int(adjusted[0][0]), int(adjusted[-1][1])
+            begin, end = map(int, variable.training_args.period)
+            for where, (start, stop) in [(f"{key}.training_args.period", (begin, end)), *later]:
+                if start < first or stop > last:
+                    raise ConfigurationError(
+                        f"`{where}`: got {start}-{stop}, expected years within `{key}.adjusting_args.periods`, "
+                        f"{first}-{last}. Choose a period within it, or widen it."
+                    )
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all pairs and pieces."""

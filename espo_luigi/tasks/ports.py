@@ -18,7 +18,7 @@ from typing import Any
 
 import luigi
 
-from espo_luigi.config.paths import render_path
+from espo_luigi.fields import render_path
 from espo_luigi.tasks.targets import ZarrTarget
 
 
@@ -174,12 +174,6 @@ def _named(name: Named, task: Any) -> str:
 def wildcard_names(task_class: Any) -> tuple[str, ...]:
     """Return the names of the parameters that identify a task."""
     return tuple(name for name, parameter in task_class.get_params() if parameter.significant)
-
-
-@functools.cache
-def kept_ports(task_class: type) -> tuple[str, ...]:
-    """Return the names of the outputs that are kept."""
-    return tuple(name for name, port in ports_of(task_class, OutputPort) if not port.is_temporary)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog.read import ID_COLUMNS
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, stack
 from espo_luigi.science.choices import NEEDED_FOR, TREATED
@@ -35,7 +35,7 @@ from espo_luigi.tasks.base import (
     every_piece,
 )
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
 
@@ -232,6 +232,17 @@ class Move(PackTask):
     in_regchunked = upstream(Rechunk, "out_regchunked")
     out_scenario = packed("NAM_SPLIT/{piece}/day+{sim_id}+{piece}+{period}.zarr.zip", "in_scenario")
     out_regchunked = packed("regridded/day+{sim_id}+{piece}+regchunked.zarr.zip", "in_regchunked")
+
+    def ports(self) -> Sequence[tuple[str, OutputPort]]:
+        """Return the archives that `keep` names."""
+        archives = {"out_scenario": "pieces", "out_regchunked": "regridded"}
+        return [(name, port) for name, port in super().ports() if archives[name] in self.context.config.keep]
+
+    def check(self) -> None:
+        """Raise an error, too, if no archive is to be kept."""
+        super().check()
+        if not self.ports():
+            raise ParameterError("Move: `keep` is empty; expected `pieces`, `regridded` or both, which Move archives.")
 
 
 class ConcatenationFinal(EspoTask):

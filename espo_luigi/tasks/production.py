@@ -142,7 +142,7 @@ class Production:
     final_rule: ClassVar[Any] = None
     # The rule and its output that each input of the report's summaries is: `prop` (maps that have values in the cells
     # of a diagnosed domain), `reference` and `regchunked`.
-    summarised: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    summarised: Mapping[str, tuple[Any, str]] = {}
     # The templates of outputs, by RULE.PORT, that differ from those of their classes.
     templates: ClassVar[Mapping[str, str]] = {}
     # The fields {collection} and {label} of templates, where the configuration names no project.

@@ -30,7 +30,7 @@ from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, 
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.ports import ZarrInfo, kept, kept_ports, temporary, upstream
+from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
@@ -267,7 +267,8 @@ def _cells_of(cells: grid.Cells) -> str:
 
 def kept_by(task: luigi.Task) -> list[ZarrInfo]:
     """Return the outputs of a task that the run keeps."""
-    return [getattr(task, name)() for name in kept_ports(type(task))]
+    ports = task.ports() if isinstance(task, EspoTask) else ()
+    return [getattr(task, name)() for name, port in ports if not port.is_temporary]
 
 
 def run_view() -> RunView:

@@ -20,8 +20,8 @@ from espo_luigi.catalog.build import describe
 from espo_luigi.catalog.cmip7 import VARIABLES
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.read import COLUMNS
-from espo_luigi.config.paths import match_path, render_path
 from espo_luigi.errors import CatalogError, DataError
+from espo_luigi.fields import match_path, render_path
 
 CONFIG = Path(__file__).parents[2] / "config"
 HELD = {"tasmax": ("tas", "tmax-h2m-hxy-u"), "tasmin": ("tas", "tmin-h2m-hxy-u"), "pr": ("pr", "tavg-u-hxy-u")}

@@ -799,7 +799,7 @@ def test_of_many_broken_rows_a_few_are_named_with_the_number_of_all(
 
 def test_an_error_of_a_search_that_finds_nothing_counts_the_rows_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(
-        CatalogError, match=r"4 rows in .*cat\.json \(1 with a cell that cannot be used, .*line 5: date_end"
+        CatalogError, match=r"4 rows in .*cat\.json \(1 row with a cell that cannot be used: .*line 5: date_end"
     ):
         search(tmp_path, [*rows_of(), row("pr", **BROKEN)], other_search_criteria={"source": "MIROC6"})
 

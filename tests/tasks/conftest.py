@@ -59,3 +59,32 @@ def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Path
 def with_report(own_settings: LuigiConfigParser) -> None:
     """Have `All` end with the report."""
     own_settings.set("espo", "report", "true")
+
+
+STRANGER = """
+from espo_luigi.tasks import HealthChecks
+from espo_luigi.tasks.espo_2024 import Espo2024
+
+class Ours(Espo2024):
+    name = "institute-x"
+    drs = "espo-v2"
+    templates = {"ConcatenationFinal.out_final": "{final}/{collection}/{sim_id}_{domain}.{archive}"}
+
+    def ends(self, run):
+        for sim_id in run.simulations:
+            yield HealthChecks(sim_id=sim_id)
+"""
+
+
+@pytest.fixture()
+def strangers_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package that registers a production."""
+    site = tmp_path / "site"
+    (site / "institute_x-1.0.dist-info").mkdir(parents=True)
+    (site / "institute_x.py").write_text(STRANGER)
+    (site / "institute_x-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: institute-x\nVersion: 1.0\n"
+    )
+    registered = "[espo_luigi.productions]\ninstitute-x = institute_x:Ours\nno-production = os:path\n"
+    (site / "institute_x-1.0.dist-info" / "entry_points.txt").write_text(registered)
+    monkeypatch.syspath_prepend(site)

@@ -22,7 +22,7 @@ from espo_luigi.driver.run import walk
 from espo_luigi.driver.task import SlurmTask
 from espo_luigi.jobs.lifecycle.records import RecordStore
 from espo_luigi.tasks.make import rules
-from espo_luigi.tasks.ports import kept_ports
+from espo_luigi.tasks.report import kept_by
 
 _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
@@ -133,7 +133,7 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     graph = list(walk([tasks.All()]))
     report = {tasks.SeriesSummary, tasks.YearlySums, tasks.NotCalibrated, tasks.FlagDetails, tasks.Report}
     assert {type(task) for task in graph} - {tasks.All} == set(rules()) - report - OTHER_RULES
-    kept = [getattr(task, name)() for task in graph for name in kept_ports(type(task))]
+    kept = [info for task in graph for info in kept_by(task)]
     assert kept
     assert [info.path for info in kept if not info.target.exists()] == []
     assert list((folder / "work").iterdir()) == []

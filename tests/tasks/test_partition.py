@@ -4,10 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from complete_demo import NOLEAP
 
 from espo_luigi import tasks
+from espo_luigi.driver.run import walk
+from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.make import task_for
 
 SIM = "a-simulation"
 
@@ -62,3 +66,46 @@ def test_a_tasks_size_is_its_pieces_area_times_its_days_and_variables(configured
     assert sum(by_piece) == pytest.approx(whole)
     of_a_variable = partition.size_of(run, {"pool": SIM, "piece": "south", "var": "pr"})
     assert of_a_variable * len(run.config.variables) == pytest.approx(by_piece[0])
+
+
+def test_only_the_archives_that_keep_names_are_made(configured: Callable[..., list[Path]]) -> None:
+    for keep, ports in ((["pieces"], ["out_scenario"]), (["regridded"], ["out_regchunked"])):
+        configured(keep=keep)
+        assert [name for name, _ in tasks.Move(sim_id=SIM, piece="south").ports()] == ports
+    configured(keep=[])
+    rules = {type(task) for task in walk([tasks.All()])}
+    assert tasks.Move not in rules and {tasks.ConcatenationFinal, tasks.OffDiagSimPropMeas, tasks.Rechunk} <= rules
+    with pytest.raises(ParameterError, match="`keep` is empty; expected `pieces`, `regridded` or both"):
+        tasks.Move(sim_id=NOLEAP, piece="south").check()
+
+
+def test_a_production_of_another_package_has_its_own_names_rules_and_drs(
+    strangers_production: None, configured: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    configured(production="institute-x", project={"name": "Scenarios-X", "version": "3"})
+    run = context()
+    assert run.production.name == "institute-x" and run.production.drs == "espo-v2"
+    archive = run.archives(NOLEAP)["tasmax"].path
+    assert archive.relative_to(run.config.paths.final) == Path(f"Scenarios-X_v3/{NOLEAP}_NAM.zarr.zip")
+    rules = {type(task) for task in walk([tasks.All()])}
+    assert tasks.ConcatenationFinal in rules and not {tasks.Move, tasks.MoveDiag} & rules
+    assert task_for(archive) == tasks.ConcatenationFinal(sim_id=NOLEAP)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "institute-y",
+            "got 'institute-y', expected espo-2024, espo-v2, institute-x, no-production; did you mean",
+        ),
+        ("no-production", "os:path is <module 'posixpath'.*expected a subclass of .*Production"),
+        ("espo-v2", "`production: espo-v2` cuts the land into slices, and the section `subregions` is absent"),
+    ],
+)
+def test_a_production_that_there_is_not_is_refused_with_those_that_there_are(
+    strangers_production: None, configured: Callable[..., list[Path]], name: str, said: str
+) -> None:
+    configured(production=name)
+    with pytest.raises(ConfigurationError, match=said):
+        _ = context().production

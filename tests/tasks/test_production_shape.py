@@ -290,3 +290,17 @@ def test_every_rule_that_writes_its_products_block_by_block_goes_on_from_those_o
         tasks.OffDiagRefProp,
         tasks.DiagnosticsReference,
     }
+
+
+def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_place(
+    strangers_production: None, run: Callable[..., Products], tmp_path: Path, raw: Path
+) -> None:
+    changes = ONE | of_source("Demo-NoLeap")
+    named = {"production": "institute-x", "project": {"name": "Scenarios-X", "version": "3"}}
+    made = make(tmp_path, raw, **changes, **named)
+    (archive,) = (path for name, path in made.items() if name.startswith("Scenarios-X_v3/"))
+    assert not [name for name in made if name.startswith(("final/", "NAM_SPLIT/", "regridded/", "diagnostics/"))]
+    (ours,) = (path for name, path in run(**changes).items() if name.startswith("final/NAM/"))
+    theirs, ours = in_memory(archive), in_memory(ours)
+    xr.testing.assert_equal(theirs, ours)
+    assert "Scenarios-X" in str(theirs.attrs)

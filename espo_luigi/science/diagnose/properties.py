@@ -116,13 +116,13 @@ def _select_period(ds: xr.Dataset, period: Sequence[str | int]) -> xr.Dataset:
     return selected
 
 
-def _inputs(definition: Mapping[str, Any]) -> Mapping[str, str]:
-    return definition.get("input", {})
-
-
 def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Dataset:
-    names = sorted({name for one in definitions["indicators"].values() for name in _inputs(one).values()})
-    complete = _with_range(ds) if "dtr" in names else ds
+    names = sorted({name for of in definitions["indicators"].values() for name in of.get("input", {}).values()})
+    complete = ds
+    if "dtr" in names and "dtr" in ds:
+        complete = ds.assign(dtr=as_difference(ds["dtr"]))
+    elif "dtr" in names and {"tasmax", "tasmin"} <= set(ds):
+        complete = ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
     missing = [name for name in names if name not in complete]
     if missing:
         raise DataError(f"The properties need {missing}: the data have {list(ds.data_vars)}.")
@@ -130,29 +130,18 @@ def _needed_variables(ds: xr.Dataset, definitions: Mapping[str, Any]) -> xr.Data
     return rechunk(needed, {"time": -1}).unify_chunks() if needed.chunks else needed
 
 
-def _with_range(ds: xr.Dataset) -> xr.Dataset:
-    if "dtr" in ds:
-        return ds.assign(dtr=as_difference(ds["dtr"]))
-    if {"tasmax", "tasmin"} <= set(ds):
-        return ds.assign(dtr=daily_temperature_range(ds["tasmax"], ds["tasmin"]))
-    return ds
-
-
 def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
     """Return the definitions as plain values for these data: today's bases, thresholds in the data's units."""
-    realm = definitions.get("realm", "generic")
-    resolved = {name: _resolve_one(one, realm, ds) for name, one in definitions["indicators"].items()}
+    resolved = {}
+    for name, definition in definitions["indicators"].items():
+        base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
+        resolved[name] = {"realm": definitions.get("realm", "generic"), **definition, "base": base}
+        inputs, threshold = definition.get("input", {}), definition.get("parameters", {}).get("thresh")
+        if isinstance(threshold, str) and len(inputs) == 1:
+            (variable,) = inputs.values()
+            converted = _threshold_for(threshold, ds[variable])
+            resolved[name]["parameters"] = {**definition["parameters"], "thresh": converted}
     return {"variables": definitions.get("variables", {}), "indicators": resolved}
-
-
-def _resolve_one(definition: Mapping[str, Any], realm: str, ds: xr.Dataset) -> dict[str, Any]:
-    base = re.sub(r"^xclim\.sdba\.", "xsdba.", definition.get("base", ""))
-    resolved = {"realm": realm, **definition, "base": base}
-    threshold = definition.get("parameters", {}).get("thresh")
-    if isinstance(threshold, str) and len(_inputs(definition)) == 1:
-        (variable,) = _inputs(definition).values()
-        resolved["parameters"] = {**definition["parameters"], "thresh": _threshold_for(threshold, ds[variable])}
-    return resolved
 
 
 def _threshold_for(threshold: str, da: xr.DataArray) -> str:
@@ -208,16 +197,14 @@ def _indicators(resolved: str) -> dict[str, Indicator]:
 
 def _compute(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """Compute all properties of data in memory."""
+    made = {}
     with quiet():
-        found = {name: _compute_one(ds, name, one) for name, one in _indicators(resolved).items()}
-    return xr.Dataset(found)
-
-
-def _compute_one(ds: xr.Dataset, name: str, indicator: Indicator) -> xr.DataArray:
-    logger.debug("Computing the property %s.", name)
-    found = without_idle_metadata(indicator(ds=ds).rename(name))
-    cells = [dim for dim in ds.dims if dim in found.dims]
-    return found.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
+        for name, indicator in _indicators(resolved).items():
+            logger.debug("Computing the property %s.", name)
+            values = without_idle_metadata(indicator(ds=ds).rename(name))
+            cells = [dim for dim in ds.dims if dim in values.dims]
+            made[name] = values.transpose(..., *cells).assign_attrs({MEASURE_ATTR: indicator.measure})
+    return xr.Dataset(made)
 
 
 def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:

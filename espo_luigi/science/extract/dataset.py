@@ -99,17 +99,12 @@ def extract(
 
 def select(ds: xr.Dataset, *, variables_and_freqs: Mapping[str, str], period: Sequence[str]) -> xr.Dataset:
     """Do what `extract` does before it cuts the box: variables, units and period, on the whole grid; lazy."""
-    _check_daily_wanted(variables_and_freqs)
+    if other := {name: frequency for name, frequency in variables_and_freqs.items() if frequency != "D"}:
+        raise DataError(f"frequencies {other} are wanted; expected D: only daily data are extracted.")
     named = normalise_coordinates(ds)
     variables = {name: _variable(named, name) for name in variables_and_freqs}
     # Built on the coordinates alone, so that variables and attributes of the input cannot slip in.
     return select_period(named[[]].assign(variables), period)
-
-
-def _check_daily_wanted(variables_and_freqs: Mapping[str, str]) -> None:
-    other = {name: frequency for name, frequency in variables_and_freqs.items() if frequency != "D"}
-    if other:
-        raise DataError(f"frequencies {other} are wanted; expected D: only daily data are extracted.")
 
 
 def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[Any, Any]:
@@ -259,19 +254,15 @@ def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
         in a 360-day calendar), or days are missing or double.
     """
     start, end = (str(bound) for bound in period)
-    _check_calendar(ds)
+    first = ds["time"].values[:1]
+    if first.size and not (np.issubdtype(first.dtype, np.datetime64) or isinstance(first[0], cftime.datetime)):
+        raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
     selected = ds.sel(time=slice(start, end)) if "-" in start else whole_years(ds, start, end)
     if not selected.sizes["time"]:
         there = " to ".join(map(day_of, ds["time"].values[[0, -1]])) if ds.sizes["time"] else "no time steps"
         raise DataError(f"the period {start}-{end} is wanted, and the data have no day of it, but {there}.")
     require_days(selected, period=(start, end))
     return selected
-
-
-def _check_calendar(ds: xr.Dataset) -> None:
-    first = ds["time"].values[:1]
-    if first.size and not (np.issubdtype(first.dtype, np.datetime64) or isinstance(first[0], cftime.datetime)):
-        raise DataError(f"time holds {first.dtype}, not dates; open the data with decode_times=True.")
 
 
 def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
@@ -380,7 +371,7 @@ def _check_coordinates(ds: xr.Dataset) -> None:
 
 def _rows(ds: xr.Dataset, region: Mapping[str, Any]) -> np.ndarray:
     """Return which rows lie within a region's latitudes."""
-    south, north = _latitudes(ds, region)
+    south, north = _bounds(ds, region).lat_bnds
     # In the coordinate's own dtype, like xarray's slices: 49.4 in float32 is more than 49.4 in float64.
     rows = np.flatnonzero((ds["lat"].values >= south) & (ds["lat"].values <= north))
     return rows if rows.size else _refuse(ds, region)
@@ -388,7 +379,7 @@ def _rows(ds: xr.Dataset, region: Mapping[str, Any]) -> np.ndarray:
 
 def _columns(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return which columns lie within a region's longitudes, in their order there, and these longitudes."""
-    lon, (west, east) = ds["lon"].values, _longitudes(ds, region)
+    lon, (west, east) = ds["lon"].values, _bounds(ds, region).lon_bnds
     moved = np.stack([lon, lon - 360, lon + 360])
     turn, places = np.nonzero((moved >= west) & (moved <= east))
     if not places.size:
@@ -408,7 +399,7 @@ def _columns(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[np.ndarray, np.
 
 def _inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray:
     """Return which cells of a curvilinear grid lie within a region's bounds."""
-    (south, north), (west, east) = _latitudes(ds, region), _longitudes(ds, region)
+    (west, east), (south, north) = _bounds(ds, region)
     lat, lon = ds["lat"].compute(), ds["lon"].compute()
     around = ((lon + turn >= west) & (lon + turn <= east) for turn in (0, -360, 360))
     inside = (lat >= south) & (lat <= north) & functools.reduce(operator.or_, around)
@@ -416,30 +407,23 @@ def _inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray:
 
 
 def _refuse(ds: xr.Dataset, region: Mapping[str, Any]) -> NoReturn:
-    (south, north), (west, east) = _latitudes(ds, region), _longitudes(ds, region)
+    (west, east), (south, north) = _bounds(ds, region)
     raise DataError(
         f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
         f"holds no cell of the data ({_extent(ds['lon'])} °E, {_extent(ds['lat'])} °N)."
     )
 
 
-def _latitudes(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[float, float]:
-    """Return a region's southern and northern bound with its buffer."""
-    return _widen(sorted(map(float, region["lat_bnds"])), region, _largest_step(ds["lat"], 0))
-
-
-def _longitudes(ds: xr.Dataset, region: Mapping[str, Any]) -> tuple[float, float]:
-    """Return a region's western and eastern bound with its buffer, as the data count longitudes."""
-    return _widen(_in_convention(ds["lon"], region), region, _largest_step(ds["lon"], -1))
+def _bounds(ds: xr.Dataset, region: Mapping[str, Any]) -> Box:
+    """Return a region's bounds with its buffer, as the data count longitudes."""
+    cells = float(region.get("tile_buffer") or 0)
+    (south, north), (west, east) = sorted(map(float, region["lat_bnds"])), _in_convention(ds["lon"], region)
+    margins = cells * _largest_step(ds["lon"], -1), cells * _largest_step(ds["lat"], 0)
+    return Box((west - margins[0], east + margins[0]), (south - margins[1], north + margins[1]))
 
 
 def _extent(coordinate: xr.DataArray) -> str:
     return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
-
-
-def _widen(bounds: Sequence[float], region: Mapping[str, Any], step: float) -> tuple[float, float]:
-    margin = float(region.get("tile_buffer") or 0) * step
-    return bounds[0] - margin, bounds[1] + margin
 
 
 def _largest_step(coordinate: xr.DataArray, axis: int) -> float:

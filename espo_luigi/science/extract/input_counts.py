@@ -252,12 +252,9 @@ class _Count:
     def problem(self, value: float, message: str) -> Problem:
         """Return a problem on the first day and in the first cell."""
         cell = dict(zip(map(str, self.raw.data.dims[1:]), min(self.cells), strict=True))
-        places = (self.raw.data[name] for name in ("lat", "lon"))
-        lat, lon = (float(one.isel({dim: cell[str(dim)] for dim in one.dims})) for one in places)
         text = f"{self.values} value(s) on {len(self.days)} day(s) from this one on {message}"
-        return replace(
-            self.raw.problem("fill_values", text, min(self.days), self.values), value=value, lat=lat, lon=lon
-        )
+        told = in_cell(self.raw.problem("fill_values", text, min(self.days), self.values), self.raw, cell)
+        return replace(told, value=value)
 
 
 class Fills:

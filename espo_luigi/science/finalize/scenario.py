@@ -198,7 +198,9 @@ def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
 def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
     """The dataset whose variables name its grid mapping (CF 5.6), if it has one."""
     mapping = next((name for name, one in ds.coords.items() if "grid_mapping_name" in one.attrs), None)
-    return ds if mapping is None else ds.map(lambda data: data.assign_attrs(grid_mapping=mapping), keep_attrs=True)
+    if mapping is None:
+        return ds
+    return ds.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()})
 
 
 def together(products: Sequence[xr.Dataset]) -> xr.Dataset:

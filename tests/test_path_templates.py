@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from espo_luigi.config.paths import match_path, render_path
 from espo_luigi.errors import ParameterError
-from espo_luigi.fields import check_wildcard
+from espo_luigi.fields import check_wildcard, match_path, render_path
 
 TEMPLATE = "{tmpdir}/{sim_id}+{region}+regridded.zarr"
 WILDCARDS = {"sim_id": "CMIP6_ScenarioMIP_CCCma_CanESM5_ssp585_r1i1p1f1_global", "region": "south_nodup"}

@@ -292,12 +292,12 @@ def find_file(text: str, folders: Iterable[Path]) -> Path:
     path = Path(expand(text))
     candidates = [Path.cwd() / path, *(folder / path for folder in folders)]
     try:
-        found = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
+        chosen = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
     except OSError as error:  # such as a name that is too long
         raise ValueError(
             f"the path cannot be looked for: {error.strerror}; expected a path that the system takes"
         ) from error
-    return Path(os.path.abspath(found))
+    return Path(os.path.abspath(chosen))
 
 
 def _as_path(value: Any, info: ValidationInfo) -> Path:

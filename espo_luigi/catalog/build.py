@@ -347,8 +347,8 @@ def _ends(times: np.ndarray, path: Path) -> tuple[Any, Any]:
         before,
         after,
     )
-    one = np.timedelta64(1, "D") if isinstance(times[0], np.datetime64) else datetime.timedelta(days=1)
-    return times.min(), max(times.max(), times.min() + (times.size - 1) * one)
+    day = np.timedelta64(1, "D") if isinstance(times[0], np.datetime64) else datetime.timedelta(days=1)
+    return times.min(), max(times.max(), times.min() + (times.size - 1) * day)
 
 
 def _climate_variables(ds: xr.Dataset) -> list[str]:

@@ -123,7 +123,7 @@ def searched_name(name: str, suffix: str) -> str:
 
 
 def _meaning(name: str, suffix: str, cell_methods: str) -> str:
-    fitting = [one for held, one in VARIABLES.items() if name in (held[0], one[0]) and suffix in ("", held[1])]
+    fitting = [meant for held, meant in VARIABLES.items() if name in (held[0], meant[0]) and suffix in ("", held[1])]
     if not fitting:
         return searched_name(name, suffix)
     agreeing = [searched for searched, expected in fitting if _agree(cell_methods, expected)]

@@ -106,7 +106,7 @@ def _steps(pattern: str) -> float:
     """Return a bound of the steps in which Python finds a regular expression in a cell; infinite if there is none."""
     characters = _CHARACTER.findall(pattern)
     plain = _CHARACTER.sub("c", pattern).replace("(?:", "(")
-    if any(re.fullmatch(r"\\[1-9]", one) for one in characters) or re.search(r"\)[*+{]|\(\?", plain):
+    if any(re.fullmatch(r"\\[1-9]", part) for part in characters) or re.search(r"\)[*+{]|\(\?", plain):
         return float("inf")
     starts = 0 if plain.startswith("^") else 1
     # At the ends, `.*` matches whatever is there.
@@ -140,9 +140,9 @@ def select(
         kept = [asset for asset in assets if _holds(asset, column, values) or _is_unknown(asset, column)]
         trail.append(f"{len(kept)} with {column} = {listed(values)}")
         refuse_empty(kept, assets, column, f"{column} = {listed(values)}", trail, wanted=values)
-        absent = [one for one in values if one not in joined and not any(_holds(row, column, [one]) for row in kept)]
+        absent = [v for v in values if v not in joined and not any(_holds(row, column, [v]) for row in kept)]
         if absent:
-            others = [known for known in values_of(assets, column) if not any(_equal(known, one) for one in values)]
+            others = [known for known in values_of(assets, column) if not any(_equal(known, value) for value in values)]
             message = "the search finds nothing with %s = %s, and goes on without.%s"
             logger.warning(message, column, listed(absent), _hint(absent, others))
         assets = kept

@@ -65,7 +65,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
     path = _checked(path, options, folder=not path.endswith(".zip"))
     store = zarr_store(path)
     arrays = arrays_of(store, {**options, **(options.get("backend_kwargs") or {})})
-    _check_extent(len(arrays), max((size for one in arrays.values() for size in one.shape), default=0))
+    _check_extent(len(arrays), max((size for array in arrays.values() for size in array.shape), default=0))
     if unsafe := unsafe_codec(arrays):
         raise DataError(
             f"{unsafe} is not one that espo_luigi decodes with, as some codecs run code that is in the data; expected "
@@ -121,8 +121,10 @@ def _dated(ds: xr.Dataset, raw: xr.Dataset) -> xr.Dataset:
     there = np.flatnonzero(ds["time"].notnull()) if with_zone and "time" in ds.indexes else np.array([])
     if with_zone and there.size:
         first = raw[["time"]].isel(time=there[:1])
-        with_units = (first.assign_coords(time=first["time"].assign_attrs(units=one)) for one in (units, with_zone[1]))
-        utc, local = (xr.decode_cf(one)["time"].values[0] for one in with_units)
+        with_units = (
+            first.assign_coords(time=first["time"].assign_attrs(units=text)) for text in (units, with_zone[1])
+        )
+        utc, local = (xr.decode_cf(stamp)["time"].values[0] for stamp in with_units)
         index = ds.indexes["time"] + pd.Timedelta(local - utc)
         ds = ds.assign_coords(time=xr.DataArray(index, dims="time", attrs=ds["time"].attrs))
     return _with_midpoints(ds, raw)
@@ -279,7 +281,7 @@ def _netcdf_engine(path: str) -> str:
     if engine not in ENGINES or engine == "zarr":
         raise DataError(
             f"by its name, xarray would read it with {engine}; expected a NetCDF file, or `zarr` as its format in the "
-            "catalogue. Convert it to one of them."
+            "catalogue. Convert it to either."
         )
     return str(engine)
 
@@ -309,7 +311,7 @@ def _to_midpoint(time: xr.DataArray, bounds: xr.DataArray) -> tuple[np.ndarray, 
     stamps = _days(time.values, units, calendar)
     lower, upper = _days(bounds.values, units_of_bounds, calendar).T
     if units_of_bounds != units:
-        origin, other = (cftime.num2date(0, one, calendar) for one in (units, units_of_bounds))
+        origin, other = (cftime.num2date(0, text, calendar) for text in (units, units_of_bounds))
         apart = (other - origin).total_seconds() / SECONDS_PER_DAY
         lower, upper = lower + apart, upper + apart
     longest = 1.5 * (float(np.median(np.diff(stamps))) if stamps.size > 1 else 1.0)

@@ -362,10 +362,10 @@ def on_grid_of(first: xr.Dataset, other: xr.Dataset) -> xr.Dataset | None:
         renamed = renamed.rename_dims(names)
     pairs = ((first[name], renamed[name]) for name in ("lat", "lon"))
     is_same = all(
-        one.dims == two.dims
-        and one.shape == two.shape
-        and np.allclose(one, two, rtol=0, atol=_GRID_TOLERANCE_DEGREES, equal_nan=True)
-        for one, two in pairs
+        its.dims == own.dims
+        and its.shape == own.shape
+        and np.allclose(its, own, rtol=0, atol=_GRID_TOLERANCE_DEGREES, equal_nan=True)
+        for its, own in pairs
     )
     return renamed if is_same else None
 

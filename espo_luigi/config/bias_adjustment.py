@@ -160,6 +160,21 @@ class BiasAdjust(Section):
             raise ValueError(f"variables: {', '.join(twice)} is adjusted twice; expected each variable in one place")
         return self
 
+    @model_validator(mode="after")
+    def _known_to_their_methods(self) -> BiasAdjust:
+        errors = []
+        for key, how in self.variables.items():
+            known = how.chosen.variables
+            if foreign := [name for name in how.variables or (key,) if known and name not in known]:
+                told = {"method": how.name, "foreign": ", ".join(foreign), "known": ", ".join(known)}
+                problem = PydanticCustomError(
+                    "foreign_variable", "the method {method} has no settings for {foreign}; it has: {known}", told
+                )
+                errors.append(InitErrorDetails(type=problem, loc=("variables", key, "method"), input=how.name))
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
+
     @property
     def adjusted(self) -> tuple[str, ...]:
         """The variables that are adjusted, alone or in a group."""

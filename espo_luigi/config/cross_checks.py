@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
@@ -124,8 +123,8 @@ def _check_products(config: RunConfig) -> None:
             )
     diagnosed = config.domain_diag
     variables = set(diagnosed.change_units_arg) if diagnosed else set()
-    for name, one in diagnosed.properties["indicators"].items() if diagnosed else ():
-        if lacking := set(one.get("input", {}).values()) - variables:
+    for name, definition in diagnosed.properties["indicators"].items() if diagnosed else ():
+        if lacking := set(definition.get("input", {}).values()) - variables:
             raise ConfigurationError(
                 f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
@@ -150,25 +149,17 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:
-    columns: dict[tuple[float, float], list[tuple[str, Region]]] = defaultdict(list)
-    for key, region in regions.items():
-        columns[region.lon_bnds].append((key, region))
-    for column in columns.values():
-        ordered = sorted(column, key=lambda one: one[1].lat_bnds)
-        for (south, below), (north, above) in pairwise(ordered):
-            _check_pair(south, below, north, above)
-
-
-def _check_pair(south: str, below: Region, north: str, above: Region) -> None:
-    distance = above.lat_bnds[0] - below.lat_bnds[1]
-    if abs(distance) <= TOLERANCE:
-        return
-    problem = "leave a gap" if distance > 0 else "overlap"
-    raise ConfigurationError(
-        f"The regions `custom.regions.{south}` and `custom.regions.{north}` {problem}: "
-        f"{south} ends at {below.lat_bnds[1]:g} degrees north and {north} begins at {above.lat_bnds[0]:g}. "
-        "Give both the same bound, between two grid points."
-    )
+    """Refuse regions of the same longitudes that overlap or leave a gap."""
+    ordered = sorted(regions.items(), key=lambda entry: (entry[1].lon_bnds, entry[1].lat_bnds))
+    for (south, below), (north, above) in pairwise(ordered):
+        distance = above.lat_bnds[0] - below.lat_bnds[1]
+        if below.lon_bnds == above.lon_bnds and abs(distance) > TOLERANCE:
+            raise ConfigurationError(
+                f"The regions `custom.regions.{south}` and `custom.regions.{north}` "
+                f"{'leave a gap' if distance > 0 else 'overlap'}: "
+                f"{south} ends at {below.lat_bnds[1]:g} degrees north and {north} begins at {above.lat_bnds[0]:g}. "
+                "Give both the same bound, between two grid points."
+            )
 
 
 def _check_domain(config: RunConfig) -> None:
@@ -224,28 +215,28 @@ def _check_within(config: RunConfig, path: str, period: tuple[str, str], outer: 
 def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
     """Yield each step's path as far as its properties, whether it is of the reference, and the step."""
     inner = "properties_and_measures"
-    if config.off_diag:
-        yield from ((f"off-diag.steps.{key}.{inner}", key == "ref", one) for key, one in config.off_diag.steps.items())
+    for key, step in config.off_diag.steps.items() if config.off_diag else ():
+        yield f"off-diag.steps.{key}.{inner}", key == "ref", step
     if config.diagnostics:
         yield ".".join(REFERENCE_DIAGNOSTICS), True, config.diagnostics.reference
-        yield from ((f"diagnostics.{key}.{inner}", False, one) for key, one in config.diagnostics.steps.items())
+        for key, step in config.diagnostics.steps.items():
+            yield f"diagnostics.{key}.{inner}", False, step
 
 
 def _check_dates(config: RunConfig) -> None:
     """Refuse days that no product can begin before, or end after, as products have the years of `custom.sim_period`."""
     first, last = (int(year) for year in config.custom.sim_period)
+    last_day = 30 if config.custom.maximal_calendar == "360_day" else 31
     for path, checks in config.health_checks.sets.items():
         start, end = checks.start_date, checks.end_date
+        wrong = ""
         if start and date_of(start) < (first, 1, 1):
+            wrong = f"`{path}.start_date`: got {start}, expected {first}-01-01 or later: products begin"
+        elif end and date_of(end) > (last, 12, last_day):
+            wrong = f"`{path}.end_date`: got {end}, expected {last}-12-{last_day} or earlier: products end"
+        if wrong:
             raise ConfigurationError(
-                f"`{path}.start_date`: got {start}, expected {first}-01-01 or later: products begin with "
-                "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
-            )
-        last_day = (last, 12, 30 if config.custom.maximal_calendar == "360_day" else 31)
-        if end and date_of(end) > last_day:
-            raise ConfigurationError(
-                f"`{path}.end_date`: got {end}, expected {last}-12-{last_day[2]} or earlier: products end with "
-                "`custom.sim_period`, so that all would fail. Change the date, or widen the period."
+                f"{wrong} with `custom.sim_period`, so that all would fail. Change the date, or widen the period."
             )
         if end and date_of(end) > (last, 12, 30):
             logger.warning(
@@ -297,8 +288,8 @@ def _check_properties(config: RunConfig) -> None:
     """Refuse properties of variables that their datasets lack, and thresholds with an unsuitable unit."""
     for path, _, step in _steps(config):
         known = _diagnosed(config, of_product=".scen." in path)
-        for name, one in step.properties_and_measures.properties["indicators"].items():
-            for data, variable in one["input"].items():
+        for name, definition in step.properties_and_measures.properties["indicators"].items():
+            for data, variable in definition["input"].items():
                 if variable not in known:
                     raise ConfigurationError(
                         f"`{path}.properties`: the property {name} needs the variable {variable!r}; there are "
@@ -306,7 +297,7 @@ def _check_properties(config: RunConfig) -> None:
                     )
                 # A property of two variables, da1 and da2, has thresh1 and thresh2.
                 key = data.replace("da", "thresh")
-                threshold = one.get("parameters", {}).get(key)
+                threshold = definition.get("parameters", {}).get(key)
                 if isinstance(threshold, str):
                     where = f"{path}.properties.indicators.{name}.parameters.{key}"
                     _check_units(where, threshold, CANONICAL_UNITS.get(variable))
@@ -347,50 +338,44 @@ def _check_variables(config: RunConfig) -> None:
 
 
 def _with_hosts(off_diag: OffDiag, config: RunConfig) -> OffDiag:
-    steps = {name: _hosted(name, step, off_diag.domains, config) for name, step in off_diag.steps.items()}
+    """Return the section with each domain's host under its key in `custom.regions`."""
+    steps = {}
+    for name, step in off_diag.steps.items():
+        # Only the whole domain's scenario is made; the reference and the regridded simulation only exist by region.
+        hosts = dict(config.custom.regions) | ({config.domain.name: config.domain} if name == "scen" else {})
+        chosen = {
+            domain: _host(f"off-diag.steps.{name}.domain.{domain}", box, step.domain.get(domain), hosts)
+            for domain, box in off_diag.domains.items()
+        }
+        steps[name] = step.model_copy(update={"domain": MappingProxyType(chosen)})
     return off_diag.model_copy(update={"each": off_diag.each.model_copy(update=steps)})
 
 
-def _hosted(name: str, step: DiagStep, domains: Mapping[str, Region], config: RunConfig) -> DiagStep:
-    path = f"off-diag.steps.{name}.domain"
-    # Only the whole domain's scenario is made; the reference and the regridded simulation only exist by region.
-    hosts = dict(config.custom.regions) | ({config.domain.name: config.domain} if name == "scen" else {})
-    found = {}
-    for domain, box in domains.items():
-        if domain not in step.domain:
+def _host(path: str, domain: Region, name: str | None, hosts: Mapping[str, Region]) -> str:
+    """Return the key of the host that `name` means, which has to touch the domain."""
+    if name is None:
+        raise ConfigurationError(f"`{path}` is missing. It names the region that hosts the domain: {', '.join(hosts)}.")
+    if name not in hosts:
+        similar = [host for host in hosts if host.removesuffix(_SUFFIX) == name.removesuffix(_SUFFIX)]
+        if len(similar) != 1:
             raise ConfigurationError(
-                f"`{path}.{domain}` is missing. It names the region that hosts the domain: {', '.join(hosts)}."
+                f"`{path}`: got {name!r}, expected one of {', '.join(hosts)}{nearest(name, hosts) or '.'} "
+                "These are `custom.regions`, and for a scenario the name of `domain`."
             )
-        found[domain] = _host(f"{path}.{domain}", step.domain[domain], hosts)
-        _check_inside(f"{path}.{domain}", domain, box, hosts[found[domain]])
-    return step.model_copy(update={"domain": MappingProxyType(found)})
-
-
-def _host(path: str, wanted: str, hosts: Mapping[str, Region]) -> str:
-    if wanted in hosts:
-        return wanted
-    similar = [host for host in hosts if host.removesuffix(_SUFFIX) == wanted.removesuffix(_SUFFIX)]
-    if len(similar) == 1:
-        logger.warning("`%s` is %s, which is not a region: %s is taken.", path, wanted, similar[0])
-        return similar[0]
-    raise ConfigurationError(
-        f"`{path}`: got {wanted!r}, expected one of {', '.join(hosts)}{nearest(wanted, hosts) or '.'} "
-        "These are `custom.regions`, and for a scenario the name of `domain`."
-    )
-
-
-def _check_inside(path: str, domain: str, box: Region, host: Region) -> None:
-    """Refuse a domain that its host does not touch; of a domain that sticks out, the inner part is taken."""
-    if not overlap(box.box, host.box):
+        logger.warning("`%s` is %s, which is not a region: %s is taken.", path, name, similar[0])
+        name = similar[0]
+    host = hosts[name]
+    if not overlap(domain.box, host.box):
         raise ConfigurationError(
-            f"`{path}`: the domain {domain} ({box.box}) is not inside its host {host.name} ({host.box}). "
+            f"`{path}`: the domain {domain.name} ({domain.box}) is not inside its host {host.name} ({host.box}). "
             "Choose another host, or another domain."
         )
-    if missing_sides(box.box, host.box):
+    if missing_sides(domain.box, host.box):
         logger.warning(
             "`%s`: the domain %s (%s) sticks out of its host %s (%s): only what lies inside is diagnosed.",
-            *(path, domain, box.box, host.name, host.box),
+            *(path, domain.name, domain.box, host.name, host.box),
         )
+    return name
 
 
 def _check_unused(config: RunConfig) -> None:

@@ -55,17 +55,22 @@ def _check_arguments(name: str, definition: Mapping[str, Any], taken: Property) 
         )
 
 
-class PropertiesAndMeasures(Section):
-    """The computations of a step."""
+class Asked(Section):
+    """Properties over a period."""
 
     properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
         description="the definitions of the properties: a YAML file, or the mapping itself"
     )
     period: Period = Field(description="first and last year; custom.ref_period by default")
-    to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
-    to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
     dref_for_measure: Ignored = None
     rechunk: Ignored = None
+
+
+class PropertiesAndMeasures(Asked):
+    """The computations of a step."""
+
+    to_level_prop: str = Field(description="the attribute cat:processing_level of the properties")
+    to_level_meas: str = Field(description="the attribute cat:processing_level of the measures")
     change_units_arg: Refused = None
 
 
@@ -114,16 +119,10 @@ class Diagnostics(Section):
         return {"sim": self.sim, "scen": self.scen}
 
 
-class DomainDiag(Section):
+class DomainDiag(Asked):
     """Section `domain-diag`: diagnostics of small domains in ESPO v2, which has them apart as `diagregion`."""
 
     domains: ByFileName[Region] = Field(description="the domains that are diagnosed")
     change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
-    properties: Annotated[dict[str, Any], AfterValidator(_with_current_names)] = Field(
-        description="the definitions of the properties: a YAML file, or the mapping itself"
-    )
-    period: Period = Field(description="first and last year; custom.ref_period by default")
     to_level_prop: Ignored = None
     to_level_meas: Ignored = None
-    dref_for_measure: Ignored = None
-    rechunk: Ignored = None

@@ -98,7 +98,7 @@ Flags = create_model(
 
 
 def _as_dims(value: Any) -> Any:
-    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
         raise ValueError("expected text or a list of text")
     return value
 
@@ -212,11 +212,11 @@ def _as_polygons(value: Any, info: ValidationInfo) -> Any:
     except (OSError, ValueError) as error:
         raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
     _check_crs(content, path)
-    found = tuple(_polygons_of(content))
-    points = [point for polygon in found for ring in polygon for point in ring]
-    if not found or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
+    polygons = tuple(_polygons_of(content))
+    points = [point for polygon in polygons for ring in polygon for point in ring]
+    if not polygons or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
         raise ValueError(f"the file {path} holds no polygon in degrees; expected GeoJSON in longitudes and latitudes")
-    return found
+    return polygons
 
 
 def _check_crs(content: Any, path: Path) -> None:
@@ -314,5 +314,5 @@ class HealthChecks(Checks):
         """All sets of checks, by their keys."""
         return {
             "health_checks": self,
-            **{f"health_checks.scopes.{name}": one for name, one in (self.scopes or {}).items()},
+            **{f"health_checks.scopes.{name}": checks for name, checks in (self.scopes or {}).items()},
         }

@@ -139,15 +139,15 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
         try:
             if not isinstance(base, str):
                 raise ValueError("expected the name of a YAML file")
-            found = find_file(base, (path.parent, SHIPPED))
+            below = find_file(base, (path.parent, SHIPPED))
         except ValueError as error:
             raise ConfigurationError(f"`base` ({place}): got {base!r}: {error}.") from error
-        if not found.is_file():
+        if not below.is_file():
             raise ConfigurationError(
                 f"`base` ({place}): got {base!r}, expected a YAML file; looked in {Path.cwd()}, {path.parent} and the "
                 f"package's {SHIPPED}."
             )
-        _read_with_base(found, read, (*above, path))
+        _read_with_base(below, read, (*above, path))
     read.setdefault(path, file)
 
 

@@ -30,13 +30,13 @@ def explain(
 
     Copies by an alias have the place of the value that they copy, and share its line.
     """
-    found: list[dict[str, Any]] = [dict(one) for one in error.errors(include_url=False)]
-    own = [one for one in found if one["type"] == "missing" or _is_written(one, model, written, places)]
+    problems: list[dict[str, Any]] = [dict(problem) for problem in error.errors(include_url=False)]
+    own = [given for given in problems if given["type"] == "missing" or _is_written(given, model, written, places)]
     lines: dict[tuple[str, str, str], dict[str, None]] = {}
-    for one in own or found:
-        at = _locate(model, one["loc"])
+    for problem in own or problems:
+        at = _locate(model, problem["loc"])
         path = _own(at.path, written, places)
-        same = (path[-1] if path else "", place_of(path, places), _problem(one, at))
+        same = (path[-1] if path else "", place_of(path, places), _problem(problem, at))
         lines.setdefault(same, {})[f"`{'.'.join(path)}`"] = None
     return problems_in(
         what, [f"{', '.join(keys)}{f' ({place})' if place else ''}: {text}" for (_, place, text), keys in lines.items()]
@@ -48,30 +48,30 @@ def _own(path: KeyPath, written: Written, places: Mapping[KeyPath, str]) -> KeyP
     return path if path in places else as_written(path, written)
 
 
-def _is_written(one: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> bool:
+def _is_written(problem: dict[str, Any], model: type[Section], written: Written, places: Mapping[KeyPath, str]) -> bool:
     """Whether some file holds the key; a key with a default value deserves no separate line."""
-    path = _locate(model, one["loc"]).path
+    path = _locate(model, problem["loc"]).path
     without_index = path[:-1] if path and path[-1].isdigit() else path
     return _own(without_index, written, places) in places
 
 
-def _problem(one: dict[str, Any], at: _Place) -> str:
+def _problem(problem: dict[str, Any], at: _Place) -> str:
     field = at.field
     purpose = f" It is {field.description}." if field and field.description else ""
-    if one["type"] == "missing":
+    if problem["type"] == "missing":
         return f"this key is missing.{purpose}"
-    if one["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         return unknown("key", at.path[-1], _keys(at.holder))
-    got, context = f"got {_shown(one['input'])}", one.get("ctx", {})
-    if one["type"] == "literal_error" and (choices := _choices(at.type)):
+    got, context = f"got {_shown(problem['input'])}", problem.get("ctx", {})
+    if problem["type"] == "literal_error" and (choices := _choices(at.type)):
         *others, last = map(repr, choices)
         expected = f"{', '.join(others)} or {last}" if others else last
-        hint = nearest(str(one["input"]), map(str, choices))
+        hint = nearest(str(problem["input"]), map(str, choices))
         return f"{_sentence(f'{got}, expected {expected}{hint}')}{purpose}"
-    if one["type"] in ("model_type", "dict_type", "model_attributes_type"):
+    if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return f"{got}, expected a mapping (`key: value`).{purpose}"
-    known = _EXPECTED.get(one["type"])
-    reason = f"expected {known.format(**context)}" if known else str(context.get("error", one["msg"]))
+    known = _EXPECTED.get(problem["type"])
+    reason = f"expected {known.format(**context)}" if known else str(context.get("error", problem["msg"]))
     return f"{_sentence(f'{got}: {reason}')}{purpose}"
 
 
@@ -142,10 +142,10 @@ def _locate(model: type[BaseModel], loc: tuple[int | str, ...]) -> _Place:
     for key in loc:
         path, kind = (*place.path, str(key)), _kind(place.type)
         if _is_model(kind):
-            field = next((one for name, one in kind.model_fields.items() if key == (one.alias or name)), None)
+            field = next((known for name, known in kind.model_fields.items() if key == (known.alias or name)), None)
             place = _Place(path, kind, field, field.annotation if field else None)
         else:
-            inner = [one for one in get_args(kind) if one is not Ellipsis]
+            inner = [argument for argument in get_args(kind) if argument is not Ellipsis]
             place = replace(place, path=path, type=inner[-1] if inner else None)
     return place
 
@@ -156,15 +156,15 @@ def _kind(annotation: Any) -> Any:
         return _kind(annotation.__origin__)
     if get_origin(annotation) not in (Union, UnionType):
         return annotation
-    options = [_kind(one) for one in get_args(annotation)]
-    return next((one for one in options if _is_model(one)), options[0])
+    options = [_kind(option) for option in get_args(annotation)]
+    return next((option for option in options if _is_model(option)), options[0])
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
     """The values of the literals in a type."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
-    return tuple(choice for one in get_args(annotation) for choice in _choices(one))
+    return tuple(choice for option in get_args(annotation) for choice in _choices(option))
 
 
 def _is_model(annotation: Any) -> bool:

@@ -38,7 +38,9 @@ def _as_text(value: Any) -> Any:
 
 def _filled_in(value: Any, fields: Mapping[str, str]) -> Any:
     """A text with its known `{fields}` replaced; anything else as it is."""
-    return re.sub(r"\{(\w+)\}", lambda one: fields.get(one[1], one[0]), value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), value)
 
 
 class Project(Section):
@@ -135,9 +137,9 @@ class RunConfig(Section):
     def _fields_of_attributes(self) -> dict[str, str]:
         """The values of `{reference}` and the further fields, by name; fields without a value are left out."""
         project, adjusted = self.project or Project(), self.biasadjust.variables.values()
-        years = [period for one in adjusted for period in each_period(one.adjusting_args.periods)]
-        periods = ["-".join(one.training_args.period) for one in adjusted]
-        institutions = [one.adjusting_args.bias_adjust_institution for one in adjusted]
+        years = [period for adjustment in adjusted for period in each_period(adjustment.adjusting_args.periods)]
+        periods = ["-".join(adjustment.training_args.period) for adjustment in adjusted]
+        institutions = [adjustment.adjusting_args.bias_adjust_institution for adjustment in adjusted]
         fields = {
             "reference": self.reference_source,
             "period": " and ".join(dict.fromkeys(periods)),
@@ -199,7 +201,7 @@ def value_at(value: Any, key: str) -> Any:
     if not key:
         return value
     if isinstance(value, tuple | list):
-        rows = [one for one in value if isinstance(one, RepairRow) and fnmatchcase(key, one.id)]
+        rows = [row for row in value if isinstance(row, RepairRow) and fnmatchcase(key, row.id)]
         return rows or (True if key in value else None)
     members = _members(value)
     if key == "*":
@@ -231,9 +233,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         # A key of a later version changes no fingerprint until somebody gives it.
         fields = type(value).model_fields
-        absent = {name for name, one in fields.items() if one.exclude_if and one.exclude_if(getattr(value, name))}
+        absent = {name for name, field in fields.items() if field.exclude_if and field.exclude_if(getattr(value, name))}
         values = {name: getattr(value, name) for name in fields if name not in absent} | (value.model_extra or {})
-        return {n: _plain(one) for n, one in values.items() if one is not None or n in value.model_fields_set}
+        return {n: _plain(inner) for n, inner in values.items() if inner is not None or n in value.model_fields_set}
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value

@@ -11,34 +11,22 @@ import xarray as xr
 from espo_luigi.demo.sources import INSTITUTION, REFERENCE_DOMAIN, Source
 from espo_luigi.demo.weather import Axis, Days, Field
 
+
+def _attributes(standard_name: str, long_name: str, units: str, cell_methods: str = "") -> dict[str, str]:
+    known = {"standard_name": standard_name, "long_name": long_name, "units": units}
+    return {**known, "cell_methods": cell_methods} if cell_methods else known
+
+
+_TEMPERATURE = "air_temperature"
 _VARIABLE_ATTRIBUTES = {
-    "tasmax": {
-        "standard_name": "air_temperature",
-        "long_name": "Daily Maximum Near-Surface Air Temperature",
-        "units": "K",
-        "cell_methods": "area: mean time: maximum",
-    },
-    "tasmin": {
-        "standard_name": "air_temperature",
-        "long_name": "Daily Minimum Near-Surface Air Temperature",
-        "units": "K",
-        "cell_methods": "area: mean time: minimum",
-    },
-    "pr": {
-        "standard_name": "precipitation_flux",
-        "long_name": "Precipitation",
-        "units": "kg m-2 s-1",
-        "cell_methods": "area: time: mean",
-    },
+    "tasmax": _attributes(_TEMPERATURE, "Daily Maximum Near-Surface Air Temperature", "K", "area: mean time: maximum"),
+    "tasmin": _attributes(_TEMPERATURE, "Daily Minimum Near-Surface Air Temperature", "K", "area: mean time: minimum"),
+    "pr": _attributes("precipitation_flux", "Precipitation", "kg m-2 s-1", "area: time: mean"),
 }
 _FIXED_ATTRIBUTES = {
-    "mask": {"standard_name": "land_binary_mask", "long_name": "Land (1) or sea (0)", "units": "1"},
-    "orog": {"standard_name": "surface_altitude", "long_name": "Surface Altitude", "units": "m"},
-    "sftlf": {
-        "standard_name": "land_area_fraction",
-        "long_name": "Percentage of the Grid Cell Occupied by Land",
-        "units": "%",
-    },
+    "mask": _attributes("land_binary_mask", "Land (1) or sea (0)", "1"),
+    "orog": _attributes("surface_altitude", "Surface Altitude", "m"),
+    "sftlf": _attributes("land_area_fraction", "Percentage of the Grid Cell Occupied by Land", "%"),
 }
 _MAPPING = "rotated_pole"
 _BRANDED = {
@@ -141,20 +129,14 @@ def _encode(ds: xr.Dataset, source: Source, name: str) -> None:
 def _coordinates(source: Source) -> dict[str, Any]:
     lat, lon = source.places()
     if source.pole:
-        cells = {"standard_name": "latitude", "units": "degrees_north"}, {"standard_name": "longitude"}
+        rotated = (("rlat", source.lats, "grid_latitude", "Y"), ("rlon", source.lons, "grid_longitude", "X"))
         return {
-            "rlat": (
-                "rlat",
-                np.array(source.lats),
-                {"standard_name": "grid_latitude", "units": "degrees", "axis": "Y"},
-            ),
-            "rlon": (
-                "rlon",
-                np.array(source.lons),
-                {"standard_name": "grid_longitude", "units": "degrees", "axis": "X"},
-            ),
-            "lat": (source.dims, lat, cells[0]),
-            "lon": (source.dims, lon, cells[1] | {"units": "degrees_east"}),
+            **{
+                dim: (dim, np.array(values), {"standard_name": name, "units": "degrees", "axis": axis})
+                for dim, values, name, axis in rotated
+            },
+            "lat": (source.dims, lat, {"standard_name": "latitude", "units": "degrees_north"}),
+            "lon": (source.dims, lon, {"standard_name": "longitude", "units": "degrees_east"}),
         }
     return {
         "lat": ("lat", lat, _axis_attributes("latitude", "degrees_north", "Y", "lat_bnds")),

@@ -18,8 +18,16 @@ import numpy as np
 from espo_luigi.catalog.build import describe, write_catalog
 from espo_luigi.catalog.read import make_id
 from espo_luigi.demo.files import activity_of, dataset_of, file_name, fixed_dataset_of, folder_of
-from espo_luigi.demo.sources import CMIP7_SIMULATIONS, INSTITUTION, REFERENCE, REFERENCE_DOMAIN, SIMULATIONS, Source
-from espo_luigi.demo.v2 import V2_REFERENCE, V2_SIMULATIONS
+from espo_luigi.demo.sources import (
+    CMIP7_SIMULATIONS,
+    INSTITUTION,
+    REFERENCE,
+    REFERENCE_DOMAIN,
+    SIMULATIONS,
+    V2_REFERENCE,
+    V2_SIMULATIONS,
+    Source,
+)
 from espo_luigi.demo.weather import Days, Field, days_of, heights, invent_weather
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.files import open_own, write_new

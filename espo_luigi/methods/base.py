@@ -137,6 +137,8 @@ class Method:
         False: there is no training, and no task for it; `trained` is then empty.
     variables_together
         Whether several variables are adjusted at once: `variables: [tasmax, pr]` in the configuration.
+    variables
+        The names of the variables that it can adjust; empty for all.
     needs_reference_to_adjust
         Whether `adjust` gets `reference` and `historical`, too, over the training's period.
     counts
@@ -152,6 +154,7 @@ class Method:
     Adjusting: type[AdjustingSection] = AdjustingSection
     trains = True
     variables_together = False
+    variables: tuple[str, ...] = ()
     needs_reference_to_adjust = False
     counts: tuple[str, ...] = ()
     cells_in_a_block = 300

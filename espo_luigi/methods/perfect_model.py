@@ -81,12 +81,14 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         If a period lacks days, or no cell has data in both.
     """
     whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
-    valid = xr.concat([one.valid for one in whole.values()], dim="variable", coords="minimal").all("variable")
+    valid = xr.concat([variable.valid for variable in whole.values()], dim="variable", coords="minimal").all("variable")
     chosen = _evenly(valid, sampling.cells)
-    made = [_compare(one, plans[name], valid, chosen, sampling.seed) for name, one in whole.items()]
-    found = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
-    units = np.array([_shown(one.truth.isel(time=slice(0, 1))).attrs["units"] for one in whole.values()], dtype=object)
-    return found.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
+    made = [_compare(variable, plans[name], valid, chosen, sampling.seed) for name, variable in whole.items()]
+    errors = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
+    units = np.array(
+        [_shown(variable.truth.isel(time=slice(0, 1))).attrs["units"] for variable in whole.values()], dtype=object
+    )
+    return errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +106,7 @@ class _Whole:
         known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
         adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
         series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
-        properties = xr.Dataset({name: climates(_shown(one), periods) for name, one in series.items()}).compute()
+        properties = xr.Dataset({name: climates(_shown(data), periods) for name, data in series.items()}).compute()
         return cls(known, simulated, periods, properties)
 
     @property
@@ -170,7 +172,7 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArra
     """
     groups = [[np.concatenate(season) for season in _by_year(series, period)] for period in periods.values()]
     lengths = {"period": len(periods), "season": len(SEASONS), "property": len(PROPERTIES)}
-    found: xr.DataArray = xr.apply_ufunc(
+    properties: xr.DataArray = xr.apply_ufunc(
         _climates,
         series,
         kwargs={"groups": groups, "wet": series.name == "pr"},
@@ -181,7 +183,7 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArra
         dask_gufunc_kwargs={"output_sizes": lengths},
     )
     labels = {"period": list(periods), "season": list(SEASONS), "property": list(PROPERTIES)}
-    return found.assign_coords({name: (name, np.array(words, dtype=object)) for name, words in labels.items()})
+    return properties.assign_coords({name: (name, np.array(words, dtype=object)) for name, words in labels.items()})
 
 
 def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: bool) -> np.ndarray:
@@ -193,17 +195,17 @@ def _properties(values: np.ndarray, wet: bool) -> np.ndarray:
     """Compute the properties over the last axis; sorted once, for all quantiles (linear, type 7)."""
     ordered = np.sort(values, axis=-1)  # NaN last
     last = ordered.shape[-1] - 1
-    found = {"mean": values.mean(axis=-1, dtype=np.float64)}
+    made = {"mean": values.mean(axis=-1, dtype=np.float64)}
     for name, level in _QUANTILES.items():
         place = level * last
         below, above = (ordered[..., int(at)].astype(np.float64) for at in (np.floor(place), np.ceil(place)))
-        found[name] = below + (above - below) * (place % 1)
+        made[name] = below + (above - below) * (place % 1)
     lacking = np.isnan(ordered[..., -1])
     if wet:
-        found["wet_days"] = (values >= WET_DAY).mean(axis=-1)
-        del found["q05"]
+        made["wet_days"] = (values >= WET_DAY).mean(axis=-1)
+        del made["q05"]
     nothing = np.full(values.shape[:-1], np.nan)
-    return np.stack([np.where(lacking, np.nan, found.get(name, nothing)) for name in PROPERTIES], -1)
+    return np.stack([np.where(lacking, np.nan, made.get(name, nothing)) for name in PROPERTIES], -1)
 
 
 def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> xr.DataArray:
@@ -226,7 +228,7 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> 
     values = truth.transpose(..., "time").values
     draws = seeds.cell_generator(seed, "years", 0)
     away = [_deviations(values, _by_year(truth, period), draws, wet=truth.name == "pr") for period in periods.values()]
-    each = [one[1] - one[0] + 1 for one in periods.values()]
+    each = [period[1] - period[0] + 1 for period in periods.values()]
     wider = [_by_few_blocks(each[0], years) for years in each[1:]]
     apart = [factor * np.abs(later - away[0]).mean(axis=1) for factor, later in zip(wider, away[1:], strict=True)]
     labels = {"period": list(periods)[1:], "season": list(SEASONS), "property": list(PROPERTIES)}

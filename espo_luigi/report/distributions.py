@@ -42,22 +42,26 @@ _SHOWN_SPELLS = 1e-3
 @drawing
 def annual_cycle(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's mean of each month."""
-    figure, axes = panels(9.6, 3.3, 1, 3)
-    for place, name in zip(axes[0], VARIABLES, strict=True):
-        _lines(place, summaries, f"{name}_cycle", "month")
-        _named(place, summaries, f"{name}_cycle", "mean of each month")
-        _months(place)
-    return _finished(figure, summaries, title)
+    return _means(summaries, "cycle", "month", title)
 
 
 @drawing
 def yearly_means(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's mean of each year."""
+    return _means(summaries, "yearly", "year", title)
+
+
+def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure:
     figure, axes = panels(9.6, 3.3, 1, 3)
     for place, name in zip(axes[0], VARIABLES, strict=True):
-        _lines(place, summaries, f"{name}_yearly", "year")
-        _named(place, summaries, f"{name}_yearly", "mean of each year")
-        place.set_xlabel("Year")
+        _lines(place, summaries, f"{name}_{statistic}", dim)
+        data = _first(summaries, f"{name}_{statistic}")
+        place.set_title(broken(long_name(data), 44))
+        place.set_ylabel(label(data, name=f"{name}, mean of each {dim}"))
+        if dim == "month":
+            _months(place)
+        else:
+            place.set_xlabel("Year")
     return _finished(figure, summaries, title)
 
 
@@ -106,7 +110,7 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
     figure, axes = panels(9.6, 7.0, 3, 4, between=0.3, sharey="row", sharex=True)
     for row, name in zip(axes, VARIABLES, strict=True):
         for place, season in zip(row, SEASONS, strict=True):
-            part = {kind: [one.sel(season=season) for one in of] for kind, of in summaries.items()}
+            part = {kind: [ds.sel(season=season) for ds in of] for kind, of in summaries.items()}
             _lines(place, part, f"{name}_change", "change_quantile", marker="o", markersize=2.5)
             place.axhline(0, color="#888888", linewidth=0.6)
             place.grid(True)
@@ -122,8 +126,8 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
 def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -> None:
     """One line a summary; many of a kind are thin."""
     for kind, of in summaries.items():
-        if found := [one for one in of if name in one]:
-            places, values = (_in_a_row(one[which].values for one in found) for which in (dim, name))
+        if drawn := [ds for ds in of if name in ds]:
+            places, values = (_in_a_row(ds[which].values for ds in drawn) for which in (dim, name))
             axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)
 
@@ -138,15 +142,8 @@ def _style(kind: str, how_many: int) -> dict[str, Any]:
     return {**STYLES[kind], **thin, "label": kind}
 
 
-def _named(axes: Any, summaries: Summaries, name: str, words: str) -> None:
-    """Set a variable's long name as the title, and its statistic with units as the label."""
-    found = _first(summaries, name)
-    axes.set_title(broken(long_name(found), 44))
-    axes.set_ylabel(label(found, name=f"{name.partition('_')[0]}, {words}"))
-
-
 def _first(summaries: Summaries, name: str) -> xr.DataArray:
-    return next(one[name] for of in summaries.values() for one in of if name in one)
+    return next(ds[name] for of in summaries.values() for ds in of if name in ds)
 
 
 def _months(axes: Any) -> None:
@@ -156,7 +153,7 @@ def _months(axes: Any) -> None:
 
 def _longest(summaries: Summaries, name: str) -> int:
     """The longest spell that the axis has to show."""
-    shares = [one[name].values for of in summaries.values() for one in of if name in one]
+    shares = [ds[name].values for of in summaries.values() for ds in of if name in ds]
     lasting = [int((share > _SHOWN_SPELLS).sum()) for share in shares]
     return max([*lasting, 5]) + 1
 
@@ -164,7 +161,7 @@ def _longest(summaries: Summaries, name: str) -> int:
 def _transitions(axes: Any, summaries: Summaries) -> None:
     """Draw the shares of wet days and of dry days that a wet day follows, each averaged over its kind."""
     for place, (kind, of) in enumerate(summaries.items()):
-        means = [np.mean([float(one[name]) for one in of]) for name in ("wet_wet", "dry_wet") if of]
+        means = [np.mean([float(ds[name]) for ds in of]) for name in ("wet_wet", "dry_wet") if of]
         style = {"facecolor": STYLES[kind]["color"], "edgecolor": "black", "hatch": "//" if kind == "raw" else None}
         axes.bar(np.arange(len(means)) + 0.27 * (place - 1), means, width=0.25, label=kind, **style)
     axes.set_xticks([0, 1], ["wet, then wet", "dry, then wet"])
@@ -179,7 +176,7 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
         of = summaries.get(kind, ())
         if of:
             style = {**_style(kind, len(of)), "marker": "." if len(wanted) < 20 else None, "markersize": 4}
-            values = _in_a_row(one[f"{name}_quantile"].values[chosen] for one in of)
+            values = _in_a_row(ds[f"{name}_quantile"].values[chosen] for ds in of)
             axes.plot(_in_a_row([wanted] * len(of)), values, **style)
     axes.plot(wanted, wanted, **{**REFERENCE, "linewidth": 0.9, "label": "reference"})
     axes.grid(True)
@@ -215,19 +212,19 @@ SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
 def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
     """Return the summaries of series that are there."""
     reader = Reader()
-    summarised = {one: one.summary for one in view.diagnosed if one.summary is not None}
-    found = {one: ds for one, path in summarised.items() if (ds := reader.dataset(path)) is not None}
-    return found, reader
+    summarised = {diagnosed: diagnosed.summary for diagnosed in view.diagnosed if diagnosed.summary is not None}
+    read = {diagnosed: ds for diagnosed, path in summarised.items() if (ds := reader.dataset(path)) is not None}
+    return read, reader
 
 
-def series_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
+def series_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
     """Return the section of series and distributions, by domain, and by simulation if these are few."""
     blocks: list[Any] = []
-    for words, key, summaries in groups(found):
+    for words, key, summaries in groups(summaries_of):
         blocks.append(Heading(words))
         for name, (draw, caption) in SERIES.items():
             blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], {"title": words}))
-    cells = sorted({f"{one.domain}: {ds.attrs.get('cells', '?')}" for one, ds in found.items()})
+    cells = sorted({f"{diagnosed.domain}: {ds.attrs.get('cells', '?')}" for diagnosed, ds in summaries_of.items()})
     text = (
         f"Daily series of sample cells ({'; '.join(cells) or 'none'}), over {period[0]}-{period[1]} but for the means "
         "of all years. Quantiles are those of each cell, averaged over the cells; a day of 1 mm or more is wet."
@@ -235,30 +232,34 @@ def series_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, period
     return Section("Series and distributions", [Text(text), *reader.warned(), *blocks])
 
 
-def groups(found: Mapping[Diagnosed, xr.Dataset]) -> Iterator[tuple[str, str, Summaries]]:
+def groups(summaries_of: Mapping[Diagnosed, xr.Dataset]) -> Iterator[tuple[str, str, Summaries]]:
     """Yield groups of summaries: a simulation in a domain, or, where that is too many, all of a domain."""
-    if len(found) <= MOST_SERIES:
-        for one, ds in found.items():
-            yield f"{one.domain}, {short(one.sim_id)}", f"{one.domain}+{one.sim_id}", _by_source([ds])
+    if len(summaries_of) <= MOST_SERIES:
+        for diagnosed, ds in summaries_of.items():
+            yield (
+                f"{diagnosed.domain}, {short(diagnosed.sim_id)}",
+                f"{diagnosed.domain}+{diagnosed.sim_id}",
+                _by_source([ds]),
+            )
         return
-    for domain in dict.fromkeys(one.domain for one in found):
-        yield domain, domain, _by_source([ds for one, ds in found.items() if one.domain == domain])
+    for domain in dict.fromkeys(diagnosed.domain for diagnosed in summaries_of):
+        yield domain, domain, _by_source([ds for diagnosed, ds in summaries_of.items() if diagnosed.domain == domain])
 
 
-def _by_source(found: Sequence[xr.Dataset]) -> Summaries:
-    kinds = {kind: [ds.sel(source=kind) for ds in found] for kind in ("reference", "raw", "adjusted")}
+def _by_source(summaries: Sequence[xr.Dataset]) -> Summaries:
+    kinds = {kind: [ds.sel(source=kind) for ds in summaries] for kind in ("reference", "raw", "adjusted")}
     return {**kinds, "reference": kinds["reference"][:1]}
 
 
-def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted: str) -> Section:
+def change_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted: str) -> Section:
     """Return the section about the climate-change signal before and after the adjustment."""
     blocks: list[Any] = []
-    for words, key, summaries in groups(found):
+    for words, key, summaries in groups(summaries_of):
         kinds = {kind: summaries[kind] for kind in ("raw", "adjusted")}
-        periods = sorted({str(one.attrs.get("periods", "?")) for one in kinds["raw"]})
+        periods = sorted({str(raw.attrs.get("periods", "?")) for raw in kinds["raw"]})
         title = f"{words}: change from {'; '.join(periods)}"
         blocks.append(Drawing(f"change+{key}", title, climate_change_signal, [kinds], {"title": title}))
-    others = sorted({str(ds.attrs.get("periods", "?")) for ds in found.values()} - {wanted})
+    others = sorted({str(ds.attrs.get("periods", "?")) for ds in summaries_of.values()} - {wanted})
     text = (
         "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. Of "
         "temperature it is a difference; of precipitation it is in per cent of the first period's quantile, and left "
@@ -268,7 +269,7 @@ def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted
         f"The years do not hold {wanted}: the longest two periods of equal length are compared instead, "
         f"{'; '.join(others)}."
     )
-    warned, table = [Warned(instead)] if others else [], [_change_table(found)] if found else []
+    warned, table = [Warned(instead)] if others else [], [_change_table(summaries_of)] if summaries_of else []
     return Section("Is the climate-change signal kept?", [Text(text), *warned, *reader.warned(), *table, *blocks])
 
 
@@ -276,10 +277,10 @@ def change_section(found: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted
 _QUANTILE_OF_CHANGE = {"pr": 0.95}
 
 
-def _change_table(found: Mapping[Diagnosed, xr.Dataset]) -> Table:
+def _change_table(summaries_of: Mapping[Diagnosed, xr.Dataset]) -> Table:
     """The change over all seasons, raw and adjusted: of the median, of precipitation of a day with much of it."""
     rows = []
-    for one, ds in found.items():
+    for diagnosed, ds in summaries_of.items():
         for name in VARIABLES:
             if f"{name}_change" in ds:
                 quantile = _QUANTILE_OF_CHANGE.get(name, 0.5)
@@ -287,7 +288,7 @@ def _change_table(found: Mapping[Diagnosed, xr.Dataset]) -> Table:
                 raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
                 units = str(ds[f"{name}_change"].attrs.get("units", ""))
                 numbers = map(_number, (raw, adjusted, adjusted - raw))
-                rows.append([one.domain, short(one.sim_id), name, *numbers, units])
+                rows.append([diagnosed.domain, short(diagnosed.sim_id), name, *numbers, units])
     columns = ["Domain", "Simulation", "Variable", "Raw", "Adjusted", "Adjusted − raw", "Units"]
     caption = "Change of the median (of precipitation: of the quantile 0.95), mean of the four seasons"
     return Table(columns, rows, caption, folded=len(rows) > 24)

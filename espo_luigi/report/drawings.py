@@ -162,8 +162,8 @@ def broken(words: str, width: int) -> str:
 
 def spread_of(*arrays: Any) -> tuple[float, float]:
     """Return the lowest and the highest finite value of all, (0, 1) if there is none; a scale that all can share."""
-    finite = [np.asarray(one, float)[np.isfinite(np.asarray(one, float))] for one in arrays]
-    values = np.concatenate([one.ravel() for one in finite]) if finite else np.array([])
+    finite = [np.asarray(array, float)[np.isfinite(np.asarray(array, float))] for array in arrays]
+    values = np.concatenate([array.ravel() for array in finite]) if finite else np.array([])
     return (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
 
 
@@ -182,7 +182,7 @@ def labels(sim_ids: Iterable[str]) -> list[str]:
     """Return a name for each simulation: the short name, or the id where simulations share the short name."""
     ids = list(sim_ids)
     times = Counter(map(short, ids))
-    return [short(one) if times[short(one)] == 1 else one for one in ids]
+    return [short(sim_id) if times[short(sim_id)] == 1 else sim_id for sim_id in ids]
 
 
 logger = logging.getLogger(__name__)

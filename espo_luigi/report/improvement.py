@@ -115,12 +115,12 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     """Return the section, and the shares of improved cells by domain and simulation."""
     reader, blocks = Reader(), list[Any]()
     shares = {
-        (one.domain, one.sim_id): found["improved_grid_points"]
-        for one in view.diagnosed
-        if (found := reader.dataset(one.improvement)) is not None
+        (diagnosed.domain, diagnosed.sim_id): improved["improved_grid_points"]
+        for diagnosed in view.diagnosed
+        if (improved := reader.dataset(diagnosed.improvement)) is not None
     }
     for domain in view.domains:
-        of_domain = {sim: one for (at, sim), one in shares.items() if at == domain}
+        of_domain = {sim: share for (at, sim), share in shares.items() if at == domain}
         if of_domain:
             blocks += [Heading(domain), *_improvement_of(domain, of_domain), *_heatmap_of(domain, view, reader)]
     text = (
@@ -142,17 +142,17 @@ def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any
 
 
 def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
-    plain = [one.assign_coords(properties=[str(name) for name in one["properties"].values]) for one in rows.values()]
+    plain = [row.assign_coords(properties=[str(name) for name in row["properties"].values]) for row in rows.values()]
     return xr.concat(plain, dim=xr.Variable("realization", list(rows)), join="outer")
 
 
 def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
     names = dict(zip(view.simulations, labels(view.simulations), strict=True))
     paths = {
-        f"{names[one.sim_id]}, {kind}": path
-        for one in view.diagnosed
-        for kind, path in (("raw", one.sim_meas), ("adjusted", one.scen_meas))
-        if one.domain == domain and reader.has(path)
+        f"{names[diagnosed.sim_id]}, {kind}": path
+        for diagnosed in view.diagnosed
+        for kind, path in (("raw", diagnosed.sim_meas), ("adjusted", diagnosed.scen_meas))
+        if diagnosed.domain == domain and reader.has(path)
     }
     caption = (
         f"{domain}: mean distance of each property from the reference's, rescaled over the rows; 0 is the nearest "
@@ -164,8 +164,8 @@ def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:
 def draw_heatmap(measures: Mapping[str, Path], title: str) -> Figure:
     """Draw the heatmap of stores of measures, by row."""
     opened = {row: store.open_store(path, cut=False) for row, path in measures.items()}
-    found = diagnosis.heatmap(opened)["heatmap"].compute()
-    return heatmap_figure(in_published_order(found), title=title)
+    distances = diagnosis.heatmap(opened)["heatmap"].compute()
+    return heatmap_figure(in_published_order(distances), title=title)
 
 
 # Comparisons by pool and domain.
@@ -196,18 +196,18 @@ _MEANING = (
 def read_compared(view: RunView) -> tuple[dict[tuple[str, str], xr.Dataset], Reader]:
     """Return the comparisons that are there."""
     reader = Reader()
-    found = {key: ds for key, path in view.compared.items() if (ds := reader.dataset(path)) is not None}
-    return found, reader
+    compared = {key: ds for key, path in view.compared.items() if (ds := reader.dataset(path)) is not None}
+    return compared, reader
 
 
-def uncalibrated_section(found: Compared, reader: Reader) -> list[Section]:
+def uncalibrated_section(compared: Compared, reader: Reader) -> list[Section]:
     """Return the section; none for a run that has no comparisons to make."""
-    if not found and not reader.lacking:
+    if not compared and not reader.lacking:
         return []
-    judged = {key: of for key, ds in found.items() if (of := list(verdicts(ds)))}
-    without = len(found) - len(judged)
+    judged = {key: of for key, ds in compared.items() if (of := list(verdicts(ds)))}
+    without = len(compared) - len(judged)
     few = f"{without} comparison(s) have no verdict: noise cannot be told from less than {LEAST_YEARS} years."
-    cells = "; ".join(sorted({f"{domain}: {ds.attrs.get('cells', '?')}" for (_, domain), ds in found.items()}))
+    cells = "; ".join(sorted({f"{domain}: {ds.attrs.get('cells', '?')}" for (_, domain), ds in compared.items()}))
     blocks: list[Any] = [
         Text(_MEANING.format(percent=100 * FALSE_DISCOVERIES) + (f" Sample cells: {cells}." if cells else "")),
         *([Warned(few)] if without else []),
@@ -217,10 +217,10 @@ def uncalibrated_section(found: Compared, reader: Reader) -> list[Section]:
         blocks.append(_overview(judged))
     if len(judged) <= MOST_SERIES:
         for key, of in judged.items():
-            blocks += _of_pair(key, found[key], of, found)
+            blocks += _of_pair(key, compared[key], of, compared)
     else:
         for domain in dict.fromkeys(domain for _, domain in judged):
-            of_domain = {key: found[key] for key in judged if key[1] == domain}
+            of_domain = {key: compared[key] for key in judged if key[1] == domain}
             words = f"{domain}, {len(of_domain)} pools"
             blocks += [Heading(words), _drawing_of_aspects(f"calibrated+{domain}", words, list(of_domain.values()))]
     return [Section("Calibrated and not", blocks)]
@@ -273,10 +273,10 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
     """The verdicts of all pairs: how many pairs have each, and the mean shares of cells."""
     rows = []
     for name, aspect in ASPECTS.items():
-        of = [one for each in judged.values() for one in each if one.aspect == name]
+        of = [verdict for each in judged.values() for verdict in each if verdict.aspect == name]
         if of:
-            pairs = [str(sum(one.word == word for one in of)) for word in ("nearer", "no different", "farther")]
-            shares = [f"{100 * np.mean([getattr(one, side) for one in of]):.0f}" for side in _SHARES]
+            pairs = [str(sum(verdict.word == word for verdict in of)) for word in ("nearer", "no different", "farther")]
+            shares = [f"{100 * np.mean([getattr(verdict, side) for verdict in of]):.0f}" for side in _SHARES]
             calibrated = "calibrated" if of[0].calibrated else "not calibrated"
             rows.append((of[0].calibrated, [aspect.long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
@@ -284,20 +284,22 @@ def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
     return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
 
 
-def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], found: Compared) -> list[Any]:
-    words = f"{key[1]}, {_names(found)[key[0]]}"
-    rows = [_row(ds.sel(aspect=one.aspect), one) for one in sorted(of, key=lambda one: one.calibrated)]
+def _of_pair(key: tuple[str, str], ds: xr.Dataset, of: Sequence[Verdict], compared: Compared) -> list[Any]:
+    words = f"{key[1]}, {_names(compared)[key[0]]}"
+    rows = [
+        _row(ds.sel(aspect=verdict.aspect), verdict) for verdict in sorted(of, key=lambda verdict: verdict.calibrated)
+    ]
     columns = ["Aspect", "Reference", "Raw", "Adjusted", "Noise", "Units", *_SHARES.values(), "Verdict"]
     table = Table(columns, rows, f"{words}: means over the cells, and shares of them", folded=True)
     return [Heading(words), _drawing_of_aspects(f"calibrated+{key[1]}+{key[0]}", words, [ds]), table]
 
 
-def _row(ds: xr.Dataset, one: Verdict) -> list[str]:
+def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:
     value, noise = ds["value"].mean("cell"), float(ds["noise"].sel(side="adjusted").mean())
     numbers = [*(float(value.sel(source=name)) for name in ("reference", "raw", "adjusted")), noise]
-    shares = [f"{100 * getattr(one, side):.0f}" for side in _SHARES]
+    shares = [f"{100 * getattr(verdict, side):.0f}" for side in _SHARES]
     texts = [f"{number:.3g}".replace("-", "−") for number in numbers]
-    return [ASPECTS[one.aspect].long_name, *texts, units_text(ASPECTS[one.aspect].units), *shares, one.word]
+    return [ASPECTS[verdict.aspect].long_name, *texts, units_text(ASPECTS[verdict.aspect].units), *shares, verdict.word]
 
 
 def _drawing_of_aspects(name: str, words: str, of: Sequence[xr.Dataset]) -> Drawing:
@@ -351,15 +353,15 @@ def _distances(axes: Any, compared: Sequence[xr.Dataset], names: Sequence[str]) 
 
 def _distance(compared: Sequence[xr.Dataset], name: str, side: str) -> float:
     """The median of the cells of all comparisons."""
-    found = []
+    distances = []
     for ds in compared:
         if name in ds["aspect"].values:
-            one = ds.sel(aspect=name)
-            away = np.abs(one["value"].sel(source=side).values - one["value"].sel(source="reference").values)
-            noise = one["noise"].sel(side=side).values
+            aspect = ds.sel(aspect=name)
+            away = np.abs(aspect["value"].sel(source=side).values - aspect["value"].sel(source="reference").values)
+            noise = aspect["noise"].sel(side=side).values
             # Equal, and nothing to be noise: as in a place without snow.
-            found.append(np.divide(away, noise, out=np.where(away > 0, np.inf, 0.0), where=noise > 0))
-    median = float(np.nanmedian(np.concatenate(found)))
+            distances.append(np.divide(away, noise, out=np.where(away > 0, np.inf, 0.0), where=noise > 0))
+    median = float(np.nanmedian(np.concatenate(distances)))
     return float(np.clip(median, _LEAST_DISTANCE, _MOST_DISTANCE))
 
 

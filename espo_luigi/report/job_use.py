@@ -93,10 +93,10 @@ class Job:
 
 def by_rule(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     """Return the jobs of each rule, ordered by the rules' start."""
-    found: dict[str, list[Job]] = defaultdict(list)
+    rules: dict[str, list[Job]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: job.started):
-        found[job.rule].append(job)
-    return dict(found)
+        rules[job.rule].append(job)
+    return dict(rules)
 
 
 def sufficient(jobs: Sequence[Job]) -> dict[str, str]:
@@ -235,11 +235,11 @@ def requested_and_used(jobs: Iterable[Job], *, title: str = "") -> Figure:
 
 def accounted(jobs: Sequence[Job], known: Submissions, accounts: Sequence[Usage]) -> list[Job]:
     """Return the jobs, corrected by the accounts of them, and after them the runs that have left no result."""
-    last = {account.job_id: account for account in sorted(accounts, key=lambda one: one.started)}
+    last = {account.job_id: account for account in sorted(accounts, key=lambda account: account.started)}
     own = {job.job_id for job in jobs}
     workers = {job.rule: job.n_workers for job in jobs}
     runs = [account for account in accounts if account.job_id not in own or account is not last[account.job_id]]
-    without = [_without_result(one, known[one.job_id, one.name], workers) for one in runs]
+    without = [_without_result(account, known[account.job_id, account.name], workers) for account in runs]
     return [*(_corrected(job, last.get(job.job_id)) for job in jobs), *without]
 
 

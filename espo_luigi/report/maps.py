@@ -61,17 +61,17 @@ def property_maps(
     Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
     in mm d-1.
     """
-    fields = [readable(one) for one in (reference, simulation, scenario)]
-    measures = [readable(one) for one in (simulation_measure, scenario_measure)]
+    fields = [readable(field) for field in (reference, simulation, scenario)]
+    measures = [readable(field) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
     coast = coast_lines(fields[0])
     images = [
-        _map(axes, one, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
-        for axes, one in zip(grid[0], fields, strict=True)
+        _map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
+        for axes, field in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
-    biases = [_map(axes, one, coast, scale) for axes, one in zip(grid[1][1:], measures, strict=True)]
+    biases = [_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
         axes.set(yticks=[], ylabel="")
@@ -344,20 +344,22 @@ def _least_improved(
     name: str, of_domain: Sequence[Diagnosed], shares: Mapping[tuple[str, str], xr.DataArray]
 ) -> list[Diagnosed]:
     known = {
-        one: float(found.sel(properties=name))
-        for one in of_domain
-        if (found := shares.get((one.domain, one.sim_id))) is not None and name in found["properties"]
+        diagnosed: float(share.sel(properties=name))
+        for diagnosed in of_domain
+        if (share := shares.get((diagnosed.domain, diagnosed.sim_id))) is not None and name in share["properties"]
     }
-    return sorted((one for one in known if not math.isnan(known[one])), key=known.__getitem__)[:1]
+    return sorted((diagnosed for diagnosed in known if not math.isnan(known[diagnosed])), key=known.__getitem__)[:1]
 
 
-def _five(one: Diagnosed) -> tuple[Path, ...]:
-    return one.reference, one.sim_prop, one.scen_prop, one.sim_meas, one.scen_meas
+def _five(diagnosed: Diagnosed) -> tuple[Path, ...]:
+    return diagnosed.reference, diagnosed.sim_prop, diagnosed.scen_prop, diagnosed.sim_meas, diagnosed.scen_meas
 
 
-def _maps_of(name: str, one: Diagnosed) -> Drawing:
-    words = f"{name}, {one.domain}, {short(one.sim_id)}"
-    return Drawing(f"map+{name}+{one.domain}+{one.sim_id}", words, draw_maps, [_five(one), name, words])
+def _maps_of(name: str, diagnosed: Diagnosed) -> Drawing:
+    words = f"{name}, {diagnosed.domain}, {short(diagnosed.sim_id)}"
+    return Drawing(
+        f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}", words, draw_maps, [_five(diagnosed), name, words]
+    )
 
 
 def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:

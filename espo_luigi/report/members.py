@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi import store
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
 from espo_luigi.report.page import Heading, Section, Table, Text
@@ -37,13 +36,13 @@ class Means:
 
     def spread(self, kind: str) -> float:
         """Return the standard deviation over the members, averaged over the cells."""
-        found: xr.DataArray = getattr(self, kind)
-        return float(found.std("realization", ddof=1).mean())
+        members: xr.DataArray = getattr(self, kind)
+        return float(members.std("realization", ddof=1).mean())
 
     def apart(self, kind: str) -> np.ndarray:
         """Return how far each member's mean over the domain is from that of all."""
-        found: xr.DataArray = getattr(self, kind)
-        of_members = found.mean([dim for dim in found.dims if dim != "realization"])
+        members: xr.DataArray = getattr(self, kind)
+        of_members = members.mean([dim for dim in members.dims if dim != "realization"])
         return np.asarray((of_members - of_members.mean()).values)
 
 
@@ -61,25 +60,25 @@ def means_of(view: RunView, reader: Reader) -> Iterator[Means]:
     """Yield the mean properties of each pool of several in each domain, where two members or more are there."""
     for pool, ids in view.pools.items():
         for domain in view.domains if len(ids) > 1 else ():
-            of_pool = [one for one in view.diagnosed if one.domain == domain and one.sim_id in ids]
-            pairs = [(reader.dataset(one.sim_prop), reader.dataset(one.scen_prop)) for one in of_pool]
-            found = [(raw, adjusted) for raw, adjusted in pairs if raw is not None and adjusted is not None]
-            if len(found) < 2:
+            of_pool = [of for of in view.diagnosed if of.domain == domain and of.sim_id in ids]
+            pairs = [(reader.dataset(of.sim_prop), reader.dataset(of.scen_prop)) for of in of_pool]
+            there = [(raw, adjusted) for raw, adjusted in pairs if raw is not None and adjusted is not None]
+            if len(there) < 2:
                 continue
-            for name in sorted(str(one) for one in found[0][0].data_vars if str(one).startswith(_MEAN)):
-                raw, adjusted = (_together([pair[kind][name] for pair in found]) for kind in (0, 1))
+            for name in sorted(name for name in map(str, there[0][0].data_vars) if name.startswith(_MEAN)):
+                raw, adjusted = (_together([pair[kind][name] for pair in there]) for kind in (0, 1))
                 common = raw.notnull().all("realization") & adjusted.notnull().all("realization")
                 yield Means(pool, domain, name.removeprefix(_MEAN), raw.where(common), adjusted.where(common))
 
 
 def _together(members: Sequence[xr.DataArray]) -> xr.DataArray:
-    shown = [maps.readable(one) for one in members]
+    shown = [maps.readable(member) for member in members]
     return xr.concat(shown, "realization", coords="minimal", compat="override", join="exact", combine_attrs="override")
 
 
 def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
-    found = list(means_of(view, reader))
-    rows = [[one.pool, one.domain, one.variable, *_spreads(one)] for one in found]
+    means = list(means_of(view, reader))
+    rows = [[mean.pool, mean.domain, mean.variable, *_spreads(mean)] for mean in means]
     columns = ["Pool", "Domain", "Variable", "Members", "Raw", "Adjusted", "Adjusted : raw", "Units"]
     caption = "Spread between members: standard deviation of their means, averaged over the cells"
     text = (
@@ -101,21 +100,16 @@ def _spread_blocks(view: RunView, reader: Reader) -> list[Any]:
                 {"title": pool},
             )
             for pool in view.pools
-            if (of := [one for one in found if one.pool == pool])
+            if (of := [mean for mean in means if mean.pool == pool])
         ),
     ]
 
 
-def _spreads(one: Means) -> list[str]:
-    raw, adjusted = one.spread("raw"), one.spread("adjusted")
-    share = f"{adjusted / raw:.2f}" if raw > 0 else "–"
-    return [
-        str(one.raw.sizes["realization"]),
-        f"{raw:.3f}",
-        f"{adjusted:.3f}",
-        share,
-        label(one.adjusted).rpartition("[")[2].rstrip("]"),
-    ]
+def _spreads(means: Means) -> list[str]:
+    raw, adjusted = means.spread("raw"), means.spread("adjusted")
+    quotient = f"{adjusted / raw:.2f}" if raw > 0 else "–"
+    units = label(means.adjusted).rpartition("[")[2].rstrip("]")
+    return [str(means.raw.sizes["realization"]), f"{raw:.3f}", f"{adjusted:.3f}", quotient, units]
 
 
 @drawing
@@ -123,13 +117,13 @@ def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
     """Draw how far the members of a pool are apart, raw and adjusted, by variable and domain."""
     from matplotlib.lines import Line2D
 
-    variables, domains = (list(dict.fromkeys(getattr(one, name) for one in means)) for name in ("variable", "domain"))
+    variables, domains = (list(dict.fromkeys(getattr(mean, name) for mean in means)) for name in ("variable", "domain"))
     figure, axes = panels(9.6, 3.1, 1, len(variables))
     for place, variable in zip(axes[0], variables, strict=True):
-        of_variable = [one for one in means if one.variable == variable]
-        for one in of_variable:
+        of_variable = [mean for mean in means if mean.variable == variable]
+        for mean in of_variable:
             for kind, shift in (("raw", -0.13), ("adjusted", 0.13)):
-                values, at = one.apart(kind), domains.index(one.domain) + shift
+                values, at = mean.apart(kind), domains.index(mean.domain) + shift
                 place.plot([at, at], [values.min(), values.max()], **_STYLES[kind])
                 place.plot(np.full(len(values), at), values, "o", color=_STYLES[kind]["color"], markersize=3.5)
         place.axhline(0, color="#888888", linewidth=0.6)
@@ -151,8 +145,8 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
         return []
     names = dict(zip(counts, labels(counts), strict=True))
     exchanged = {sim_id: float(ds["before"].sum()) for sim_id, ds in counts.items()}
-    shown = sorted((one for one in counts if exchanged[one]), key=lambda one: -exchanged[one])[: maps.MOST_MAPS]
-    left = sum(value > 0 for value in exchanged.values()) - len(shown)
+    with_any = sorted((sim_id for sim_id in counts if exchanged[sim_id]), key=lambda sim_id: -exchanged[sim_id])
+    shown, left = with_any[: maps.MOST_MAPS], len(with_any[maps.MOST_MAPS :])
     text = (
         "Days of a cell on which the adjusted tasmax was below the adjusted tasmin, before and after they were made "
         "consistent. Repairs are of known defects of the raw files, and inserted days those that no file had."
@@ -169,8 +163,9 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
             Drawing(
                 f"inversions+{sim_id}",
                 f"{names[sim_id]}: days with tasmax below tasmin",
-                draw_inversions,
-                [view.inversions[sim_id], short(sim_id)],
+                maps.count_maps,
+                [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
+                {"title": f"Days with tasmax below tasmin ({short(sim_id)})"},
             )
             for sim_id in counts
             if sim_id in shown
@@ -188,13 +183,6 @@ def _changed(counts: xr.Dataset) -> list[str]:
         str(counts.attrs.get(REPAIRS, "none")),
         str(counts.attrs.get(INSERTED_DAYS, "none")),
     ]
-
-
-def draw_inversions(path: Path, words: str) -> Figure:
-    """Draw the two maps of a store of counts."""
-    counts = store.open_store(path, cut=False).load()
-    fields: Mapping[str, xr.DataArray] = {"Before": counts["before"], "After": counts["after"]}
-    return maps.count_maps(fields, title=f"Days with tasmax below tasmin ({words})")
 
 
 # Between a variable's name and the treatment in the name of a product's count of days.

@@ -89,19 +89,20 @@ def together(pairs: Sequence[Pair]) -> xr.Dataset:
     Pieces count by their cells: `level` and `change` by the sampled cells, `level_of_all` and `change_of_all` by all.
     `noise` is the 95 % quantile of the resampled errors.
     """
-    labels = np.array([f"{one.truth} {one.sim_id}" for one in pairs], dtype=object)
-    each = [_pair([store.open_store(path).load() for path in one.paths]) for one in pairs]
+    labels = np.array([f"{pair.truth} {pair.sim_id}" for pair in pairs], dtype=object)
+    each = [_pair([store.open_store(path).load() for path in pair.paths]) for pair in pairs]
     return xr.concat(each, dim=xr.Variable("pair", labels), coords="minimal", compat="override")
 
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
-    sampled = xr.concat([abs(one[["level", "change"]].reset_coords(drop=True)) for one in pieces], dim="cell")
-    counts = [float(one["cells"].max()) for one in pieces]
+    sampled = xr.concat([abs(piece[["level", "change"]].reset_coords(drop=True)) for piece in pieces], dim="cell")
+    counts = [float(piece["cells"].max()) for piece in pieces]
     whole = sum(
-        one[["level_of_all", "change_of_all"]] * count / sum(counts) for one, count in zip(pieces, counts, strict=True)
+        piece[["level_of_all", "change_of_all"]] * count / sum(counts)
+        for piece, count in zip(pieces, counts, strict=True)
     )
-    sizes = [one.sizes["cell"] for one in pieces]
-    noise = sum(one["noise"] * size / sum(sizes) for one, size in zip(pieces, sizes, strict=True))
+    sizes = [piece.sizes["cell"] for piece in pieces]
+    noise = sum(piece["noise"] * size / sum(sizes) for piece, size in zip(pieces, sizes, strict=True))
     assert isinstance(whole, xr.Dataset)
     assert isinstance(noise, xr.DataArray)
     axis = noise.dims.index("replicate")
@@ -109,11 +110,11 @@ def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     return sampled.mean("cell").merge(whole).assign(noise=limit).assign_coords(units=pieces[0]["units"])
 
 
-def ranks(found: xr.Dataset, name: str) -> Table:
+def ranks(errors: xr.Dataset, name: str) -> Table:
     """Return the methods in the order of their ranks by the error of the change, over pairs, properties and seasons."""
     from scipy.stats import rankdata
 
-    one = found.sel(variable=name)
+    one = errors.sel(variable=name)
     rows = []
     noise = one["noise"].expand_dims(adjustment=one["adjustment"]).transpose(*one["change"].dims)
     ranked = {aspect: rankdata(one[aspect].values, axis=one[aspect].dims.index("adjustment")) for aspect in ASPECTS}
@@ -130,14 +131,16 @@ def ranks(found: xr.Dataset, name: str) -> Table:
     return Table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], "Rank of methods: 1 is the nearest")
 
 
-def everywhere(found: xr.Dataset, name: str) -> Table:
+def everywhere(errors: xr.Dataset, name: str) -> Table:
     """Return the errors over all cells, of the methods that are applied to all, by property: means over the rest."""
-    one = found.sel(variable=name)
-    names = [str(prop) for prop in one["property"].values if one["change"].sel(property=prop).notnull().any()]
+    of_variable = errors.sel(variable=name)
+    names = [
+        str(prop) for prop in of_variable["property"].values if of_variable["change"].sel(property=prop).notnull().any()
+    ]
     rows = []
     for aspect, words in ASPECTS.items():
-        data = one[f"{aspect}_of_all"]
-        for method in map(str, one["adjustment"].values):
+        data = of_variable[f"{aspect}_of_all"]
+        for method in map(str, of_variable["adjustment"].values):
             values = data.sel(adjustment=method)
             if values.notnull().any():
                 each = [f"{float(values.sel(property=prop).mean()):.3g}" for prop in names]
@@ -145,27 +148,27 @@ def everywhere(found: xr.Dataset, name: str) -> Table:
     return Table(["Over all cells", *(TITLES[prop] for prop in names)], rows, "Means over pairs, seasons and periods")
 
 
-def _drawing(found: xr.Dataset, name: str, period: str, kind: str) -> Drawing:
-    one = found.sel(variable=name, period=period)
+def _drawing(errors: xr.Dataset, name: str, period: str, kind: str) -> Drawing:
+    of_period = errors.sel(variable=name, period=period)
     caption = (
         f"{name}, {period}: a point is a pair, a bar their median; in each season, methods stand in the legend's "
         "order. Below the grey line an error is within noise: the median over the truths of the error that 95 % of two "
         "realisations stay below."
     )
-    unit = str(found["units"].sel(variable=name).item())
-    return Drawing(f"perfect-{kind}-{name}-{period}", caption, errors_figure, (one, unit))
+    unit = str(errors["units"].sel(variable=name).item())
+    return Drawing(f"perfect-{kind}-{name}-{period}", caption, errors_figure, (of_period, unit))
 
 
 @drawing
-def errors_figure(one: xr.Dataset, unit: str) -> Figure:
+def errors_figure(errors: xr.Dataset, unit: str) -> Figure:
     """Draw errors (pair, adjustment, season, property) of level and change, a column by property, with the noise."""
-    names = [str(prop) for prop in one["property"].values if one["change"].sel(property=prop).notnull().any()]
+    names = [str(prop) for prop in errors["property"].values if errors["change"].sel(property=prop).notnull().any()]
     figure, axes = new_figure(2.6 * len(names) + 0.6, 5.2, 2, len(names), sharex=True)
-    methods = [str(method) for method in one["adjustment"].values]
+    methods = [str(method) for method in errors["adjustment"].values]
     for row, (aspect, words) in enumerate(ASPECTS.items()):
         for column, prop in enumerate(names):
             panel = axes[row, column]
-            _panel(panel, one[aspect].sel(property=prop), one["noise"].sel(property=prop))
+            _panel(panel, errors[aspect].sel(property=prop), errors["noise"].sel(property=prop))
             shown = "1" if prop == "wet_days" else units_text(unit)
             panel.set_title(TITLES[prop] if row == 0 else "")
             panel.set_ylabel(f"{words} [{shown}]" if column == 0 or prop == "wet_days" else "")
@@ -175,7 +178,7 @@ def errors_figure(one: xr.Dataset, unit: str) -> Figure:
 
 
 def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
-    seasons, methods = [str(one) for one in errors["season"].values], [str(one) for one in errors["adjustment"].values]
+    seasons, methods = (list(map(str, errors[name].values)) for name in ("season", "adjustment"))
     step = 0.8 / len(methods)
     for at, season in enumerate(seasons):
         limit = float(np.median(noise.sel(season=season)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from espo_luigi import store
@@ -18,20 +18,21 @@ _FLAG_COLUMNS = ("flag", *_SHOWN)
 def health_section(view: RunView) -> Section:
     """Return the section about the health checks: every flag in plain words, with its worst value, day and cell."""
     reader = Reader()
-    found = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
-    tables = {sim_id: rows for sim_id, rows in found.items() if rows is not None}
+    read = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
+    tables = {sim_id: rows for sim_id, rows in read.items() if rows is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
     blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *reader.warned()]
     if raised:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
-        blocks += [_below_table(tables), _flag_table(tables)]
+        blocks += _flag_tables(tables)
     return Section("Health checks", [*blocks, *_inputs(view)])
 
 
 def flag_sentence(row: store.Row) -> str:
     """Return a flag in plain words."""
-    said = f"{_in_scope(row)}{row['variable']}: {row['meaning']}"
+    scope = f"{row['scope']}: " if row.get("scope") else ""
+    said = f"{scope}{row['variable']}: {row['meaning']}"
     if not row["worst"]:
         return f"{said}: raised"
     worst = f"{row['worst']} {units_text(row['units'])}"
@@ -48,38 +49,21 @@ def _verdict(raised: int, flags: int, simulations: int) -> Text:
     return Text(f"{simulations} simulation(s) checked, {flags} flags in all, {none}.")
 
 
-def _in_scope(row: store.Row) -> str:
-    return f"{row['scope']}: " if row.get("scope") else ""
-
-
-def _below_table(tables: dict[str, list[store.Row]]) -> Table:
-    below = {sim_id: [row for row in of if row["flag"] == _BELOW] for sim_id, of in tables.items()}
-    days = _by_simulation(below, _has_scopes(tables), lambda row: [_count(row)])
-    columns = [*_first_columns(tables), "Days of a cell with tasmin above tasmax"]
-    return Table(columns, days, "tasmin above tasmax")
-
-
-def _flag_table(tables: dict[str, list[store.Row]]) -> Table:
-    rows = _by_simulation(tables, _has_scopes(tables), lambda row: [_cell(row, name) for name in _SHOWN])
+def _flag_tables(tables: dict[str, list[store.Row]]) -> list[Table]:
+    """The days with tasmin above tasmax, and all flags."""
+    scoped = any(row.get("scope") for rows in tables.values() for row in rows)
+    first = ["Simulation", "Scope"] if scoped else ["Simulation"]
+    below, rows = [], []
+    for sim_id, of in tables.items():
+        for row in of:
+            begin = [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else [])]
+            rows.append([*begin, *(_cell(row, name) for name in _SHOWN)])
+            if row["flag"] == _BELOW:
+                below.append([*begin, _count(row)])
     columns = ["Variable", "Flag", "Raised", "Count", "Worst", "Units", "Day", "Latitude [°N]", "Longitude [°E]"]
-    return Table([*_first_columns(tables), *columns], rows, f"All {len(rows)} flags", folded=True)
-
-
-def _first_columns(tables: dict[str, list[store.Row]]) -> list[str]:
-    return ["Simulation", "Scope"] if _has_scopes(tables) else ["Simulation"]
-
-
-def _has_scopes(tables: dict[str, list[store.Row]]) -> bool:
-    return any(row.get("scope") for rows in tables.values() for row in rows)
-
-
-def _by_simulation(
-    tables: dict[str, list[store.Row]], scoped: bool, cells: Callable[[store.Row], list[str]]
-) -> list[list[str]]:
     return [
-        [short(sim_id), *([row.get("scope") or "whole domain"] if scoped else []), *cells(row)]
-        for sim_id, of in tables.items()
-        for row in of
+        Table([*first, "Days of a cell with tasmin above tasmax"], below, "tasmin above tasmax"),
+        Table([*first, *columns], rows, f"All {len(rows)} flags", folded=True),
     ]
 
 
@@ -97,7 +81,7 @@ def _cell(row: store.Row, name: str) -> str:
 def _inputs(view: RunView) -> list[Any]:
     reader = Reader()
     names = ("action", "problem", "variable", "file", "day", "value", "count", "message")
-    tables = {name: found for name, path in view.inputs.items() if (found := reader.table(path, names)) is not None}
+    tables = {name: rows_of for name, path in view.inputs.items() if (rows_of := reader.table(path, names)) is not None}
     rows: list[list[str]] = [[dataset, *(row[name] for name in names)] for dataset, of in tables.items() for row in of]
     blocks: list[Any] = [Heading("Raw files"), *reader.warned()]
     if not rows:
@@ -117,7 +101,7 @@ def failures(view: RunView, failed: Sequence[Failed]) -> list[Any]:
         more = f"\nand {len(missing) - 15} more (table below)" if len(missing) > 15 else ""
         blocks.append(Warned(f"{len(missing)} of {len(view.products)} tasks are not complete:\n{labels}{more}"))
     if failed:
-        rows = [[one.label, one.words, one.log] for one in failed]
+        rows = [[job.label, job.words, job.log] for job in failed]
         caption = f"{len(failed)} job(s) that failed or left no result"
         blocks.append(Table(["Task", "What it said", "Log"], rows, caption, folded=len(failed) > 20))
     return blocks

@@ -79,7 +79,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     }
     with written_aside(figures, judge=judges[figures]) as partial:
         partial.mkdir(parents=True)
-        for picture in (one for part in parts for one in part.pictures):
+        for picture in (shown for part in parts for shown in part.pictures):
             (partial / f"{picture.name}.png").write_bytes(picture.png)
         write_manifest(partial, _MAKER, beside)
     for path, text in texts.items():
@@ -106,9 +106,9 @@ def _judges(out: Path) -> dict[Path, Judge]:
 def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
     """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
-    failed = [one for one in read_failures(view.workdir, view.engine) if one.label.split()[:1] != [_OURSELVES]]
+    failed = [job for job in read_failures(view.workdir, view.engine) if job.label.split()[:1] != [_OURSELVES]]
     improved, shares = improvement_section(view)
-    found, reader = distributions.read_summaries(view)
+    summaries, reader = distributions.read_summaries(view)
     compared, comparing = read_compared(view)
     return [
         summary_section(view, failed, first_page(compared)),
@@ -117,8 +117,8 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         maps_section(view, shares),
         *members_section(view),
         *treated_section(view),
-        distributions.series_section(found, reader, view.period),
-        distributions.change_section(found, reader, WANTED_PERIODS),
+        distributions.series_section(summaries, reader, view.period),
+        distributions.change_section(summaries, reader, WANTED_PERIODS),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares
@@ -126,7 +126,8 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
 
 def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns and rows of the table of improvements: domain, simulation, and each property."""
-    names = list(dict.fromkeys([*PUBLISHED, *(str(n) for one in shares.values() for n in one["properties"].values)]))
+    measured = (str(name) for share in shares.values() for name in share["properties"].values)
+    names = list(dict.fromkeys([*PUBLISHED, *measured]))
     published = {name: f"{PUBLISHED[name][0]:.2f}" if name in PUBLISHED else "" for name in names}
     rows = [{"domain": "Magtogoek", "simulation": PUBLISHED_ROW, **published}]
     for (domain, sim_id), share in shares.items():
@@ -285,17 +286,17 @@ def _size(n_bytes: int) -> str:
 def provenance_table(view: RunView) -> list[Any]:
     """Return the versions and configurations that the products name, with how many products each has."""
     markers = [store.read_marker(path) for made in view.products for path in made.paths if made.complete]
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    versions: dict[str, Counter[str]] = defaultdict(Counter)
     for marker in markers:
         if marker is not None:
-            found["configuration"][marker.config_hash] += 1
+            versions["configuration"][marker.config_hash] += 1
             for name, version in marker.versions.items():
-                found[name][version] += 1
+                versions[name][version] += 1
     rows = [
         [name, ", ".join(f"{value} ({count} products)" if len(of) > 1 else value for value, count in of.items())]
-        for name, of in found.items()
+        for name, of in versions.items()
     ]
-    several = [name for name, of in found.items() if len(of) > 1]
+    several = [name for name, of in versions.items() if len(of) > 1]
     blocks: list[Any] = [Table(["What", "Version"], rows, "Versions with which the products were made")]
     if several:
         blocks.append(Warned(f"Products were made with different {', '.join(several)}."))

@@ -75,7 +75,7 @@ class PerfectPair(EspoTask):
         }
         train |= shared | {"seed": seed}
         adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": JITTER_OF_DTR if name == "dtr" else None}
-        others = {SCALING: "Scaling"} | {one: METHODS_BY_NAME[one] for one in config.perfect_model.methods}
+        others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
         return Plan(
@@ -112,13 +112,13 @@ def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     QDM keeps a change only if each period is adjusted alone: xsdba ranks the days of all adjusted years together, and
     over a century the trend would decide the ranks.
     """
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for first, last in sorted(periods):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if joined and first <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 def later_periods(run: RunContext) -> list[tuple[int, int]]:
@@ -135,23 +135,23 @@ def taking_part(run: RunContext) -> list[str]:
         If a name of the configuration belongs to no simulation, or to several.
     """
     named = run.config.perfect_model.simulations
-    found = [run.full_id(name) for name in named] or list(run.simulations)
-    for name in found:
+    sim_ids = [run.full_id(name) for name in named] or list(run.simulations)
+    for name in sim_ids:
         if name not in run.simulations:
             wrong = not_one_of("sim-id", name, list(run.simulations), takes_parts=True).removeprefix("--sim-id ")
             raise ParameterError(f"`perfect_model.simulations`: {wrong}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sim_ids))
 
 
 def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
     """Return the pairs (truth, simulation) that share an experiment; `ALL` takes each simulation for the truth."""
-    found = taking_part(run)
-    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*found, truth} - {ALL}}
-    truths = found if truth == ALL else [truth]
+    sim_ids = taking_part(run)
+    experiments = {sim_id: run.simulation(sim_id).columns.get("experiment") for sim_id in {*sim_ids, truth} - {ALL}}
+    truths = sim_ids if truth == ALL else [truth]
     return [
         (known, other)
         for known in truths
-        for other in found
+        for other in sim_ids
         if known != other and experiments[known] == experiments[other]
     ]
 
@@ -159,7 +159,7 @@ def pairs(run: RunContext, truth: str) -> list[tuple[str, str]]:
 def is_control(run: RunContext, truth: str, sim_id: str) -> bool:
     """Return True if both come from the same model: they differ by internal variability only."""
     columns = ("source", "driving_model")
-    known, other = (run.simulation(one).columns for one in (truth, sim_id))
+    known, other = (run.simulation(sim).columns for sim in (truth, sim_id))
     return all(known.get(name) == other.get(name) for name in columns)
 
 
@@ -176,16 +176,16 @@ class PerfectModel(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if pairs or land are missing, or a period lies outside of the adjusted years."""
         super().check()
-        run, found = self.context, taking_part(self.context)
+        run, sim_ids = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
                 f"the domain {run.config.domain.name} has {run.land_cells} land cells; expected 1 or more. "
                 f"Correct the bounds of `{run.config.name_of('domain')}`."
             )
         if not pairs(run, self.truth):
-            experiments = sorted({run.simulation(one).columns.get("experiment", "") for one in found})
+            experiments = sorted({run.simulation(sim_id).columns.get("experiment", "") for sim_id in sim_ids})
             raise ConfigurationError(
-                f"{self.get_task_family()}: {len(found)} simulation(s) take part, of {', '.join(experiments)}; "
+                f"{self.get_task_family()}: {len(sim_ids)} simulation(s) take part, of {', '.join(experiments)}; "
                 "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
             )
         self._check_periods()
@@ -228,12 +228,12 @@ class PerfectModel(EspoTask):
         shown: dict[tuple[str, str], list[Any]] = {}
         for task in self._pairs:
             shown.setdefault((task.truth, task.sim_id), []).append(task.out_errors().path)
-        found = [
+        pairs_of_page = [
             Pair(truth, sim_id, is_control(self.context, truth, sim_id), tuple(paths))
             for (truth, sim_id), paths in shown.items()
         ]
         processes = min(self.allocation.cpus_per_task, machine_cpus())
-        write_page(found, self.out_page().path, self.marker(), processes)
+        write_page(pairs_of_page, self.out_page().path, self.marker(), processes)
 
 
 def tasks_for(truths: Sequence[str]) -> list[PerfectModel]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
@@ -24,75 +24,57 @@ from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
 GROUP = "espo_luigi.productions"
 
 
-class Pieces(Protocol):
-    """The parts of the land that are worked on side by side."""
-
-    def names(self, run: Any) -> list[str]:
-        """Return the names of all pieces, from south to north."""
-
-    def box(self, name: str) -> Region:
-        """Return the box that contains a piece."""
-
-    def cells(self, run: Any, name: str) -> float | None:
-        """Return how many cells a piece has, or None where only its box is known."""
-
-    def keys(self) -> tuple[str, ...]:
-        """Return the configuration's keys on which a piece `{piece}` depends."""
-
-    def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return a piece of `reference`, which covers its box: the stacked cells, and their grid with `land`."""
-
-    def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
-        """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
-
-
 @dataclass(frozen=True)
 class Boxes:
-    """Pieces are the boxes of `custom.regions`, each with a grid of its own."""
+    """The parts of the land that are worked on side by side: the boxes of `custom.regions`, each with its own grid."""
 
     regions: Mapping[str, Region]
 
     def names(self, run: Any) -> list[str]:
-        """Return the keys of the boxes, in their order."""
+        """Return the names of all pieces, from south to north."""
         return list(self.regions)
 
     def box(self, name: str) -> Region:
-        """Return the box."""
+        """Return the box that contains a piece."""
         return self.regions[name]
 
-    def cells(self, run: Any, name: str) -> None:
-        """Return None."""
+    def cells(self, run: Any, name: str) -> float | None:
+        """Return how many cells a piece has, or None where only its box is known."""
+        return None
 
     def keys(self) -> tuple[str, ...]:
-        """Return the box's key."""
+        """Return the configuration's keys on which a piece `{piece}` depends; that of its box is the first."""
         return (PIECE_KEY,)
 
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the land cells of the box, and its grid."""
+        """Return a piece of `reference`, which covers its box: the stacked land cells, and their grid with `land`."""
         grid = stack.grid_of(reference).assign(land=stack.land_of(reference))
         return stack.stack_drop_nans(reference), grid
 
     def draws(self, pool: str, name: str, var: str) -> tuple[str, int]:
-        """Return a seed for each box, in which cells are counted from 0."""
+        """Return the seed of a pool's random draws, and the place of the piece's first cell in its count of cells."""
         return f"{pool}+{name}+{var}", 0
 
 
 @dataclass(frozen=True)
-class Slices:
-    """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …"""
+class Slices(Boxes):
+    """Pieces are slices of so many land cells of the whole domain, in the order of its rows: sr-0, sr-1, …
+
+    `regions` has the whole domain, without a buffer, as its only box.
+    """
 
     size: int
-    whole: Region
 
     def names(self, run: Any) -> list[str]:
         """Return as many names as it takes for the land cells of the reference."""
         return [f"sr-{number}" for number in range(-(-run.land_cells // self.size))]
 
     def box(self, name: str) -> Region:
-        """Return the whole domain, without a buffer."""
-        return self.whole
+        """Return the whole domain."""
+        (whole,) = self.regions.values()
+        return whole
 
-    def cells(self, run: Any, name: str) -> float:
+    def cells(self, run: Any, name: str) -> float | None:
         """Return the size of the slice; the last may be shorter."""
         return min(self.size, run.land_cells - self._first(name))
 
@@ -156,7 +138,7 @@ class Production:
     # The most members that a pool can have.
     most_members: int = 1
     # How the land is divided; set by `__init__`.
-    pieces: Pieces
+    pieces: Boxes
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

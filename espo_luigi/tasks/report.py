@@ -126,12 +126,12 @@ class YearlySums(SeriesTask):
         """Read the calibration period of some cells and of a neighbour of each."""
         cells = grid.evenly(field, COMPARED_CELLS)
         beside = grid.beside(field, cells)
-        found = aspects.yearly_sums(
+        sums = aspects.yearly_sums(
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
             period=self.period,
         )
-        return found.assign_attrs(cells=_cells_of(cells))
+        return sums.assign_attrs(cells=_cells_of(cells))
 
 
 class NotCalibrated(EspoTask):
@@ -165,9 +165,9 @@ class FlagDetails(EspoTask):
         bound = self.in_final
         opened = [store.open_store(each().path) for each in (bound if isinstance(bound, list) else [bound])]
         final = finalize.together(opened) if isinstance(bound, list) else opened[0]
-        found = self.details(final, store.open_store(self.in_checks().path))
-        columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in found) else FLAG_COLUMNS
-        rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in found]
+        details = self.details(final, store.open_store(self.in_checks().path))
+        columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in details) else FLAG_COLUMNS
+        rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in details]
         store.write_table(columns, rows, self.out_flags().path, self.marker())
 
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
@@ -314,9 +314,9 @@ def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     """The stores about each domain and simulation, in this order."""
     ends = list(products())
     references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
-    found = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
+    of_simulations = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
     names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")
     for domain, sim_id in itertools.product(references, simulations):
-        paths = {name: getattr(found[domain, sim_id], f"out_{name}")().path for name in names}
+        paths = {name: getattr(of_simulations[domain, sim_id], f"out_{name}")().path for name in names}
         summary = SeriesSummary(sim_id=sim_id, diag_domain=domain).out_summary().path
         yield Diagnosed(sim_id=sim_id, domain=domain, reference=references[domain], summary=summary, **paths)

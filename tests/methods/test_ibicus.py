@@ -27,12 +27,12 @@ CONVERSIONS = {"pr": (1 / 86400, 0.0), "tas": (1.0, 273.15), "dtr": (1.0, 0.0), 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of three cells."""
-    monkeypatch.setattr(ibicus.Ibicus, "cells_in_a_block", 3)
+    """Blocks of two cells."""
+    monkeypatch.setattr(ibicus.Ibicus, "cells_in_a_block", 2)
 
 
-def series(name: str, seed: int, *, years: int = 8, cells: int = 7, calendar: str = "noleap") -> xr.DataArray:
-    """Days (loc, time) from 1981, in chunks of two cells; the cell in the middle has no data."""
+def series(name: str, seed: int, *, years: int = 8, cells: int = 5, calendar: str = "noleap") -> xr.DataArray:
+    """Days (loc, time) from 1981, in chunks of three cells; the cell in the middle has no data."""
     random = np.random.default_rng(seed)
     time = days_of(calendar, 1981, years)
     size = (cells, time.size)
@@ -45,7 +45,7 @@ def series(name: str, seed: int, *, years: int = 8, cells: int = 7, calendar: st
         values = random.gamma(4, 2 + 0.2 * seed, size) + 0.1
     values[cells // 2] = np.nan
     data = xr.DataArray(values.astype("f4"), dims=("loc", "time"), coords={"time": time}, name=name)
-    return data.assign_attrs(units=UNITS[name]).chunk(loc=2)
+    return data.assign_attrs(units=UNITS[name]).chunk(loc=3)
 
 
 def scenario(method: str, name: str, *cut: slice, **arguments: Any) -> xr.DataArray:
@@ -76,7 +76,7 @@ def by_ibicus(debiaser: str, name: str, **arguments: Any) -> np.ndarray:
     ours = getattr(debias, debiaser).from_variable({"dtr": "tasrange"}.get(name, name), **arguments)
     times = {f"time_{key}": one["time"].values for key, one in of.items()}
     made = np.full(of["cm_future"].shape, np.nan)
-    for cell in (0, 1, 2, 4, 5, 6):
+    for cell in (0, 1, 3, 4):
         cubes = {key: one.values[cell].astype("f8")[:, None, None] * factor + offset for key, one in of.items()}
         with seeds.numpy_state("s", "ibicus", cell):
             made[cell] = ours.apply(**cubes, **times, progressbar=False)[:, 0, 0]
@@ -94,7 +94,7 @@ def by_ibicus(debiaser: str, name: str, **arguments: Any) -> np.ndarray:
 )
 def test_the_scenario_is_ibicus_s(debiaser: str, name: str) -> None:
     made = scenario(f"ibicus.{debiaser}", name, **STEPS)
-    assert made.chunks == ((3, 3, 1), (1460,)), "it is lazy, in blocks of cells"
+    assert made.chunks == ((2, 2, 1), (1460,)), "it is lazy, in blocks of cells"
     assert (made.dtype, made.attrs["units"]) == (np.float32, UNITS[name])
     assert f": {debiaser}.from_variable(" in made.attrs["bias_adjustment"]
     expected = by_ibicus(debiaser, name, **STEPS)
@@ -107,8 +107,8 @@ def test_the_scenario_is_ibicus_s(debiaser: str, name: str) -> None:
 def test_random_numbers_do_not_depend_on_the_cut_and_leave_numpy_s_alone(name: str) -> None:
     np.random.seed(0)
     whole, before = scenario(f"ibicus.{name}", "pr", **STEPS).values, np.random.random()
-    part = scenario(f"ibicus.{name}", "pr", slice(4, 6), **STEPS).values
-    np.testing.assert_array_equal(part, whole[4:6])
+    part = scenario(f"ibicus.{name}", "pr", slice(3, 5), **STEPS).values
+    np.testing.assert_array_equal(part, whole[3:5])
     np.random.seed(0)
     assert np.random.random() == before
 
@@ -169,8 +169,8 @@ def test_arguments_that_do_not_fit_are_problems_of_the_configuration(
 
 def test_a_cell_that_lacks_days_is_named_by_its_place_in_the_domain() -> None:
     simulation = series("tas", 1).compute()
-    simulation[5, 30] = np.nan
-    with pytest.raises(DataError, match=r"cell 105 of the domain lacks days \(1 of cm_hist\)"):
+    simulation[4, 30] = np.nan
+    with pytest.raises(DataError, match=r"cell 104 of the domain lacks days \(1 of cm_hist\)"):
         blocks.adjust(
             simulation,
             method="ibicus.LinearScaling",

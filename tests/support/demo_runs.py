@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def copy_properties(folder: Path) -> None:
 def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     """Write the configuration of the demo in small for `folder`, with dotted keys replaced; return its files.
 
-    A list that the file names (`&`) is replaced wherever it stands.
+    A list, such as the years of a period, is replaced wherever it stands.
     """
     config = merge(content_of(CONFIG / "config.yml"), yaml.safe_load(SMALL_CONFIG.read_text()))
     paths = yaml.safe_load((CONFIG / "paths.yml").read_text())
@@ -42,7 +43,8 @@ def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
         *parents, last = key.split("__")
         part = functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)
         if isinstance(value, list) and isinstance(part.get(last), list):
-            part[last][:] = value
+            for same in list(_lists_like(part[last], config)):
+                same[:] = value
         else:
             part[last] = value
     copy_properties(folder)
@@ -50,6 +52,14 @@ def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     files[0].write_text(yaml.safe_dump(config, sort_keys=False))
     files[1].write_text(text)
     return files
+
+
+def _lists_like(wanted: list[Any], content: Any) -> Iterator[list[Any]]:
+    """All lists of a configuration's content that equal `wanted`."""
+    if content == wanted:
+        yield content
+    for inner in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from _lists_like(wanted, inner)
 
 
 def use(files: list[Path], folder: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 import xarray as xr
 from demo_runs import use, write_config
 
-from espo_luigi import tasks
+from espo_luigi import store, tasks
 from espo_luigi.methods import blocks
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks.publish import _about
 
 WILDCARDS = {"pool": "SIM", "piece": "south", "var": "tasmax"}
+ADJUSTED = ("tasmax", "dtr", "pr")
 ORIGIN = {"cat:xrfreq": "D", "cat:domain": "south", "cat:id": "SIM"}
 
 
@@ -70,7 +71,7 @@ def test_a_copied_configuration_makes_products_that_name_its_own_reference_perio
         "health_checks__start_date": "1971-01-01",
         "health_checks__end_date": "2040-12-30",
         "extraction__reference__search_data_catalogs__other_search_criteria": {"source": "RDRS"},
-        "biasadjust__variables__dtr__adjusting_args__bias_adjust_institution": "MeteoX",  # of all, by the alias
+        **{f"biasadjust__variables__{var}__adjusting_args__bias_adjust_institution": "MeteoX" for var in ADJUSTED},
         "clean_up__xscen_clean_up__add_attrs__global__said": said,
     }
     use(write_config(tmp_path, tmp_path / "raw", **changes), tmp_path)
@@ -97,3 +98,26 @@ def test_a_training_names_its_level_and_the_origin_of_its_simulation(tmp_path: P
     assert {name: value for name, value in out.attrs.items() if name.startswith("cat:")} == ORIGIN | {
         "cat:processing_level": "training_tasmax"
     }
+
+
+def test_a_job_that_dies_after_its_store_is_published_loses_no_counts_of_treated_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(tmp_path)
+    written: list[Path] = []
+    write = store.write_store
+
+    def once(dataset: xr.Dataset, path: Path, *rest: Any, **keywords: Any) -> None:
+        if written:
+            raise KeyboardInterrupt(f"killed before {path} is written")
+        written.append(path)
+        write(dataset, path, *rest, **keywords)
+
+    monkeypatch.setattr(store, "write_store", once)
+    adjusted = make_regchunked().transpose("loc", "time").chunk()
+    days = xr.DataArray(np.array([[3, 0]], "int32"), dims=("loc", "treatment"), attrs={"days": adjusted.sizes["time"]})
+    task = tasks.Adjust(**WILDCARDS)
+    task.publish({"": adjusted.assign(treated=days.assign_coords(treatment=["jittered", "made_wet"]))})
+    made = finalize.counted(store.open_store(task.out_adjusted().path))
+    assert written == [task.out_adjusted().path]
+    assert made["tasmax_days_jittered"].values.tolist() == [3] and made["tasmax_days_jittered"].attrs["days"] > 0

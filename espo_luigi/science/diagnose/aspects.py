@@ -239,7 +239,7 @@ def _joint() -> Iterator[Aspect]:
     yield Aspect("snow_days", "Wet days below 0 °C", "d", ("pr", "tasmax", "tasmin"), partial(_of_xclim, _snow))
 
 
-ASPECTS: Mapping[str, Aspect] = {one.name: one for of in (_marginal, _temporal, _joint) for one in of()}
+ASPECTS: Mapping[str, Aspect] = {aspect.name: aspect for of in (_marginal, _temporal, _joint) for aspect in of()}
 
 
 def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Dataset], *, period: Period) -> xr.Dataset:
@@ -268,20 +268,20 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
     near = {name: _complete(name, ds, period) for name, ds in beside.items()}
     levels = limits(inside["reference"])
     known = set.intersection(*(set(map(str, ds.data_vars)) for ds in inside.values()))
-    wanted = [one for one in ASPECTS.values() if set(one.needs) <= known]
-    found = {
+    wanted = [aspect for aspect in ASPECTS.values() if set(aspect.needs) <= known]
+    sums_of_sources = {
         name: xr.Dataset(
             {
-                one.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
-                for one in wanted
-                for sums in [one.sums(Series(ds, near[name], levels, Days.of(ds)))]
+                aspect.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
+                for aspect in wanted
+                for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
         )
         for name, ds in inside.items()
     }
     years = np.arange(period[0], period[1] + 1)
-    joined = xr.concat(list(found.values()), dim="source", join="exact", coords="minimal")
-    return joined.assign_coords(source=list(found), year=years)
+    joined = xr.concat(list(sums_of_sources.values()), dim="source", join="exact", coords="minimal")
+    return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
 def _complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
@@ -363,14 +363,14 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
     Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
     """
     members = xr.concat(
-        [one.load() for one in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
+        [member.load() for member in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
     )
     random = cell_generator(seed, "years", 0)
     names = [name for name in ASPECTS if name in members]
-    found = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
+    compared = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
     calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
     named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
-    return found.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
+    return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
 
 
 def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
@@ -410,7 +410,8 @@ def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], sourc
     """The aspect of each resampling, (resampling, cell): the mean over the members. The reference has no members."""
     members = sums[0].sizes[REALIZATION] if source != "reference" else 1
     of_members = [
-        aspect.number(*(weights @ one.sel(source=source).values[member] for one in sums)) for member in range(members)
+        aspect.number(*(weights @ terms.sel(source=source).values[member] for terms in sums))
+        for member in range(members)
     ]
     return np.mean(of_members, axis=0)
 
@@ -442,18 +443,18 @@ def _flagged(p_values: np.ndarray) -> np.ndarray:
     from scipy.stats import false_discovery_control
 
     known = np.isfinite(p_values)
-    found = np.full(p_values.shape, np.nan)
+    flagged = np.full(p_values.shape, np.nan)
     if known.any():
-        found[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
-    return found
+        flagged[known] = false_discovery_control(p_values[known]) <= FALSE_DISCOVERIES
+    return flagged
 
 
 def verdicts(compared: xr.Dataset) -> Iterator[Verdict]:
     """Yield the verdict about each aspect that any cell has a p-value of."""
     for place, name in enumerate(compared["aspect"].values):
-        one = compared.isel(aspect=place)
-        verdict = one["verdict"].values[np.isfinite(one["verdict"].values)]
+        of_aspect = compared.isel(aspect=place)
+        verdict = of_aspect["verdict"].values[np.isfinite(of_aspect["verdict"].values)]
         if verdict.size:
-            off = [float(one["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
+            off = [float(of_aspect["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
             shares = (float((verdict > 0).mean()), float((verdict < 0).mean()))
-            yield Verdict(str(name), bool(one["calibrated"]), *shares, *off)
+            yield Verdict(str(name), bool(of_aspect["calibrated"]), *shares, *off)

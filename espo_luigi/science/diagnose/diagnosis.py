@@ -100,8 +100,8 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
     alone = set(sim_properties.data_vars) - set(compared)
     if alone or not compared:
         logger.warning("The reference has no %s: not measured.", sorted(map(str, alone)) or "properties in common")
-    found = {name: _measure(sim_properties[name], ref_properties[name]) for name in compared}
-    return as_fixed(xr.Dataset(found), sim_properties.attrs, to_level)
+    measured = {name: _measure(sim_properties[name], ref_properties[name]) for name in compared}
+    return as_fixed(xr.Dataset(measured), sim_properties.attrs, to_level)
 
 
 def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level: str = "diag-improved") -> xr.Dataset:
@@ -158,10 +158,6 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     return with_level(out, common, "diag-heatmap")
 
 
-def _span(coord: xr.DataArray) -> str:
-    return f"{float(coord.min())} to {float(coord.max())}" if coord.size else "nothing"
-
-
 def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
     import xsdba.measures  # noqa: F401  # registers the measures
     from xclim.core.indicator import registry
@@ -172,9 +168,9 @@ def _measure(sim: xr.DataArray, ref: xr.DataArray) -> xr.DataArray:
         )
     name = re.sub(r"^xclim\.sdba\.", "xsdba.", sim.attrs[MEASURE_ATTR])
     with quiet():
-        found = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
-    of_measure = str(found.attrs.get("long_name", "")).rstrip(".").lower()
-    return found.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
+        measured = without_idle_metadata(registry[name].get_instance()(sim=sim, ref=ref).rename(sim.name))
+    of_measure = str(measured.attrs.get("long_name", "")).rstrip(".").lower()
+    return measured.assign_attrs(long_name=f"{sim.attrs.get('long_name', sim.name)} {of_measure}".strip())
 
 
 def _describe(da: xr.DataArray, long_name: str) -> xr.DataArray:
@@ -211,13 +207,14 @@ def _check_same_properties(got: xr.Dataset, expected: xr.Dataset) -> None:
         )
 
 
-def _check_same_grid(one: xr.Dataset, other: xr.Dataset) -> None:
+def _check_same_grid(here: xr.Dataset, there: xr.Dataset) -> None:
     for name in ("rlat", "rlon", "lat", "lon"):
-        if name in one.coords and name in other.coords and not np.array_equal(one[name].values, other[name].values):
+        if name in here.coords and name in there.coords and not np.array_equal(here[name].values, there[name].values):
+            both = (here[name], there[name])
+            spans = [f"{float(c.min())} to {float(c.max())}" if c.size else "nothing" for c in both]
             raise DataError(
-                f"The grids differ in {name}: {one[name].size} values from {_span(one[name])} against "
-                f"{other[name].size} from {_span(other[name])}. Both must be the same domain of the same grid, "
-                f"to the last digit."
+                f"The grids differ in {name}: {both[0].size} values from {spans[0]} against {both[1].size} from "
+                f"{spans[1]}. Both must be the same domain of the same grid, to the last digit."
             )
 
 

@@ -110,8 +110,8 @@ def default_threshold(flag: str) -> str | None:
     """Return the threshold that xclim takes by default; None if the flag lacks it."""
     from xclim.core import dataflags
 
-    found = inspect.signature(getattr(dataflags, flag)).parameters.get("thresh")
-    return None if found is None else str(found.default)
+    parameter = inspect.signature(getattr(dataflags, flag)).parameters.get("thresh")
+    return None if parameter is None else str(parameter.default)
 
 
 def _worst(values: xr.DataArray, side: str, threshold: float) -> dict[str, Any]:
@@ -147,13 +147,13 @@ def lacking(ds: xr.Dataset, methods: Methods, cells: xr.DataArray | None) -> dic
     if not functions or inferred_freq(ds) is None:
         return {}
     series = {str(name): da for name, da in ds.data_vars.items() if "time" in da.dims}
-    found = {
+    lacks = {
         method: {name: function(da, **{"freq": "YS", **(arguments[method] or {})}) for name, da in series.items()}
         for method, function in functions.items()
     }
     return {
         method: {name: (da if cells is None else da & cells).any() for name, da in by_variable.items()}
-        for method, by_variable in found.items()
+        for method, by_variable in lacks.items()
     }
 
 
@@ -205,12 +205,12 @@ def some_but_not_all(da: xr.DataArray, freq: str, **kwargs: Any) -> xr.DataArray
         valid,
         dask.array.from_array(period.reshape(-1, *others), chunks=(valid.chunks[0], *others)),
         dtype=np.int32,
-        chunks=(tuple(int(one[-1] - one[0]) + 1 for one in of_block), *valid.chunks[1:]),
+        chunks=(tuple(int(periods[-1] - periods[0]) + 1 for periods in of_block), *valid.chunks[1:]),
     )
     # A period at the end of a block goes on in the next: it has a row of counts in each.
-    rows = np.concatenate([np.arange(one[0], one[-1] + 1) for one in of_block])
-    found = counts.rechunk({0: -1}).map_blocks(_is_partial, rows, expected, drop_axis=0, dtype=bool)
-    return ordered.isel(time=0, drop=True).copy(data=found)
+    rows = np.concatenate([np.arange(periods[0], periods[-1] + 1) for periods in of_block])
+    partial = counts.rechunk({0: -1}).map_blocks(_is_partial, rows, expected, drop_axis=0, dtype=bool)
+    return ordered.isel(time=0, drop=True).copy(data=partial)
 
 
 def _count(valid: np.ndarray, period: np.ndarray) -> np.ndarray:

@@ -118,20 +118,19 @@ def health_checks(
         _Set(name, arguments, _checks_that_raise(arguments.get("raise_on")))
         for name, arguments in {"": whole, **(scopes or {})}.items()
     ]
-    failed = [failure for one in sets for failure in _of_metadata(ds, one)]
-    if not any(one.errors_on & SLOW_CHECKS for one in sets):
+    failed = [failure for checks in sets for failure in _of_metadata(ds, checks)]
+    if not any(checks.errors_on & SLOW_CHECKS for checks in sets):
         _raise_if_any(failed)
     # Set by set: Dask's order for all sets in one graph keeps most blocks in memory. numpy warns of NaN in blocks, too.
     with np.errstate(invalid="ignore"):
-        found = [_computed(ds, one, land, allowed_gaps) for one in sets]
-    flagged = [_evaluated(of) for of in found]
-    failed += [
-        failure for one, of, flags in zip(sets, found, flagged, strict=True) for failure in _of_data(one, of, flags)
-    ]
+        computed = [_computed(ds, checks, land, allowed_gaps) for checks in sets]
+    flagged = [_evaluated(of) for of in computed]
+    kept = {}
+    for checks, of, by_variable in zip(sets, computed, flagged, strict=True):
+        failed += _of_data(checks, of, by_variable)
+        if checks.arguments.get("return_flags", True):
+            kept[checks.scope] = by_variable
     _raise_if_any(failed)
-    kept = {
-        one.scope: flags for one, flags in zip(sets, flagged, strict=True) if one.arguments.get("return_flags", True)
-    }
     return _result(ds, kept, [failure.message for failure in failed])
 
 
@@ -179,17 +178,17 @@ def _of_metadata(ds: xr.Dataset, checks: _Set) -> Iterator[_Failure]:
     yield from (checks.failure(check, message) for check, messages in quick for message in messages)
 
 
-def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
+def _computed(ds: xr.Dataset, checks: _Set, land: xr.DataArray | None, allowed: int) -> _OfData:
     """The results of a set, from one part of the grid after the other."""
-    whole, cells = cut_to(ds, cells_in(ds, one.scope, one.arguments, land)) if one.scope else (ds, None)
+    whole, cells = cut_to(ds, cells_in(ds, checks.scope, checks.arguments, land)) if checks.scope else (ds, None)
     of_land = {}
-    if land is not None and not one.scope:
+    if land is not None and not checks.scope:
         of_land = {name: lacks_data(da, land, allowed=allowed) for name, da in over_time(ds, land).items()}
-    wanted = one.arguments.get
+    wanted = checks.arguments.get
     kwargs = wanted("flags_kwargs") or {}
     # Flags with dimensions of their own are not a single truth, of which parts could tell.
     places = [{}] if "dims" in kwargs else _parts(whole)
-    found: _OfData | None = None
+    joined: _OfData | None = None
     for place in places:
         part = whole.isel(place)
         of_cells = None if cells is None else cells.isel(place, missing_dims="ignore")
@@ -199,9 +198,9 @@ def _computed(ds: xr.Dataset, one: _Set, land: xr.DataArray | None, allowed: int
             land=of_land if len(places) == 1 else {},
         )
         (computed,) = dask.compute(lazy)
-        found = computed if found is None else _either(found, computed)
-    assert found is not None
-    return found if len(places) == 1 else replace(found, land=dask.compute(of_land)[0])
+        joined = computed if joined is None else _either(joined, computed)
+    assert joined is not None
+    return joined if len(places) == 1 else replace(joined, land=dask.compute(of_land)[0])
 
 
 def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
@@ -210,21 +209,21 @@ def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
         return [{}]
     edges = {dim: np.cumsum((0, *sizes)) for dim, sizes in ds.chunksizes.items() if dim != "time"}
     along = [[{dim: slice(*pair)} for pair in pairwise(edges[dim].tolist())] for dim in edges]
-    return [{dim: one for place in places for dim, one in place.items()} for places in product(*along)]
+    return [{dim: cells for place in places for dim, cells in place.items()} for places in product(*along)]
 
 
-def _either(one: _OfData, other: _OfData) -> _OfData:
+def _either(first: _OfData, second: _OfData) -> _OfData:
     """What is true of one part or another."""
-    flags = {name: of.map(lambda da, of=other.flags[name]: _or(da, of[da.name])) for name, of in one.flags.items()}
+    flags = {name: of.map(lambda da, of=second.flags[name]: _or(da, of[da.name])) for name, of in first.flags.items()}
     missing = {
-        method: {name: found | other.missing[method][name] for name, found in by_variable.items()}
-        for method, by_variable in one.missing.items()
+        method: {name: lacks | second.missing[method][name] for name, lacks in by_variable.items()}
+        for method, by_variable in first.missing.items()
     }
     return _OfData(missing, flags, {})
 
 
-def _or(one: xr.DataArray, other: xr.DataArray) -> xr.DataArray:
-    return (one | other).assign_attrs(one.attrs) if one.dtype == bool else one
+def _or(first: xr.DataArray, second: xr.DataArray) -> xr.DataArray:
+    return (first | second).assign_attrs(first.attrs) if first.dtype == bool else first
 
 
 def _of_data(checks: _Set, computed: _OfData, flagged: Mapping[str, xr.Dataset]) -> Iterator[_Failure]:
@@ -254,7 +253,7 @@ def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
 
 
 def _raise_if_any(failed: Iterable[_Failure]) -> None:
-    errors = [f"{one.message} [{one.check}]" for one in failed if one.raises]
+    errors = [f"{failure.message} [{failure.check}]" for failure in failed if failure.raises]
     if errors:
         raise HealthCheckError("The following health checks failed:" + "".join(f"\n  - {error}" for error in errors))
 
@@ -276,15 +275,15 @@ def _result(ds: xr.Dataset, flagged: Mapping[str, Mapping[str, xr.Dataset]], mes
 
 
 def _structure(ds: xr.Dataset, structure: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for kind, what, found in (("dims", "dimension", list(ds.dims)), ("coords", "coordinate", list(ds.coords))):
+    for kind, what, names in (("dims", "dimension", list(ds.dims)), ("coords", "coordinate", list(ds.coords))):
         if kind not in structure:
             continue
         expected = list(structure[kind])
         for name in expected:
-            if name not in found:
+            if name not in names:
                 where = " (it is a data variable)" if name in ds.data_vars else ""
-                yield f"The {what} '{name}' is missing{where}: found {found}."
-        extra = [name for name in found if name not in expected]
+                yield f"The {what} '{name}' is missing{where}: found {names}."
+        extra = [name for name in names if name not in expected]
         if extra:
             yield f"Extra {what}s {extra}: expected {expected} only."
 
@@ -359,9 +358,9 @@ def _cf_function(check: str, name: str, da: xr.DataArray) -> Callable[..., None]
 def _freq(ds: xr.Dataset, freq: str | None) -> Iterator[str]:
     if freq is None:
         return
-    found = inferred_freq(ds)
-    if found != freq:
-        yield f"The frequency is {found!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
+    actual = inferred_freq(ds)
+    if actual != freq:
+        yield f"The frequency is {actual!r}, expected {freq!r} (None: irregular, or too few steps to tell)."
 
 
 def _irregular(ds: xr.Dataset, methods: Methods) -> Iterator[str]:

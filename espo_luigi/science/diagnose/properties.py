@@ -72,10 +72,10 @@ def properties(
     """
     selected = _needed_variables(_select_period(ds, period), definitions)
     resolved = json.dumps(_resolve(definitions, selected))
-    found = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
-    for da in found.data_vars.values():
+    made = _compute_lazily(selected, resolved) if selected.chunks else _compute(selected, resolved)
+    for da in made.data_vars.values():
         da.attrs["period"] = f"{period[0]}-{period[1]}"
-    return as_fixed(found, ds.attrs, to_level)
+    return as_fixed(made, ds.attrs, to_level)
 
 
 def as_fixed(ds: xr.Dataset, attrs: Mapping[Any, Any], to_level: str) -> xr.Dataset:
@@ -190,8 +190,8 @@ def _indicators(resolved: str) -> dict[str, Indicator]:
         for name, metadata in parsed["variables"].items():
             VARIABLES.setdefault(name, metadata)
         return {
-            name: Indicator.from_dict(one, identifier=name, module=REGISTRY_MODULE)
-            for name, one in parsed["indicators"].items()
+            name: Indicator.from_dict(definition, identifier=name, module=REGISTRY_MODULE)
+            for name, definition in parsed["indicators"].items()
         }
 
 
@@ -209,7 +209,7 @@ def _compute(ds: xr.Dataset, resolved: str) -> xr.Dataset:
 
 def _compute_lazily(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """Compute block by block, in memory: xsdba's own way on dask makes dozens of small tasks per property and block."""
-    spatial = any(one.aspect == "spatial" for one in _indicators(resolved).values())
+    spatial = any(indicator.aspect == "spatial" for indicator in _indicators(resolved).values())
     whole = rechunk(ds, {dim: -1 for dim in ds.dims}) if spatial else ds
     times = {"axis": TimeAxis.of(ds), "attrs": ds["time"].attrs}
     return xr.map_blocks(
@@ -233,9 +233,9 @@ def _template(ds: xr.Dataset, resolved: str) -> xr.Dataset:
     """
     days = _EIGHT_YEARS if calendar_of(ds) == "standard" else _TWO_YEARS
     cell = ds.isel({dim: slice(0, 1) for dim in ds.dims if dim != "time"} | {"time": slice(0, days)})
-    found = _compute(cell.map(_made_up, keep_attrs=True), resolved)
+    made = _compute(cell.map(_made_up, keep_attrs=True), resolved)
     coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
-    return found.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)
+    return made.map(_expanded, keep_attrs=True, args=(ds,)).assign_coords(coords)
 
 
 def _made_up(da: xr.DataArray) -> xr.DataArray:

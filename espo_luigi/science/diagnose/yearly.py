@@ -142,10 +142,10 @@ def drawn_years(random: np.random.Generator, years: int, together: int, times: i
 
 def in_display_units(ds: xr.Dataset) -> xr.Dataset:
     """Return the variables that summaries are about, in degC and mm d-1; lazy; differences of temperature stay."""
-    found = {name: ds[name] for name in DISPLAY_UNITS if name in ds}
+    shown = {name: ds[name] for name in DISPLAY_UNITS if name in ds}
     return ds.assign(
-        {name: convert_to(da, DISPLAY_UNITS[name]) for name, da in found.items() if not is_difference(da)}
-    )[list(found)]
+        {name: convert_to(da, DISPLAY_UNITS[name]) for name, da in shown.items() if not is_difference(da)}
+    )[list(shown)]
 
 
 def periods_of_change(first: int, last: int, wanted: tuple[Period, Period]) -> tuple[Period, Period]:
@@ -187,16 +187,16 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
     if not inside.sizes["time"]:
         raise DataError(f"No day in {period[0]}-{period[1]}.")
     months = Days.of(inside).month
-    found: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for name, da in inside.data_vars.items():
         values = da.transpose("time", "cell").values
-        found[f"{name}_cycle"] = "month", np.array([np.nanmean(values[months == m]) for m in range(1, 13)]), da.attrs
-        found[f"{name}_quantile"] = "quantile", _quantiles(values, QUANTILES), da.attrs
+        made[f"{name}_cycle"] = "month", np.array([np.nanmean(values[months == m]) for m in range(1, 13)]), da.attrs
+        made[f"{name}_quantile"] = "quantile", _quantiles(values, QUANTILES), da.attrs
     for name, da in daily.data_vars.items():
         means = da.transpose("time", "cell").mean("cell").values
-        found[f"{name}_yearly"] = "year", everything.means(means), da.attrs
+        made[f"{name}_yearly"] = "year", everything.means(means), da.attrs
     coords = {"month": np.arange(1, 13), "quantile": QUANTILES, "year": everything.years, "days": SPELL_DAYS}
-    return xr.Dataset({**found, **_wetness(inside, months)}, coords)
+    return xr.Dataset({**made, **_wetness(inside, months)}, coords)
 
 
 def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple[Period, Period]) -> xr.Dataset:
@@ -214,15 +214,17 @@ def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple
     spans = {name: (int(each[0]), int(each[-1])) for name, each in years.items()}
     first, last = max(span[0] for span in spans.values()), min(span[1] for span in spans.values())
     chosen = periods_of_change(first, last, periods)
-    found = {name: _described(ds.compute(), period, chosen if name in spans else None) for name, ds in sources.items()}
-    joined = xr.concat(list(found.values()), dim="source", join="outer", combine_attrs="override", coords="minimal")
+    described = {
+        name: _described(ds.compute(), period, chosen if name in spans else None) for name, ds in sources.items()
+    }
+    joined = xr.concat(list(described.values()), dim="source", join="outer", combine_attrs="override", coords="minimal")
     text = " to ".join(f"{begin}-{end}" for begin, end in chosen)
-    return joined.assign_coords(source=list(found)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
+    return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
 
 
 def _described(daily: xr.Dataset, period: Period, periods: tuple[Period, Period] | None) -> xr.Dataset:
-    found = summary(daily, period=period).drop_attrs(deep=False)
-    return found if periods is None else found.merge(changes(daily, periods))
+    made = summary(daily, period=period).drop_attrs(deep=False)
+    return made if periods is None else made.merge(changes(daily, periods))
 
 
 def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:
@@ -232,7 +234,7 @@ def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:
     period's quantile (averages over the cells both), NaN where that is below 0.1 mm d-1.
     """
     days = Days.of(daily)
-    found: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     for name, da in daily.data_vars.items():
         values = da.transpose("time", "cell").values
         before, after = (
@@ -244,8 +246,8 @@ def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:
             )
             for period in periods
         )
-        found[f"{name}_change"] = ("season", "change_quantile"), *_change(before, after, da)
-    return xr.Dataset(found, {"season": list(SEASONS), "change_quantile": CHANGE_QUANTILES})
+        made[f"{name}_change"] = ("season", "change_quantile"), *_change(before, after, da)
+    return xr.Dataset(made, {"season": list(SEASONS), "change_quantile": CHANGE_QUANTILES})
 
 
 def _change(before: np.ndarray, after: np.ndarray, da: xr.DataArray) -> tuple[np.ndarray, Mapping[Any, Any]]:
@@ -297,5 +299,5 @@ def _spell_shares(inside: np.ndarray) -> np.ndarray:
 def _spearman(x: np.ndarray, y: np.ndarray, days: np.ndarray) -> float:
     """Spearman's correlation of each cell over some days, averaged."""
     sums = correlation_sums(*ranked(x[days], y[days], np.ones(days.sum(), bool)))
-    cells = correlation(*(one.sum(axis=0) for one in sums))
+    cells = correlation(*(terms.sum(axis=0) for terms in sums))
     return float(np.nanmean(cells)) if np.isfinite(cells).any() else np.nan

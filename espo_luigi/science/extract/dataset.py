@@ -130,7 +130,9 @@ def dates(ds: xr.Dataset) -> dict[str, str]:
 
 
 def _without(attrs: Mapping[Any, Any], patterns: Sequence[str]) -> dict[Any, Any]:
-    return {name: value for name, value in attrs.items() if not any(fnmatchcase(str(name), one) for one in patterns)}
+    return {
+        name: value for name, value in attrs.items() if not any(fnmatchcase(str(name), pattern) for pattern in patterns)
+    }
 
 
 def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:

@@ -126,8 +126,17 @@ def neighbour_problems(files: Sequence[RawSeries]) -> list[Problem]:
 
     The files are not empty, and share a calendar.
     """
-    in_order = sorted(files, key=lambda raw: int(raw.days.min()))
-    return [problem for before, after in itertools.pairwise(in_order) for problem in _between(before, after)]
+    problems: list[Problem] = []
+    for before, after in itertools.pairwise(sorted(files, key=lambda raw: int(raw.days.min()))):
+        last, first = int(before.days.max()), int(after.days.min())
+        if (lacked := after.lacked(last + 1, first - 1)).size:
+            message = f"{after.missing(lacked.size, lacked[0], lacked[-1])}: {before.file} ends before them"
+            problems.append(after.problem("missing_days", message, lacked[0], lacked.size))
+        elif first <= last:
+            message = f"days are in {before.file}, too, the first of them this one"
+            count = min(last, int(after.days.max())) - first + 1
+            problems.append(after.problem("double_days", message, first, count))
+    return problems
 
 
 def is_daily(raw: RawSeries) -> bool:
@@ -157,14 +166,3 @@ def day_problems(raw: RawSeries) -> list[Problem]:
         ("missing_days", absent, gaps, lacked.size),
     ]
     return [raw.problem(kind, message, days[0], count) for kind, message, days, count in found if days.size]
-
-
-def _between(before: RawSeries, after: RawSeries) -> list[Problem]:
-    last, first = int(before.days.max()), int(after.days.min())
-    if (lacked := after.lacked(last + 1, first - 1)).size:
-        message = f"{after.missing(lacked.size, lacked[0], lacked[-1])}: {before.file} ends before them"
-        return [after.problem("missing_days", message, lacked[0], lacked.size)]
-    if first <= last:
-        message = f"days are in {before.file}, too, the first of them this one"
-        return [after.problem("double_days", message, first, min(last, int(after.days.max())) - first + 1)]
-    return []

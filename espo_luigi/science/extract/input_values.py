@@ -45,7 +45,7 @@ def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]
             bounds[_LIMITED[flag]] = _bound(flag, name, ((chosen or {})[flag] or {}).get("thresh"))
         found[name] = (bounds[0], bounds[1])
     warm = [found[name] for name in _TEMPERATURES if name in found]
-    finite = [[one for one in side if np.isfinite(one)] for side in zip(*warm, strict=True)] if warm else [[], []]
+    finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
     shared = (min(finite[0], default=-np.inf), max(finite[1], default=np.inf))
     limits = found | {name: shared for name in _TEMPERATURES}
     return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}

@@ -137,12 +137,13 @@ def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Data
     rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
     bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
     clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
-    attrs = {"long_name": "Days on which the value was clipped", "units": "d", "days": ds.sizes["time"]}
+    attrs = {"units": "d", "days": ds.sizes["time"]}
     counts = {}
     for name, data in clipped.items():
         days = ((data != rounded[name]) & rounded[name].notnull()).sum("time", keep_attrs=False)
         on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
-        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(attrs)
+        told = {"long_name": f"Days on which {name} was clipped", **attrs}
+        counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(told)
     return rounded.assign(clipped | counts)
 
 
@@ -160,8 +161,11 @@ def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
     if TREATED not in adjusted:
         return adjusted[variables]
     treated = adjusted[TREATED].astype("float32")
-    kinds = [str(kind) for kind in treated["treatment"].values]
-    maps = {count_of(name, kind): treated.sel(treatment=kind, drop=True) for name in variables for kind in kinds}
+    maps = {}
+    for name in variables:
+        for kind in map(str, treated["treatment"].values):
+            told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
+            maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
     return adjusted[variables].assign(maps)
 
 

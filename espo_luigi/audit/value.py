@@ -80,7 +80,7 @@ class Way:
     source
         The store that the regridded series was read from; "" if it was made of raw files.
     other_versions
-        Packages of which the product was made with another version than this process has: that, and this.
+        Packages whose version differs from the product's: that of the product, and that of this process.
     """
 
     sim_id: str

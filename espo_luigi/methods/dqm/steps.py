@@ -25,9 +25,8 @@ def steps_of_day(
 ) -> list[Step]:
     """Return what `quantile_mapping.adjust` does to one value; the last step, `result`, is its scenario's value.
 
-    `simulation` has the members (member, time) of one cell, of which `member` and `step` are the place of the value,
-    and `training` has a single cell. `levels` are the quantiles', from 0 to 1; the other arguments are those of
-    `adjust`.
+    `simulation` has the members (member, time) of one cell; `member` and `step` are the value's place. `training` has
+    a single cell. `levels` are those of the quantiles, from 0 to 1. The other arguments are those of `adjust`.
     """
     more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
     adapted = _adapted(simulation, plan, more)

@@ -462,13 +462,13 @@ class Xsdba(Method):
 
     def chosen(self, setup: Setup) -> Method:
         """Return our kernels where they do the same, or itself, and log which."""
+        check_pool(setup)
         reason: str | None = "asked for"
         if self.engine == "auto":
             kernels: Any = method_named("dqm")
             if not (reason := kernels.why_not(setup, self.variant)):
                 logger.info("%s by our kernels", _doing(setup))
                 return cast("Method", kernels)
-        check_pool(setup)
         logger.info("%s by xsdba: %s", _doing(setup), reason)
         return self
 

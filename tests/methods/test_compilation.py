@@ -29,7 +29,7 @@ def test_after_it_no_process_has_anything_to_compile_and_the_code_is_where_it_sa
     where = f"machine code for this kind of processor ({done.processor}) is in {done.folder}\n"
     assert again.stdout == f"nothing to do: the kernels' {where}"
     kept = {path.name.split("-")[0] for path in Path(done.folder).glob("*.nbc")}
-    assert kept == {f"{one.py_func.__module__.rpartition('.')[2]}.{one.__name__}" for one in compilation._KERNELS}
+    assert kept >= {f"{one.py_func.__module__.rpartition('.')[2]}.{one.__name__}" for one in compilation._KERNELS}
 
 
 def test_a_chosen_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

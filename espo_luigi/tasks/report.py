@@ -143,6 +143,11 @@ class NotCalibrated(EspoTask):
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
     reads = ("biasadjust.variables.*",)
 
+    def reading(self) -> list[str]:
+        """Return, too, the members of each group of variables."""
+        variables = self.context.config.biasadjust.variables
+        return [*super().reading(), *(f"biasadjust.variables.{name}.variables" for name in variables)]
+
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
         return aspects.compare_aspects(

@@ -13,16 +13,16 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import DataError, ParameterError, StoreError
-from espo_luigi.science import calendar, stack
 from espo_luigi.science import regrid as cascade
+from espo_luigi.science import stack
 from espo_luigi.science.calendar import fill_in_time
+from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.product import cut_to_domain
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract
 
@@ -88,20 +88,19 @@ def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     if not (abs(lat) <= 90 and abs(lon) <= 360):
         raise ParameterError(f"{lat:g} °N {lon:g} °E is no place; expected latitudes of -90 to 90, longitudes to 360.")
     point = Grid(np.array([lat]), np.array([lon]), "points").unit_vectors()[0]
-    nearest: list[tuple[float, int, Land]] = []
-    dry: list[tuple[float, int, Land]] = []
-    for land in lands(run):
-        away = np.linalg.norm(Grid(land.lat, land.lon, "points").unit_vectors() - point, axis=1)
-        nearest.append((float(away.min()), int(away.argmin()), land))
-        to_land = np.where(land.is_land, away, np.inf)
-        dry.append((float(to_land.min()), int(to_land.argmin()), land))
-    distance, number, land = min(nearest, key=lambda candidate: candidate[0])
-    if distance > _half_diagonal(land):
+    apart = [np.linalg.norm(Grid(land.lat, land.lon, "points").unit_vectors() - point, axis=1) for land in lands(run)]
+    distance, number, land = _nearest(run, apart)
+    shortest, place, its = _nearest(
+        run, [np.where(land.is_land, away, np.inf) for land, away in zip(lands(run), apart, strict=True)]
+    )
+    # Half a diagonal of the grid's largest cell, as a chord of the unit sphere.
+    corners = Grid(land.lat, land.lon, "points").unit_vectors().reshape(*land.grid["land"].shape, 3)
+    sides = [np.linalg.norm(np.diff(corners, axis=axis), axis=-1).max(initial=0) for axis in (0, 1)]
+    if distance > np.hypot(*sides) / 2 * 1.001:
         raise ParameterError(
             f"{lat:g} °N {lon:g} °E lies outside of the domain: the nearest cell, {land.lat[number]:g} °N "
             f"{land.lon[number]:g} °E, is {distance * _EARTH_KM:.0f} km away. Give a point inside."
         )
-    shortest, place, its = min(dry, key=lambda candidate: candidate[0])
     if shortest > distance:
         raise ParameterError(
             f"{lat:g} °N {lon:g} °E lies in a cell of the sea ({land.lat[number]:g} °N {land.lon[number]:g} °E), where "
@@ -110,12 +109,10 @@ def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     return its.cell(place)
 
 
-def _half_diagonal(land: Land) -> float:
-    """Half a diagonal of the grid's largest cell, as a chord of the unit sphere."""
-    points = Grid(land.lat, land.lon, "points").unit_vectors().reshape(*land.grid["land"].shape, 3)
-    steps = [np.linalg.norm(np.diff(points, axis=axis), axis=-1) for axis in (0, 1)]
-    tall, wide = (float(step.max()) if step.size else 0.0 for step in steps)
-    return float(np.hypot(tall, wide) / 2 * 1.001)
+def _nearest(run: RunContext, apart: Sequence[np.ndarray]) -> tuple[float, int, Land]:
+    """The shortest distance of all pieces, and its cell's number and piece."""
+    index = int(np.argmin([away.min() for away in apart]))
+    return float(apart[index].min()), int(apart[index].argmin()), lands(run)[index]
 
 
 # The series of cells.
@@ -140,36 +137,7 @@ def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> 
     lazy = {piece: cascade.regrid_cells(raw, regridding(run, piece, raw), some) for piece, some in places.items()}
     (computed,) = dask.compute(lazy)
     how = run.config.extraction.simulation.fill_in_time
-    filled = {piece: fill_in_time(with_repairs_told(made), how=how) for piece, made in computed.items()}
-    return {piece: _placed(made, piece, places[piece]) for piece, made in filled.items()}
-
-
-def _placed(series: xr.Dataset, piece: str, places: np.ndarray) -> xr.Dataset:
-    """The series with the reference's coordinates of its cells."""
-    target = store.open_store(_reference(piece, "noleap"), cut=False)
-    at = {
-        name: coord.isel({stack.STACKED_DIM: places}).variable
-        for name, coord in target.coords.items()
-        if stack.STACKED_DIM in coord.dims
-    }
-    return series.assign_coords(at)
-
-
-def series_of(run: RunContext, sim_id: str, cell: Cell) -> tuple[xr.Dataset, str]:
-    """Return the regridded series of a cell, and the name of the store that has it, or "" if made of raw files."""
-    places = np.array([cell.place])
-    for info in run.production.stores_on_the_way(sim_id, cell.piece)["regridding"]:
-        if store.is_complete(info.path):
-            kept = store.open_store(info.path).isel({stack.STACKED_DIM: places}).load()
-            return _placed(kept, cell.piece, places), info.path.name
-    return from_raw(run, sim_id, {cell.piece: places})[cell.piece], ""
-
-
-def references_of(run: RunContext, piece: str, places: np.ndarray, simulation: xr.Dataset) -> xr.Dataset:
-    """Return the reference of cells in the calendar of a simulation's training, in memory."""
-    common = calendar.minimum_calendar(calendar.calendar_of(simulation), run.config.custom.maximal_calendar)
-    path = _reference(piece, "360_day" if common == "360_day" else "noleap")
-    return store.open_store(path).isel({stack.STACKED_DIM: places}).load()
+    return {piece: fill_in_time(with_repairs_told(made), how=how) for piece, made in computed.items()}
 
 
 def _reference(piece: str, name: str) -> Any:
@@ -182,20 +150,20 @@ class Series:
 
     Attributes
     ----------
-    reference
-        In the calendar of the training.
+    references
+        In each calendar, as `Train` gets them.
     members
         The regridded series of the pool's members, by id.
     training, adjusted
-        By variable; a pool's members are together.
+        By the name that the configuration adjusts; a pool's members are together.
     """
 
     pool: str
     piece: str
     places: np.ndarray
-    reference: xr.Dataset
+    references: list[xr.Dataset]
     members: Mapping[str, xr.Dataset]
-    training: Mapping[str, xr.Dataset] = field(default_factory=dict)
+    training: Mapping[str, list[xr.Dataset]] = field(default_factory=dict)
     adjusted: Mapping[str, xr.Dataset] = field(default_factory=dict)
 
     @property
@@ -203,46 +171,94 @@ class Series:
         """How many of the piece's cells that are left out lie before each cell."""
         return self.places - np.arange(self.places.size)
 
-    def in_order(self, run: RunContext) -> list[xr.Dataset]:
-        """Return the members in the order of the pool."""
-        return [self.members[name] for name in partition.members(run, self.pool)]
+    @property
+    def variables(self) -> dict[str, xr.DataArray]:
+        """The adjusted variables."""
+        return {str(name): ds[name] for ds in self.adjusted.values() for name in ds.data_vars if name != TREATED}
 
-    def cell(self, place: int) -> Series:
-        """Return the series of a cell, whose coordinates say that it is stacked of a grid of one cell."""
-        at = {stack.STACKED_DIM: np.flatnonzero(self.places == place)}
-        groups = (
-            {name: _alone(ds.isel(at)) for name, ds in of.items()}
-            for of in (self.members, self.training, self.adjusted)
+    def references_for(self, task: Adjust) -> list[xr.Dataset]:
+        """Return the references that a task of adjusting gets."""
+        return self.references if task.how.chosen.needs_reference_to_adjust else []
+
+    def cells(self, at: slice | np.ndarray) -> Series:
+        """Return some of the cells."""
+        cut = {stack.STACKED_DIM: at}
+        return replace(
+            self,
+            places=self.places[at],
+            references=[ds.isel(cut) for ds in self.references],
+            members={name: ds.isel(cut) for name, ds in self.members.items()},
+            training={name: [ds.isel(cut) for ds in made] for name, made in self.training.items()},
+            adjusted={name: ds.isel(cut) for name, ds in self.adjusted.items()},
         )
-        return Series(self.pool, self.piece, np.array([place]), _alone(self.reference.isel(at)), *groups)
+
+    def alone(self, place: int) -> Series:
+        """Return a cell, whose coordinates say that it is stacked of a grid of one cell."""
+        own = self.cells(np.flatnonzero(self.places == place))
+        adjusted = {name: ds.copy() for name, ds in own.adjusted.items()}
+        for coord in (ds[name] for ds in adjusted.values() for name in ds.coords):
+            if stack.ORIGINAL_SHAPE in coord.attrs:
+                coord.attrs = {**coord.attrs, stack.ORIGINAL_SHAPE: "1x1"}
+        return replace(own, adjusted=adjusted)
 
 
-def _alone(ds: xr.Dataset) -> xr.Dataset:
-    stacked = {name: coord for name, coord in ds.coords.items() if stack.STACKED_DIM in coord.dims}
-    own = ds.assign_coords({name: coord.variable.copy(deep=False) for name, coord in stacked.items()})
-    for coord in own.coords.values():
-        if stack.ORIGINAL_SHAPE in coord.attrs:
-            coord.attrs[stack.ORIGINAL_SHAPE] = "1x1"
-    return own
+def series_of(pool: str, piece: str, places: np.ndarray, members: Mapping[str, xr.Dataset]) -> Series:
+    """Return members and reference of cells, not trained yet; the reference's coordinates are the members', too."""
+    paths = [_reference(piece, name) for name in REFERENCE_CALENDARS]
+    references = [store.open_store(path).isel({stack.STACKED_DIM: places}).load() for path in paths]
+    at = {name: coord.variable for name, coord in references[0].coords.items() if stack.STACKED_DIM in coord.dims}
+    return Series(pool, piece, places, references, {name: ds.assign_coords(at) for name, ds in members.items()})
 
 
-def adjust(run: RunContext, given: Series, only: Sequence[str] = ()) -> Series:
-    """Train and adjust cells of a piece, as few as fit into a block of the kernels.
+def kept_series(run: RunContext, pool: str, piece: str, places: np.ndarray) -> tuple[Series, str]:
+    """Return the regridded series of cells, and the name of a store that has them, or "" if made of raw files."""
+    members, source = {}, ""
+    for name in partition.members(run, pool):
+        infos = run.production.stores_on_the_way(name, piece)["regridding"]
+        path = next((info.path for info in infos if store.is_complete(info.path)), None)
+        if path is None:
+            members[name] = from_raw(run, name, {piece: places})[piece]
+        else:
+            members[name] = store.open_store(path).isel({stack.STACKED_DIM: places}).load()
+        source = path.name if path else ""
+    return series_of(pool, piece, places, members), source
 
-    `only` are the product's variables that are wanted, by default all.
-    """
-    in_order, training, adjusted = given.in_order(run), {}, {}
-    for var in run.production.needed(only):
+
+def adjust(given: Series, only: Sequence[str]) -> Series:
+    """Train and adjust cells of a piece, as few as fit into a block of the kernels; `only` names what is adjusted."""
+    in_order = list(given.members.values())
+    training: dict[str, list[xr.Dataset]] = {}
+    adjusted: dict[str, xr.Dataset] = {}
+    for var in only:
         names = {"pool": given.pool, "piece": given.piece, "var": var}
-        reference, method = [given.reference] * len(REFERENCE_CALENDARS), run.config.biasadjust.variables[var].chosen
-        if method.trains:
-            made = Train(**names).compute(reference, in_order, given.before)
-            training[var] = made.compute(scheduler="synchronous")
-        trained = [training[var]] if method.trains else []
-        known = reference if method.needs_reference_to_adjust else []
-        scenario = Adjust(**names).compute(trained, in_order, known, given.before)
+        task, training[var] = Adjust(**names), []
+        if task.how.chosen.trains:
+            made = Train(**names).compute(given.references, in_order, given.before)
+            training[var] = [made.compute(scheduler="synchronous")]
+        scenario = task.compute(training[var], in_order, given.references_for(task), given.before)
         adjusted[var] = scenario.compute(scheduler="synchronous")
     return replace(given, training=training, adjusted=adjusted)
+
+
+def cells_drawn_together(given: Series, only: Sequence[str]) -> int:
+    """Return the size of the blocks for which a method draws random numbers; 0 if each cell draws by itself.
+
+    Such a cell is made again with all of its block.
+    """
+    first, sizes = given.cells(slice(1)), []
+    for var in only:
+        method = Adjust(pool=given.pool, piece=given.piece, var=var).how.chosen
+        # Our kernels, which count treated days, may do what the method is asked for.
+        if method.fixed_blocks and TREATED not in adjust(first, [var]).adjusted[var]:
+            sizes.append(max(1, method.cells_in_a_block // len(given.members)))
+    return max(sizes, default=0)
+
+
+def block_of(run: RunContext, piece: str, place: int, size: int) -> np.ndarray:
+    """Return the places of the block of so many cells that a cell lies in."""
+    (land,) = (land for land in lands(run) if land.piece == piece)
+    first = place // size * size
+    return np.arange(first, min(first + size, int(land.is_land.sum())))
 
 
 def check_complete(series: Series, cell: Cell) -> None:
@@ -263,22 +279,17 @@ def check_complete(series: Series, cell: Cell) -> None:
 def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) -> xr.Dataset:
     """Return a cell of a product, lazily; raises `ParameterError` if a regional simulation does not cover it."""
     grid = next(land.grid for land in lands(run) if land.piece == cell.piece)
-    at = {
-        dim: grid[dim].values[place]
-        for dim, place in zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True)
-    }
-    inside = _outlined(run, sim_id) if run.is_regional(sim_id) else None
-    if inside is not None and not (all(at[dim] in inside[dim] for dim in at) and bool(inside.sel(at))):
+    at = dict(zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True))
+    places = {dim: np.flatnonzero(product[dim].values == grid[dim].values[place]) for dim, place in at.items()}
+    own = product.isel({dim: found[:1] for dim, found in places.items()})
+    if not all(own.sizes[dim] for dim in at) or (run.is_regional(sim_id) and _is_empty(own)):
         raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
-    return product.isel({dim: int(np.flatnonzero(product[dim].values == value)[0]) for dim, value in at.items()})
+    return own.squeeze(list(at))
 
 
-@functools.lru_cache(maxsize=4)
-def _outlined(run: RunContext, sim_id: str) -> xr.DataArray:
-    """The land inside of the outline to which a regional simulation's products are cut, on their grid."""
-    grids = [land.grid for land in lands(run)]
-    bare = grids[0].drop_vars("land")
-    return cut_to_domain(bare, gaps.join_land([grid["land"] for grid in grids], bare), extracted(sim_id))[1]
+def _is_empty(product: xr.Dataset) -> bool:
+    """Whether the variables have no value on the first day."""
+    return all(bool(data.isel(time=0).isnull().all()) for data in product.data_vars.values() if "time" in data.dims)
 
 
 def open_product(path: Any) -> xr.Dataset:
@@ -302,7 +313,7 @@ class Made:
 
 def finish(run: RunContext, sim_id: str, cell: Cell, series: Series, only: Sequence[str] = ()) -> Made:
     """Clean a cell of adjusted series up, as the simulation's product has it; in memory."""
-    own = series.cell(cell.place)
+    own = series.alone(cell.place)
     land = next(land for land in lands(run) if land.piece == cell.piece)
     y, x = stack.horizontal_dims(land.grid)
     grid = land.grid.isel({y: [cell.row], x: [cell.column]})

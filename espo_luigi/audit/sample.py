@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,11 +14,9 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.audit import cells
 from espo_luigi.audit.cells import Cell, Made, Series
-from espo_luigi.audit.shown import plain
-from espo_luigi.audit.value import TOLERANCE, first_difference, made_of
+from espo_luigi.audit.value import TOLERANCE, first_difference
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import TREATED
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import RunContext, context
 
@@ -60,40 +56,41 @@ class Difference:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """The comparison of a variable of a simulation: cells and values, and the largest difference."""
 
     sim_id: str
     var: str
-    cells: int
-    values: int
-    identical: int
-    largest: float
+    cells: int = 0
+    values: int = 0
+    identical: int = 0
+    largest: float = 0.0
+
+    def add(self, apart: np.ndarray) -> None:
+        """Count the differences of a cell."""
+        self.cells += 1
+        self.values += apart.size
+        self.identical += int((apart == 0).sum())
+        self.largest = max(self.largest, float(apart.max()))
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of an audit.
+    """The findings of an audit; `left_out` counts samples that could not be compared, by the reason."""
 
-    Attributes
-    ----------
-    left_out
-        Samples that could not be compared, by the reason.
-    without_product
-        Simulations whose products are not there.
-    """
-
-    rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
+    rows: list[Row]
+    differences: list[Difference]
     left_out: Mapping[str, int]
-    without_product: tuple[str, ...]
+    without_product: list[str]
     seed: int
     seconds: float
 
 
 def audit(number: int, seed: int) -> Audit:
     """Compare a random sample of the run's products with what their raw files give; reads each raw file once.
+
+    A method that draws random numbers for blocks of cells takes a reading for each block.
 
     Raises
     ------
@@ -102,40 +99,31 @@ def audit(number: int, seed: int) -> Audit:
     """
     began, run = time.monotonic(), context()
     _products.cache_clear()
-    there = [
-        sim_id
-        for sim_id in run.simulations
-        if all(store.is_complete(info.path) for info in run.archives(sim_id).values())
-    ]
-    missing = tuple(sim_id for sim_id in run.simulations if sim_id not in there)
+    finals = {sim_id: run.archives(sim_id).values() for sim_id in run.simulations}
+    there = [sim_id for sim_id, infos in finals.items() if all(store.is_complete(info.path) for info in infos)]
+    missing = [sim_id for sim_id in run.simulations if sim_id not in there]
     if not there:
         raise StoreError(f"none of {len(missing)} simulations has a product yet. Finish the run first (`espo status`).")
     by_pool: dict[str, list[Sample]] = defaultdict(list)
     for sample in draw(run, there, number, seed):
         by_pool[partition.pool_of(run, sample.sim_id)].append(sample)
-    rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    rows: dict[tuple[str, str], Row] = {}
     differences: list[Difference] = []
     left_out: Counter[str] = Counter()
     for pool, samples in by_pool.items():
         # A member's archives stay open while its samples are compared.
-        for sample, made in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id), left_out):
+        for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
-                for row, difference in _compare(sample, made, left_out):
-                    rows[row.sim_id, row.var].append(row)
-                    differences += [] if difference is None else [difference]
+                cells.check_complete(series.alone(sample.cell.place), sample.cell)
+                for var, apart, difference in _compare(sample, cells.finish(run, sample.sim_id, sample.cell, series)):
+                    rows.setdefault((sample.sim_id, var), Row(sample.sim_id, var)).add(apart)
+                    differences += difference
+            except DataError:
+                left_out["inputs lack a year or more"] += 1
             except ParameterError:
                 left_out["outside of the simulation's domain"] += 1
-    in_order = tuple(
-        Row(
-            *key,
-            len(own),
-            sum(row.values for row in own),
-            sum(row.identical for row in own),
-            max(row.largest for row in own),
-        )
-        for key, own in sorted(rows.items())
-    )
-    return Audit(in_order, tuple(differences), dict(left_out), missing, seed, time.monotonic() - began)
+    in_order = [rows[key] for key in sorted(rows)]
+    return Audit(in_order, differences, dict(left_out), missing, seed, time.monotonic() - began)
 
 
 def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
@@ -153,29 +141,33 @@ def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) ->
     return samples
 
 
-def _remade(
-    run: RunContext, pool: str, samples: Sequence[Sample], left_out: Counter[str]
-) -> Iterator[tuple[Sample, Made]]:
-    """Make the cells of a pool's samples again, from raw files read once."""
-    pieces = dict.fromkeys(sample.cell.piece for sample in samples)
+def _remade(run: RunContext, pool: str, samples: Sequence[Sample]) -> Iterator[tuple[Series, Sample]]:
+    """Yield each sample with adjusted cells that have its own."""
     places = {
-        piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece]) for piece in pieces
+        piece: np.unique([sample.cell.place for sample in samples if sample.cell.piece == piece])
+        for piece in dict.fromkeys(sample.cell.piece for sample in samples)
     }
     members = {name: cells.from_raw(run, name, places) for name in partition.members(run, pool)}
     for piece, of_piece in places.items():
-        of_members = {name: of_pieces[piece] for name, of_pieces in members.items()}
-        reference = cells.references_of(run, piece, of_piece, next(iter(of_members.values())))
-        for first in range(0, of_piece.size, _CELLS_AT_ONCE):
-            part = slice(first, first + _CELLS_AT_ONCE)
-            inputs = reference.isel(loc=part), {name: ds.isel(loc=part) for name, ds in of_members.items()}
-            series = cells.adjust(run, Series(pool, piece, of_piece[part], *inputs))
+        given = cells.series_of(pool, piece, of_piece, {name: of[piece] for name, of in members.items()})
+        for series in _adjusted(run, given):
             for sample in samples:
                 if sample.cell.piece == piece and sample.cell.place in series.places:
-                    try:
-                        cells.check_complete(series.cell(sample.cell.place), sample.cell)
-                        yield sample, cells.finish(run, sample.sim_id, sample.cell, series)
-                    except DataError:
-                        left_out["inputs lack a year or more"] += 1
+                    yield series, sample
+
+
+def _adjusted(run: RunContext, given: Series) -> Iterator[Series]:
+    """Adjust cells of a piece in groups; cells that share random draws in whole blocks, which are read one by one."""
+    needed = run.production.needed()
+    size = cells.cells_drawn_together(given, needed)
+    if not size:
+        for first in range(0, given.places.size, _CELLS_AT_ONCE):
+            yield cells.adjust(given.cells(slice(first, first + _CELLS_AT_ONCE)), needed)
+        return
+    for number in np.unique(given.places // size):
+        block = cells.block_of(run, given.piece, int(number) * size, size)
+        members = {name: cells.from_raw(run, name, {given.piece: block})[given.piece] for name in given.members}
+        yield cells.adjust(cells.series_of(given.pool, given.piece, block, members), needed)
 
 
 @functools.lru_cache(maxsize=2)
@@ -186,41 +178,30 @@ def _products(run: RunContext, sim_id: str) -> dict[str, xr.Dataset]:
     return {var: opened[path] for var, path in paths.items()}
 
 
-def _compare(sample: Sample, made: Made, left_out: Counter[str]) -> Iterator[tuple[Row, Difference | None]]:
-    """Compare the chunk of time that has the sample's day."""
-    drawn_in_blocks = {var for var, ds in made.series.adjusted.items() if TREATED not in ds}
+def _compare(sample: Sample, made: Made) -> Iterator[tuple[str, np.ndarray, list[Difference]]]:
+    """Compare the chunk of time that has the sample's day: the variable, absolute differences, and the first of all."""
     for var, whole in _products(made.run, sample.sim_id).items():
-        if drawn_in_blocks & made_of(made, var, 0)[0].keys():
-            left_out[f"{var} is adjusted by xsdba, which draws random numbers for blocks of cells"] += 1
-            continue
         product = cells.in_product(whole, made.run, sample.sim_id, sample.cell)[var]
         size = product.chunksizes[_CHUNK][0]
         first = int(sample.part * product.sizes[_CHUNK]) // size * size
         chunk = {_CHUNK: slice(first, first + size)}
-        yield _compared(sample, made, product.isel(chunk).load(), made.product[var].isel(chunk))
-
-
-def _compared(sample: Sample, made: Made, found: xr.DataArray, again: xr.DataArray) -> tuple[Row, Difference | None]:
-    ours, theirs = (data.values.astype(np.float64) for data in (again, found))
-    equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    apart = np.where(equal, 0.0, np.abs(ours - theirs))
-    apart = np.where(np.isnan(apart), np.inf, apart)
-    wrong = np.flatnonzero(apart > TOLERANCE * np.fmax(np.abs(ours), np.abs(theirs)))
-    var, difference = str(found.name), None
-    if wrong.size:
-        step, stage = int(wrong[0]), first_difference(made, made.series.members[sample.sim_id])
-        day = day_of(found["time"].values[step])
-        difference = Difference(sample.sim_id, var, stage, sample.cell, day, float(ours[step]), float(theirs[step]))
-    return Row(sample.sim_id, var, 1, ours.size, int(equal.sum()), float(apart.max())), difference
+        found = product.isel(chunk).load()
+        ours, theirs = (data.values.astype(np.float64) for data in (made.product[var].isel(chunk), found))
+        equal = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        apart = np.where(equal, 0.0, np.nan_to_num(np.abs(ours - theirs), nan=np.inf))
+        differences = []
+        for step in np.flatnonzero(apart > TOLERANCE * np.fmax(np.abs(ours), np.abs(theirs)))[:1]:
+            stage, day = first_difference(made, made.series.members[sample.sim_id]), day_of(found["time"].values[step])
+            own = sample.sim_id, var, stage, sample.cell, day, float(ours[step]), float(theirs[step])
+            differences.append(Difference(*own))
+        yield var, apart, differences
 
 
 def render(found: Audit) -> str:
     """Return a table of the comparisons, and the differences."""
     width = max((len(row.sim_id) for row in found.rows), default=10)
+    head = f"{'simulation':<{width}}  {'variable':<8} {'cells':>6} {'values':>10} {'identical':>10}  largest difference"
     lines = [
-        f"{'simulation':<{width}}  {'variable':<8} {'cells':>6} {'values':>10} {'identical':>10}  largest difference"
-    ]
-    lines += [
         f"{row.sim_id:<{width}}  {row.var:<8} {row.cells:>6} {row.values:>10,} {row.identical:>10,}  {row.largest:.3g}"
         for row in found.rows
     ]
@@ -230,11 +211,4 @@ def render(found: Audit) -> str:
     lines += [f"… and {len(found.differences) - _SHOWN} more"] if len(found.differences) > _SHOWN else []
     verdict = "differ from" if found.differences else "are those of"
     said = f"products {verdict} this run." if found.rows else "nothing was compared: no product is proved."
-    lines.append(f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}")
-    return "\n".join(lines)
-
-
-def as_json(found: Audit) -> dict[str, Any]:
-    """Return an audit as values of JSON; a number that is none is null."""
-    content: dict[str, Any] = plain(dataclasses.asdict(found))
-    return content
+    return "\n".join([head, *lines, f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}"])

@@ -23,19 +23,17 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 _COLUMNS = 100
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; a number that is none is null."""
+def as_json(value: Any) -> Any:
+    """Return the way of a value, or an audit, as values of JSON; a number that is none is null."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Step):
+        return as_json(value._asdict())
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [as_json(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def as_json(way: Way) -> dict[str, Any]:
-    """Return a way as values of JSON."""
-    content: dict[str, Any] = plain(dataclasses.asdict(way))
-    return content
 
 
 def render(way: Way) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cftime
 import numpy as np
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.audit import cells
-from espo_luigi.audit.cells import Cell, Made, Series
+from espo_luigi.audit.cells import Cell, Made
 from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, stack
@@ -53,7 +52,6 @@ class Adjusted:
     `regridded` and `adjusted` are values of the days around, in the reference's units; the place of the day is `day`.
     """
 
-    var: str
     units: str
     raw: tuple[RawCell, ...]
     steps: tuple[Step, ...]
@@ -66,7 +64,6 @@ class Adjusted:
 class Product:
     """A variable of the product: the steps from the adjusted values, and the archive that has the last one's value."""
 
-    var: str
     steps: tuple[Step, ...]
     identical: bool
     store: str
@@ -83,7 +80,7 @@ class Way:
     source
         The store that the regridded series was read from; "" if it was made of raw files.
     other_versions
-        Packages of which the product was made with another version than this process has: that, and this.
+        Packages whose version differs from the product's: that of the product, and that of this process.
     """
 
     sim_id: str
@@ -118,13 +115,12 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     }
     first = next(iter(products.values()))
     step = step_of(first, date)
-    pool, places = partition.pool_of(run, sim_id), np.array([cell.place])
-    read = {name: cells.series_of(run, name, cell) for name in partition.members(run, pool)}
-    members = {name: series[run.production.needed(list(infos))] for name, (series, _) in read.items()}
-    reference = cells.references_of(run, cell.piece, places, members[sim_id])
-    given = Series(pool, cell.piece, places, reference, members)
+    pool, places, needed = partition.pool_of(run, sim_id), np.array([cell.place]), run.production.needed(list(infos))
+    given, source = cells.kept_series(run, pool, cell.piece, places)
     cells.check_complete(given, cell)
-    made = cells.finish(run, sim_id, cell, cells.adjust(run, given, list(infos)), list(infos))
+    if size := cells.cells_drawn_together(given, needed):
+        given, source = cells.kept_series(run, pool, cell.piece, cells.block_of(run, cell.piece, cell.place, size))
+    made = cells.finish(run, sim_id, cell, cells.adjust(given, needed), list(infos))
     raw = cells.extracted(sim_id)
     numbers = xr.DataArray(np.arange(raw.sizes["time"]), {"time": raw["time"]}, ["time"])
     axis, day = TimeAxis.of(made.product), made.product["time"].values[step]
@@ -133,14 +129,15 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     sources = {source for name in products for source in made_of(made, name, step)[0]}
     # In the order of the way, so that an error names the first step that differs.
     adjusted = {
-        name: _adjusted(made, name, day_of(day), weights, maps[name])
-        for name in made.series.adjusted
+        name: _adjusted(made, (key, name), day_of(day), weights, maps[name])
+        for key, ds in made.series.adjusted.items()
+        for name in map(str, ds.data_vars)
         if name in sources
     }
     finals = {name: _product(made, data, step, str(infos[name].path)) for name, data in products.items()}
     marker = store.read_marker(next(iter(infos.values())).path)
     return Way(
-        sim_id, tuple(members), cell, day_of(day), axis.calendar, day_of(raw["time"].values[at]), read[sim_id][1],
+        sim_id, tuple(given.members), cell, day_of(day), axis.calendar, day_of(raw["time"].values[at]), source,
         adjusted, finals, other_versions(marker),
     )  # fmt: skip
 
@@ -157,22 +154,19 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, dict[str, Any]]
 
 
 def step_of(data: xr.DataArray, date: str) -> int:
-    """Return the time step of a day (YYYY-MM-DD) in a product; raises `ParameterError` if it has no such day."""
+    """Return the time step of a day (YYYY-MM-DD) in a product.
+
+    Raises
+    ------
+    DataError
+        If the product's calendar has no such day.
+    ParameterError
+        If the day lies outside of the product.
+    """
     axis = TimeAxis.of(data)
-    spans = f"{day_of(data['time'].values[0])} to {day_of(data['time'].values[-1])}"
-    try:
-        year, month, of_month = (int(part) for part in date.split("-"))
-    except ValueError:
-        raise ParameterError(f"the date is {date!r}; expected YYYY-MM-DD.") from None
-    try:
-        wanted = cftime.datetime(year, month, of_month, calendar=axis.calendar)
-    except ValueError:
-        also = "; the product's years have no 29 February" if (month, of_month) == (2, 29) else ""
-        raise ParameterError(
-            f"{date} is no day of the product's calendar ({axis.calendar}){also}. Give another day."
-        ) from None
-    places = np.flatnonzero(np.floor(axis.days) == axis.number(wanted.isoformat()[:10]))
+    places = np.flatnonzero(np.floor(axis.days) == axis.number(date))
     if not places.size:
+        spans = f"{day_of(data['time'].values[0])} to {day_of(data['time'].values[-1])}"
         raise ParameterError(f"{date} lies outside of the product, which has {spans}. Give a day inside.")
     return int(places[0])
 
@@ -189,31 +183,33 @@ def other_versions(marker: store.Marker | None) -> dict[str, tuple[str, str]]:
 # Steps
 
 
-def _adjusted(made: Made, var: str, date: str, weights: cascade.Weights, raw: xr.DataArray) -> Adjusted:
-    """The steps of an adjusted variable; `raw` is the map of the day."""
-    own, member = made.series, list(made.series.members).index(made.sim_id)
-    scenario = _of_member(own.adjusted[var][var], made.sim_id).isel(loc=0)
+def _adjusted(made: Made, of: tuple[str, str], date: str, weights: cascade.Weights, raw: xr.DataArray) -> Adjusted:
+    """The steps of a variable that is adjusted under a name of the configuration; `raw` is the map of the day."""
+    (key, var), own = of, made.series
+    task = Adjust(pool=own.pool, piece=own.piece, var=key)
+    scenario = _of_member(own.adjusted[key][var], made.sim_id).isel(loc=0)
     units, axis = str(scenario.attrs["units"]), TimeAxis.of(scenario)
-    align = made.run.config.biasadjust.variables[var].adjusting_args.arguments().get("align_on", "year")
+    align = task.how.adjusting_args.align_on or "year"
     series = calendar.convert(own.members[made.sim_id][var].isel(loc=0), axis.calendar, align_on=align)
     # The scenario has the years of its periods only.
     series = convert_to(series.isel(time=np.isin(np.floor(TimeAxis.of(series).days), np.floor(axis.days))), units)
     at = int(np.flatnonzero(np.floor(axis.days) == axis.number(date))[0])
-    value, task = float(scenario[at]), Adjust(pool=own.pool, piece=own.piece, var=var)
-    reference = [own.reference] * len(task.in_reference)
-    trained = [own.training[var]] if var in own.training else []
-    told = task.steps(trained, own.in_order(made.run), reference, own.before, date, member)
+    value, member = float(scenario[at]), list(own.members).index(made.sim_id)
+    # A method of several variables at once tells no steps of one of them.
+    given = own.training[key], list(own.members.values()), own.references_for(task), own.before
+    told = [] if task.how.variables else task.steps(*given, date, member)
     if told and not _near(told[-1].value, value):
         raise DataError(
             f"adjustment: the steps of {var} give {told[-1].value!r} {units} on {date}, and the method {value!r}: "
             "a defect of the method. Please report it with this cell and day."
         )
     parts, regridded = _regridded(made, weights, raw, float(series[at]), units)
-    how = made.run.config.biasadjust.variables[var]
-    last = Step("adjusted", value, units, f"{how.name}, trained on {'-'.join(map(str, how.training_args.period))}.")
+    last = Step(
+        "adjusted", value, units, f"{task.how.name}, period {'-'.join(map(str, task.how.training_args.period))}."
+    )
     around = slice(max(at - _DAYS_AROUND, 0), at + _DAYS_AROUND + 1)
     before, after = (tuple(map(float, data.values[around])) for data in (series, scenario))
-    return Adjusted(var, units, parts, (regridded, *told, last), at - around.start, before, after)
+    return Adjusted(units, parts, (regridded, *told, last), at - around.start, before, after)
 
 
 def _of_member(data: xr.DataArray, sim_id: str) -> xr.DataArray:
@@ -257,41 +253,35 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
     units, again, value = str(clean.attrs.get("units", "")), float(clean.isel(time=step)), float(kept.isel(time=step))
     sources, how = made_of(made, var, step)
     steps = [Step(f"adjusted {name}", one, units, "") for name, one in sources.items()]
-    steps.append(Step("clean-up", again, units, f"{how}{treated(made.run, var)}."))
+    treatment = made.run.production.treatment(var)
+    bounds = zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False)
+    done = [how, *(f"clipped to at {word} {bound:g}" for word, bound in bounds if bound is not None)]
+    done += [f"rounded to {treatment.round_var[var]} decimals"] if var in treatment.round_var else []
+    done += [] if treatment.bits is None else [f"{treatment.bits} bits of the mantissa kept"]
+    steps.append(Step("clean-up", again, units, f"{'; '.join(done)}."))
     if not _near(again, value):
         raw = cells.from_raw(made.run, made.sim_id, {made.cell.piece: made.series.places})[made.cell.piece]
         raise DataError(
             f"{first_difference(made, raw)}: {var} is {value!r} {units} in {path}, and {again!r} when it is made again "
             f"from the kept stores and raw files. {_blame(made.run, made.sim_id, var)}"
         )
-    identical = _same(again, value)
+    identical = np.array_equal(again, value, equal_nan=True)
     said = "The same, bit for bit." if identical else f"A difference of {value - again:.3g}."
-    return Product(var, (*steps, Step("product", value, units, said)), identical, path)
+    return Product((*steps, Step("product", value, units, said)), identical, path)
 
 
 def made_of(made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
     """Return the adjusted variables that a variable is made of, with their values, and how."""
-    temperatures, adjusted = made.run.config.clean_up.temperatures, made.series.adjusted
+    temperatures, adjusted = made.run.config.clean_up.temperatures, made.series.variables
     is_alone = var not in ("tasmax", "tasmin") or (var == "tasmax" and temperatures != "swap")
     names = (var,) if is_alone else NEEDED_FOR["swap" if temperatures == "swap" else "derived"]
-    values = {name: float(_of_member(adjusted[name][name], made.sim_id).isel(loc=0, time=step)) for name in names}
+    values = {name: float(_of_member(adjusted[name], made.sim_id).isel(loc=0, time=step)) for name in names}
     if is_alone:
         return values, "The adjusted value"
     if temperatures == "swap":
         exchanged = values["tasmax"] < values["tasmin"]
         return values, "tasmax and tasmin exchanged" if exchanged else "tasmax is not below tasmin: not exchanged"
     return values, "tasmax - dtr"
-
-
-def treated(run: RunContext, var: str) -> str:
-    """Return what the configuration does to a product's values, as the end of a sentence."""
-    treatment, said = run.production.treatment(var), []
-    if (decimals := treatment.round_var.get(var)) is not None:
-        said.append(f"rounded to {decimals} decimals")
-    for word, bound in zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False):
-        said += [] if bound is None else [f"clipped to at {word} {bound:g}"]
-    said += [] if treatment.bits is None else [f"{treatment.bits} bits of the mantissa kept"]
-    return "".join(f"; {text}" for text in said)
 
 
 # The first step that differs.
@@ -307,20 +297,21 @@ def first_difference(made: Made, raw: xr.Dataset) -> str:
     names, agrees = {"pool": own.pool, "piece": piece}, -1
     kept = made.run.production.stores_on_the_way(sim_id, piece)
     stores: list[tuple[str, Any, xr.Dataset]] = [("regridding", info, raw) for info in kept["regridding"]]
-    stores += [("training", Train(**names, var=var).out_training(), ds) for var, ds in own.training.items()]
+    stores += [
+        ("training", Train(**names, var=var).out_training(), ds) for var, made_ in own.training.items() for ds in made_
+    ]
     stores += [("adjustment", Adjust(**names, var=var).out_adjusted(), ds) for var, ds in own.adjusted.items()]
     stores += [("clean-up", info, made.product) for info in kept.get("clean-up", ())]
     for stage, info, ds in stores:
         if store.is_complete(info.path):
             if not _has(info.path, ds, made.cell):
-                return f"{_span(agrees, stage)} ({info.path.name})"
+                return f"{_span(agrees, _STAGES.index(stage))} ({info.path.name})"
             agrees = _STAGES.index(stage)
-    return _span(agrees, "product")
+    return _span(agrees, len(_STAGES) - 1)
 
 
-def _span(agrees: int, stage: str) -> str:
-    first = _STAGES[agrees + 1] if agrees + 1 < _STAGES.index(stage) else stage
-    return stage if first == stage else f"{first} to {stage}"
+def _span(agrees: int, differs: int) -> str:
+    return " to ".join(dict.fromkeys((_STAGES[min(agrees + 1, differs)], _STAGES[differs])))
 
 
 def _has(path: Any, own: xr.Dataset, cell: Cell) -> bool:
@@ -347,10 +338,6 @@ def _blame(run: RunContext, sim_id: str, var: str) -> str:
     return "Neither configuration nor files changed since, as far as the marker tells: the product was altered."
 
 
-def _same(one: float, other: float) -> bool:
-    return one == other or (np.isnan(one) and np.isnan(other))
-
-
-def _near(one: float, other: float) -> bool:
+def _near(value: float, other: float) -> bool:
     """Whether two values differ by round-off only."""
-    return _same(one, other) or bool(abs(one - other) <= TOLERANCE * max(abs(one), abs(other)))
+    return bool(np.isclose(value, other, rtol=TOLERANCE, atol=0, equal_nan=True))

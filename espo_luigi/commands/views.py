@@ -249,13 +249,13 @@ def _science() -> Any:
 
 
 def _audit(number: int, seed: int, as_json: bool) -> int:
-    from espo_luigi.audit import sample
+    from espo_luigi.audit import sample, shown
 
     be_quiet_about_other_parameters()
     with _without_warnings_of(_science()):
         found = sample.audit(number, seed)
     if as_json:
-        print_json(sample.as_json(found))
+        print_json(shown.as_json(found))
     else:
         say(sample.render(found))
     return 1 if found.differences or not found.rows else 0

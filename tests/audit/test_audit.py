@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from espo_luigi import store
 from espo_luigi.audit import cells, sample
 from espo_luigi.audit.value import other_versions, step_of
 from espo_luigi.errors import DataError, ParameterError
+from espo_luigi.science.choices import TREATED
 from espo_luigi.store.marker import processor
 
 # Two pieces of two rows each; # is land.
@@ -64,13 +68,55 @@ def test_a_sample_draws_each_land_cell_and_no_sea_and_again_the_same(run: object
     assert samples != sample.draw(run, ["a", "b"], 500, 8)  # type: ignore[arg-type]
 
 
+def test_cells_that_draw_random_numbers_together_are_made_again_in_their_whole_block(
+    run: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adjusted(given: cells.Series, only: Sequence[str]) -> cells.Series:
+        # One draw for each block, as of xsdba: of another group of cells, it is another.
+        draw = np.random.default_rng(given.places.tolist()).random()
+        ds = given.members["a"]
+        return replace(given, adjusted={"pr": ds + draw})
+
+    def raw(run: object, sim_id: str, places: Mapping[str, np.ndarray]) -> dict[str, xr.Dataset]:
+        return {piece: xr.Dataset({"pr": ("loc", some.astype(float))}) for piece, some in places.items()}
+
+    def series(pool: str, piece: str, places: np.ndarray, members: Mapping[str, xr.Dataset]) -> cells.Series:
+        return cells.Series(pool, piece, places, [], members)
+
+    def of(places: np.ndarray) -> cells.Series:
+        return series("p", "south", places, {"a": raw(run, "a", {"south": places})["south"]})
+
+    whole = [adjusted(of(places), ()) for places in (np.arange(3), np.arange(3, 4))]
+    monkeypatch.setattr(cells, "adjust", adjusted)
+    monkeypatch.setattr(cells, "from_raw", raw)
+    monkeypatch.setattr(cells, "series_of", series)
+    monkeypatch.setattr(cells, "cells_drawn_together", lambda given, only: 3)
+    context: Any = SimpleNamespace(production=SimpleNamespace(needed=list))
+    made = list(sample._adjusted(context, of(np.array([1, 3]))))
+    assert [own.places.tolist() for own in made] == [[0, 1, 2], [3]]
+    for own, expected in zip(made, whole, strict=True):
+        xr.testing.assert_identical(own.adjusted["pr"], expected.adjusted["pr"])
+
+
+@pytest.mark.parametrize(("fixed", "counts", "size"), [(True, False, 150), (True, True, 0), (False, False, 0)])
+def test_only_methods_that_draw_by_block_and_not_our_kernels_need_whole_blocks(
+    monkeypatch: pytest.MonkeyPatch, fixed: bool, counts: bool, size: int
+) -> None:
+    method = SimpleNamespace(fixed_blocks=fixed, cells_in_a_block=300)
+    monkeypatch.setattr(cells, "Adjust", lambda **names: SimpleNamespace(how=SimpleNamespace(chosen=method)))
+    ds = xr.Dataset({"pr": ("loc", [1.0])} | ({TREATED: ("loc", [0])} if counts else {}))
+    monkeypatch.setattr(cells, "adjust", lambda given, only: replace(given, adjusted={"pr": ds}))
+    given = cells.Series("p", "south", np.array([1]), [], {"a": ds, "b": ds})
+    assert cells.cells_drawn_together(given, ["pr"]) == size
+
+
 def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
     days = xr.date_range("2001-01-01", periods=730, calendar="noleap", use_cftime=True)
     whole = xr.Dataset({"pr": (("time", "loc"), np.ones((730, 1)))}, {"time": days})
     cell = cells.Cell("south", 0, 0, 0, 45.0, -70.0)
 
     def series(ds: xr.Dataset) -> cells.Series:
-        return cells.Series("a", "south", np.array([0]), whole, {"a": ds})
+        return cells.Series("a", "south", np.array([0]), [], {"a": ds})
 
     cells.check_complete(series(whole), cell)
     with pytest.raises(DataError, match="a has no pr on 365 of 730 days in the cells that 45 °N -70 °E"):

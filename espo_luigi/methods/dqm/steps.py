@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from espo_luigi.methods.base import Step
-from espo_luigi.methods.dqm import quantile_mapping
 from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
 from espo_luigi.methods.dqm.kernels.adjusting import trace_cell
-from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training
+from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training, settle_ties
 
 
 def steps_of_day(
@@ -28,50 +25,36 @@ def steps_of_day(
 ) -> list[Step]:
     """Return what `quantile_mapping.adjust` does to one value; the last step, `result`, is its scenario's value.
 
-    Parameters
-    ----------
-    simulation
-        The members (member, time) of one cell, as they are given to `adjust`.
-    training, plan, kind, skips_zeros, adaptation
-        As for `adjust`, with a single cell.
-    levels
-        The quantiles' levels, from 0 to 1.
-    step, member
-        The place of the value.
+    `simulation` has the members (member, time) of one cell; `member` and `step` are the value's place. `training` has
+    a single cell. `levels` are those of the quantiles, from 0 to 1. The other arguments are those of `adjust`.
     """
-    more = adaptation or Adaptation.none(simulation.dtype)
+    more, times = adaptation or Adaptation.none(simulation.dtype), kind == "*"
     adapted = _adapted(simulation, plan, more)
-    scaled = np.empty_like(adapted)
-    trend, anomaly, factor = (
-        float(one[step]) for one in _traced(adapted, training, plan, scaled, (kind == "*", skips_zeros, member))
-    )
-    row, before, times = int(plan.scaling_rows[step]), adapted[member, step], kind == "*"
-    scaling, day = float(training.scaling[0, row]), f"day {row + 1} of the year"
-    made: list[Step] = []
-    if before != simulation[member, step]:
-        made.append(Step("made wet", float(before), units, "A dry day, which the adaptation of frequencies made wet."))
+    scaled, traced = np.empty_like(adapted), np.empty((3, adapted.shape[-1]))
+    arrays = training.factors, settle_ties(training), training.historical_quantiles, training.scaling
+    trace_cell(adapted, *arrays, plan, times, skips_zeros, member, scaled, *traced)
+    trend, anomaly, factor = (float(series[step]) for series in traced)
+    row, before, made = int(plan.scaling_rows[step]), adapted[member, step], []
+    if more.shares.tops.size:
+        is_wet = before != simulation[member, step]
+        said = "A dry day, which the adaptation of frequencies made wet." if is_wet else "Not made wet."
+        made.append(Step("made wet", float(before), units, said))
+    day, scaling = f"day {row + 1} of the year", float(training.scaling[0, row])
     how = f"× {scaling:.4g}" if times else f"{scaling:+.4g} {units}"
-    trended = "Divided by the trend." if times else "Without the trend."
-    unit = "1" if times else units
-    place, quantile, said = _nearest(anomaly, training.historical_quantiles[0, row], day)
-    result = anomaly * factor * trend if times else anomaly + factor + trend
-    made += [
+    place, quantile = _quantile(anomaly, training.historical_quantiles[0, row], day)
+    unit, value = ("1", anomaly * factor * trend) if times else (units, anomaly + factor + trend)
+    result, said = float(simulation.dtype.type(value)), f"anomaly {'× factor ×' if times else '+ factor +'} trend."
+    if more.limits.size and before > (limit := more.limits[0, row]):
+        result, said = float(before), f"Above the limit {limit:.4g} {units}: the value stays as the model has it."
+    return [
+        *made,
         Step("scaled", float(scaled[member, step]), units, f"{how}, the scaling of {day}."),
         Step("trend", trend, units, "LOESS over the years, of the scaled series' means around this day of the year."),
-        Step("anomaly", anomaly, unit, trended),
-        Step("quantile", float(levels[place]), "1", f"{said}, {quantile:.4g}."),
+        Step("anomaly", anomaly, unit, "Divided by the trend." if times else "Without the trend."),
+        Step("quantile", float(levels[place]), "1", quantile),
         Step("factor", factor, unit, "That of the nearest point among the training's quantiles and days of the year."),
-        Step(
-            "result",
-            float(simulation.dtype.type(result)),
-            units,
-            f"anomaly {'× factor ×' if times else '+ factor +'} trend.",
-        ),
+        Step("result", result, units, said),
     ]
-    if more.limits.size and before > more.limits[0, row]:
-        limit = f"Above the limit {more.limits[0, row]:.4g} {units}: the value stays as the model has it."
-        made[-1] = Step("result", float(before), units, limit)
-    return made
 
 
 def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> np.ndarray:
@@ -85,34 +68,15 @@ def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> 
     return out
 
 
-def _traced(
-    series: np.ndarray, training: Training, plan: AdjustmentPlan, scaled: np.ndarray, how: tuple[bool, bool, int]
-) -> Any:
-    """The trends, anomalies and factors (time) of a member; fills `scaled`."""
-    traced = np.empty((3, series.shape[-1]))
-    trace_cell(
-        series,
-        training.factors,
-        quantile_mapping.settle_ties(training),
-        training.historical_quantiles,
-        training.scaling,
-        plan,
-        *how,
-        scaled,
-        *traced,
-    )
-    return traced
-
-
-def _nearest(anomaly: float, quantiles: np.ndarray, day: str) -> tuple[int, float, str]:
-    """The place of the quantile of this day of the year that is nearest, its value, and a sentence's beginning."""
+def _quantile(anomaly: float, quantiles: np.ndarray, day: str) -> tuple[int, str]:
+    """The place of the quantile of this day of the year that is nearest, and a sentence about it."""
     known = np.flatnonzero(~np.isnan(quantiles))
     if not known.size or np.isnan(anomaly):
-        return 0, float("nan"), "Without a quantile"
+        return 0, f"No quantile of {day} is known."
     place = int(known[np.argmin(np.abs(quantiles[known].astype(np.float64) - anomaly))])
-    value = float(quantiles[place])
+    said = f"The level of the nearest quantile of {day}"
     if anomaly < quantiles[known[0]]:
-        return place, value, f"Below all quantiles of {day}: the first gives the factor"
-    if anomaly > quantiles[known[-1]]:
-        return place, value, f"Above all quantiles of {day}: the last gives the factor"
-    return place, value, f"The level of the nearest quantile of {day}"
+        said = f"Below all quantiles of {day}: the first gives the factor"
+    elif anomaly > quantiles[known[-1]]:
+        said = f"Above all quantiles of {day}: the last gives the factor"
+    return place, f"{said}, {quantiles[place]:.4g}."

@@ -144,9 +144,9 @@ class NotCalibrated(EspoTask):
     reads = ("biasadjust.variables.*",)
 
     def reading(self) -> list[str]:
-        """Return, too, the members of groups of variables."""
-        names = self.context.config.biasadjust.variables
-        return super().reading() + [f"biasadjust.variables.{name}.variables" for name in names]
+        """Return, too, the members of each group of variables."""
+        variables = self.context.config.biasadjust.variables
+        return [*super().reading(), *(f"biasadjust.variables.{name}.variables" for name in variables)]
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""

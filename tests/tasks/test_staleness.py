@@ -267,12 +267,13 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
     for key in keys_of(config):
         try:
             after = look(changed(config, key), wildcards)
-        except (KeyError, ConfigurationError):  # the key names something that is nowhere then, which the loader refuses
+        except (KeyError, ConfigurationError):  # the key names what is nowhere then, which the loader refuses
             continue
         for rule, arguments in before.arguments.items():
             differs, says_so = after.arguments[rule] != arguments, after.read[rule] != before.read[rule]
             altering += differs
-            unsaid += [(".".join(key), rule)] if differs and not says_so else []
+            # `keep` decides which of two stores with the same values is read.
+            unsaid += [(".".join(key), rule)] if differs and not says_so and key != ("keep",) else []
             assert not (says_so and PLACES.match(".".join(key))), f"{key} makes {rule} stale"
     assert unsaid == []
     assert altering > 100

@@ -143,6 +143,11 @@ class NotCalibrated(EspoTask):
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
     reads = ("biasadjust.variables.*",)
 
+    def reading(self) -> list[str]:
+        """Return, too, the keys that name the variables of groups."""
+        groups = (f"biasadjust.variables.{name}.variables" for name in self.context.config.biasadjust.variables)
+        return [*super().reading(), *groups]
+
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
         return aspects.compare_aspects(

@@ -43,7 +43,8 @@ from espo_luigi.tasks.ports import InputPort, ports_of
 MODULES = (adjustment, diagnostics, espo_2024, inputs, partition, product, production, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(
-    r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible"
+    r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible|"
+    r"keep$"  # the archives that are kept have the values of the stores that they are made of
 )
 
 
@@ -165,6 +166,9 @@ def other(value: Any) -> Any:
         return not value
     if isinstance(value, int | float):
         return value + 1
+    known = {"DetrendedQuantileMapping": "EmpiricalQuantileMapping", "auto": "xsdba"}
+    if isinstance(value, str) and value in known:  # a method or an engine of an unknown name has no tasks
+        return known[value]
     if isinstance(value, str):
         return str(int(value) + 1) if value.isdigit() else f"{value}x"
     if isinstance(value, Mapping):
@@ -271,7 +275,7 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
         for rule, arguments in before.arguments.items():
             differs, says_so = after.arguments[rule] != arguments, after.read[rule] != before.read[rule]
             altering += differs
-            unsaid += [(".".join(key), rule)] if differs and not says_so else []
+            unsaid += [(".".join(key), rule)] if differs and not says_so and key != ("keep",) else []
             assert not (says_so and PLACES.match(".".join(key))), f"{key} makes {rule} stale"
     assert unsaid == []
     assert altering > 100

@@ -44,7 +44,8 @@ from espo_luigi.tasks.ports import InputPort, ports_of
 MODULES = (adjustment, diagnostics, espo_2024, inputs, partition, product, production, reference, report, simulation)
 # Keys that say where things are, and how they are computed.
 PLACES = re.compile(
-    r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible"
+    r"paths\.|dask\.|logging\.|demo\.folder|.*\.data_catalogs\b|extraction\.on_input_problem|clean_up\.on_impossible|"
+    r"keep$"  # the archives that are kept have the values of the stores that they are made of
 )
 
 
@@ -166,6 +167,9 @@ def other(value: Any) -> Any:
         return not value
     if isinstance(value, int | float):
         return value + 1
+    known = {"DetrendedQuantileMapping": "EmpiricalQuantileMapping", "auto": "xsdba"}
+    if isinstance(value, str) and value in known:  # a method or an engine of an unknown name has no tasks
+        return known[value]
     if isinstance(value, str):
         return str(int(value) + 1) if value.isdigit() else f"{value}x"
     if isinstance(value, Mapping):

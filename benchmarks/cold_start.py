@@ -33,6 +33,7 @@ def series(values):
 OURS = f"""{SERIES}
 from espo_luigi.methods import blocks
 trained = blocks.train(series(reference), series(historical), period=("1990", "1999"),
+                           group={{"group": "time.dayofyear", "window": 31}},
                            xclim_train_args={{"kind": "+", "nquantiles": 50}})
 detrend = {{"LoessDetrend": {{"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}}}
 blocks.adjust(series(simulation), trained, periods=("1990", "2009"),

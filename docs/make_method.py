@@ -33,7 +33,10 @@ def adjusted(variable: str, **train_args: Any) -> tuple[dict[str, xr.DataArray],
     """Train and adjust; return the series by name, and the training."""
     simulation, reference = (opened(file, variable) for file in ("CanESM2_1950-2100.nc", "ahccd_1950-2013.nc"))
     reference = convert_to(reference, simulation.attrs["units"])
-    training = blocks.train(reference, simulation, period=["1981", "2010"], seed="figure", **train_args).load()
+    windows = {"group": "time.dayofyear", "window": 31}
+    training = blocks.train(
+        reference, simulation, period=["1981", "2010"], group=windows, seed="figure", **train_args
+    ).load()
     loess = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
     scenario = blocks.adjust(
         simulation,

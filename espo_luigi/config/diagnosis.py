@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from espo_luigi.config.regions import Region
-from espo_luigi.config.signatures import PROPERTIES, Property
 from espo_luigi.errors import nearest
 from espo_luigi.fields import ByFileName, Ignored, Named, Period, Refused, Section, Unit
+from espo_luigi.methods.xsdba import PROPERTIES, Property
 
 
 def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:

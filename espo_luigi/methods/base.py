@@ -6,6 +6,7 @@ units, blocks of cells, attributes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
@@ -221,27 +222,33 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
+    method = _class_of(package, name)(variant)
+    method.name, method.engine = name, engine
+    return method
+
+
+# Thousands of tasks ask for their methods, and to look through all installed packages takes milliseconds.
+@functools.cache
+def _class_of(package: str, name: str) -> type[Method]:
     installed = () if package in _OURS else metadata.entry_points(group=GROUP)
-    places = {one.name: one.value for one in installed} | _OURS
+    places = {point.name: point.value for point in installed} | _OURS
     if package not in places:
-        known = [*METHODS, *(one for one in places if one != "xsdba")]
+        known = [*METHODS, *(place for place in places if place != "xsdba")]
         raise ConfigurationError(
             f"method is {name!r}; expected {', '.join(known)}, or a method that an installed package registers under "
             f"the entry-point group {GROUP}{nearest(name, known)}"
         )
     module, _, attribute = places[package].partition(":")
     try:
-        kind = getattr(import_module(module), attribute)
+        found = getattr(import_module(module), attribute)
     except Exception as error:  # whatever the module of others raises
         raise ConfigurationError(
             f"method {name}: {places[package]} cannot be imported ({type(error).__name__}: {error}). Install what it "
             "needs, or choose another method."
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Method)):
+    if not (isinstance(found, type) and issubclass(found, Method)):
         raise ConfigurationError(f"method {name}: {places[package]} is no subclass of espo_luigi.methods.base.Method.")
-    method = kind(variant)
-    method.name, method.engine = name, engine
-    return method
+    return found
 
 
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:

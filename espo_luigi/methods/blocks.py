@@ -129,18 +129,7 @@ def adjust(simulation: xr.DataArray, training: xr.Dataset | None = None, **argum
 
 
 def adjust_and_count(
-    simulation: Series,
-    training: xr.Dataset | None = None,
-    *,
-    method: str | None = None,
-    training_args: Mapping[str, Any] | None = None,
-    reference: Series | None = None,
-    historical: Series | None = None,
-    engine: Engine = "auto",
-    maximal_calendar: str | None = None,
-    seed: str | None = None,
-    first_cell: int | np.ndarray = 0,
-    **arguments: Any,
+    simulation: Series, training: xr.Dataset | None = None, *, first_cell: int | np.ndarray = 0, **arguments: Any
 ) -> xr.Dataset:
     """Adjust a simulation with what `train` made of it, and count the days that the method treats apart.
 
@@ -160,7 +149,8 @@ def adjust_and_count(
     maximal_calendar
         By default the training's.
     **arguments
-        Those of `adjusting_args`: `periods` (a pair of years, both included, or a list of pairs), and the method's own.
+        All others: those of `adjusting_args`, with `periods` (a pair of years, both included, or a list of pairs), and
+        the method's own.
 
     Raises
     ------
@@ -169,16 +159,7 @@ def adjust_and_count(
     ConfigurationError
         If an argument is unknown or contradicts another.
     """
-    job = _Job.of(
-        simulation,
-        training,
-        named=_named(training, method, engine),
-        training_args=training_args,
-        calibration=(reference, simulation if historical is None else historical),
-        maximal_calendar=maximal_calendar,
-        seed=seed,
-        arguments=arguments,
-    )
+    job = _Job.of(simulation, training, **arguments)
     parts = []
     for period in each_period(job.setup.adjusting["periods"]):
         blocks, part, chosen, setup = job.blocks(period, first_cell)
@@ -198,13 +179,6 @@ def steps(
     *,
     date: str,
     member: int = 0,
-    method: str | None = None,
-    training_args: Mapping[str, Any] | None = None,
-    reference: Series | None = None,
-    historical: Series | None = None,
-    engine: Engine = "auto",
-    maximal_calendar: str | None = None,
-    seed: str | None = None,
     first_cell: int | np.ndarray = 0,
     **arguments: Any,
 ) -> list[Step]:
@@ -218,16 +192,7 @@ def steps(
     DataError
         If no period or no series has the day.
     """
-    job = _Job.of(
-        simulation,
-        training,
-        named=_named(training, method, engine),
-        training_args=training_args,
-        calibration=(reference, simulation if historical is None else historical),
-        maximal_calendar=maximal_calendar,
-        seed=seed,
-        arguments=arguments,
-    )
+    job = _Job.of(simulation, training, **arguments)
     for period in each_period(job.setup.adjusting["periods"]):
         if int(period[0]) <= int(date[:4]) <= int(period[1]):
             blocks, _, chosen, setup = job.blocks(period, first_cell)
@@ -255,19 +220,23 @@ class _Job:
         simulation: Series,
         training: xr.Dataset | None,
         *,
-        named: Method,
-        training_args: Mapping[str, Any] | None,
-        calibration: tuple[Series | None, Series],
-        maximal_calendar: str | None,
-        seed: str | None,
-        arguments: Mapping[str, Any],
+        method: str = DEFAULT_METHOD,
+        training_args: Mapping[str, Any] | None = None,
+        reference: Series | None = None,
+        historical: Series | None = None,
+        engine: Engine = "auto",
+        maximal_calendar: str | None = None,
+        seed: str | None = None,
+        **arguments: Any,
     ) -> _Job:
         """Check the arguments, and select reference and historical where the method needs them."""
-        told: dict[str, Any] = {"arguments": training_args or {}}
+        told: dict[str, Any] = {"method": method, "arguments": training_args or {}}
         if training is not None:
-            told = json.loads(training.attrs[ATTRIBUTE])
+            told = _told(training)
+        named = method_named(told["method"], engine)
         _check_kind(named, simulation)
-        reference, historical = calibration
+        if named.trains and training is None:
+            raise ConfigurationError(f"method {named.name} adjusts with a training; expected what `train` returns.")
         if named.needs_reference_to_adjust and reference is None:
             raise ConfigurationError(f"method {named.name} needs the reference to adjust; expected `reference`, too.")
         units = told.get("units") or _units(simulation if reference is None else reference)
@@ -284,7 +253,8 @@ class _Job:
         )
         selected: Mapping[str, xr.DataArray] = {}
         if named.needs_reference_to_adjust and reference is not None:
-            selected = _calibration(reference, historical, setup.training, calendar, units)
+            simulated = simulation if historical is None else historical
+            selected = _calibration(reference, simulated, setup.training, calendar, units)
             setup = replace(setup, calibration=TimeAxis.of(selected["reference"]))
         return cls(named, setup, calendar, simulation, selected, training)
 
@@ -370,19 +340,14 @@ def _template(blocks: Blocks, layout: Mapping[str, Array], dtype: np.dtype[Any])
     return xr.Dataset(made, coords)
 
 
-def _named(training: xr.Dataset | None, method: str | None, engine: Engine) -> Method:
-    """Return the method that trained, or a method that trains nothing."""
-    if training is not None:
-        if ATTRIBUTE not in training.attrs:
-            raise DataError(
-                f"not a training dataset: no attribute {ATTRIBUTE} is there, only {sorted(map(str, training.attrs))}. "
-                "Train again."
-            )
-        return method_named(json.loads(training.attrs[ATTRIBUTE])["method"], engine)
-    named = method_named(method or DEFAULT_METHOD, engine)
-    if named.trains:
-        raise ConfigurationError(f"method {named.name} adjusts with a training; expected what `train` returns.")
-    return named
+def _told(training: xr.Dataset) -> dict[str, Any]:
+    """Return what a training store tells of its training."""
+    if ATTRIBUTE not in training.attrs:
+        raise DataError(
+            f"not a training dataset: no attribute {ATTRIBUTE} is there, only {sorted(map(str, training.attrs))}. "
+            "Train again."
+        )
+    return dict(json.loads(training.attrs[ATTRIBUTE]))
 
 
 def _check_kind(method: Method, *series: Series) -> None:

@@ -14,6 +14,7 @@ from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, LET_THROUGH
+from espo_luigi.science.stack import concatenate
 
 # Attributes that tell what was done to a member; those of a pool list them by member, as JSON.
 _OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}
@@ -39,21 +40,8 @@ def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
     if len(set(calendars.values())) > 1:
         listed = ", ".join(f"{calendar} of {name}" for name, calendar in calendars.items())
         raise DataError(f"members of a pool have several calendars ({listed}); expected one. Exclude some of them.")
-    try:
-        pool = xr.concat(
-            list(members),
-            dim=pd.Index(list(names), name=REALIZATION),
-            data_vars="all",
-            coords="minimal",
-            compat="equals",
-            join="exact",
-            combine_attrs="drop_conflicts",
-        )
-    except (ValueError, xr.MergeError) as error:
-        raise DataError(
-            f"the members {', '.join(names)} of a pool have different days or cells ({error}); expected the same. Make "
-            "the member that is out of date again."
-        ) from error
+    along, what = pd.Index(list(names), name=REALIZATION), f"the members {', '.join(names)} of a pool"
+    pool = concatenate(members, along, what, data_vars="all", combine_attrs="drop_conflicts")
     return _with_attrs(pool, {listed: _by_member(members, names, name) for name, listed in _OF_MEMBERS.items()})
 
 

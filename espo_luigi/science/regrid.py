@@ -69,8 +69,8 @@ class Weights:
     ----------
     matrix
         Sparse (cells of the target, cells of the source), of the whole cascade.
-    steps, grids
-        The matrix and the grid of each stage, by the grid's name; `TARGET` is the last.
+    steps
+        The names of the stages' grids; `TARGET` is the last.
     extrapolated
         Whether a cell of the target depends on extrapolated values.
     """
@@ -78,8 +78,7 @@ class Weights:
     source: _Horizontal
     destination: _Horizontal
     matrix: sparse.csr_matrix
-    steps: Mapping[str, sparse.csr_matrix]
-    grids: Mapping[str, Grid]
+    steps: tuple[str, ...]
     extrapolated: np.ndarray
 
 
@@ -184,7 +183,7 @@ def weigh(
     used = _used(ds, source)
     if source.is_same_as(destination):
         same = sparse.identity(source.grid.size, format="csr")
-        return Weights(source, destination, same, {}, {}, np.zeros(source.grid.size, bool))
+        return Weights(source, destination, same, (), np.zeros(source.grid.size, bool))
     _check_source(source)
     if used is not None and not between and destination.grid.layout == "points":
         log.warning(
@@ -194,9 +193,8 @@ def weigh(
             used.size,
         )
         used = None
-    matrix, extrapolated, steps = cascade(source.grid, list(stages.values()), used)
-    named = {name: stage.grid for name, stage in stages.items()}
-    return Weights(source, destination, matrix, dict(zip(stages, steps, strict=True)), named, extrapolated)
+    matrix, extrapolated = cascade(source.grid, list(stages.values()), used)
+    return Weights(source, destination, matrix, tuple(stages), extrapolated)
 
 
 def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Dataset:
@@ -279,8 +277,8 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
 
 def cascade(
     source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
-) -> tuple[sparse.csr_matrix, np.ndarray, list[sparse.csr_matrix]]:
-    """Return the matrix of all stages, the last stage's points that depend on extrapolated values, and each matrix.
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return the matrix of all stages, and the last stage's points that depend on extrapolated values.
 
     Weights are never negative, and zeros are kept as tiny numbers. So the product (points of the last stage, points of
     the source) has an entry wherever a path leads through the stages, and a NaN spreads exactly as in separate stages.
@@ -288,15 +286,13 @@ def cascade(
     """
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
-    steps = []
     for stage in stages:
         step, outside = weights_and_outside(source, stage.grid, stage.extrapolation, used if matrix is None else None)
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
-        steps.append(step)
     assert matrix is not None
-    return matrix, share > _NO_SHARE, steps
+    return matrix, share > _NO_SHARE
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:

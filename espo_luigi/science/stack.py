@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dask
 import dask.array
@@ -153,18 +154,24 @@ def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
     DataError
         If days or variables differ.
     """
+    return concatenate(slices, STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
+
+
+def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:
+    """Return parts one after the other along a dimension; lazy. `how` are further arguments of `xarray.concat`.
+
+    Raises
+    ------
+    DataError
+        If anything but that dimension differs; the error calls the parts `what`.
+    """
     try:
-        return xr.concat(
-            list(slices),
-            dim=STACKED_DIM,
-            data_vars="minimal",
-            coords="minimal",
-            compat="equals",
-            join="exact",
-            combine_attrs="override",
-        )
+        return xr.concat(list(parts), dim=dim, coords="minimal", compat="equals", join="exact", **how)
     except (ValueError, xr.MergeError) as error:
-        raise DataError(f"slices have different days or variables ({error}). Make those out of date again.") from error
+        raise DataError(
+            f"{what} have different days, cells or variables ({error}); expected the same. Make those that are out of "
+            "date again."
+        ) from error
 
 
 def _cells_on(ds: xr.Dataset, part: xr.Dataset) -> xr.Dataset:

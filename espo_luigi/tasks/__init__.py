@@ -18,7 +18,7 @@
 `production` says what a production line consists of; `espo_2024` and `espo_v2` describe ours. A module of rules imports
 all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and `every`. The base of all rules is
 `base`, with ports (`ports`), the run's configuration and catalogue (`context`), its pools and pieces (`partition`) and
-the state of outputs (`staleness`, `targets`). Commands use `make`, `clean` and `publish`.
+the state of outputs (`staleness`). Commands use `make`, `clean` and `publish`.
 """
 
 from espo_luigi.driver.install import install

@@ -36,9 +36,9 @@ from espo_luigi.tasks.ports import (
     InputPort,
     OutputPort,
     ZarrInfo,
+    ZarrTarget,
     ports_of,
 )
-from espo_luigi.tasks.targets import ZarrTarget
 
 logger = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import logging
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import luigi
 
+from espo_luigi import store
 from espo_luigi.fields import render_path
-from espo_luigi.tasks.targets import ZarrTarget
 
 
 def _import_sciluigi() -> types.ModuleType:
@@ -49,6 +49,28 @@ def _import_sciluigi() -> types.ModuleType:
 _sciluigi = _import_sciluigi()
 DependencyHelpers: Any = _sciluigi.dependencies.DependencyHelpers
 TargetInfo: Any = _sciluigi.dependencies.TargetInfo
+
+
+class ZarrTarget(luigi.Target):
+    """A Zarr store of a task with certain parameters: a folder (``.zarr``) or an archive (``.zarr.zip``)."""
+
+    def __init__(self, path: Path, task: str, parameters: Mapping[str, str]) -> None:
+        self.path = path
+        self.task = task
+        self.parameters = dict(parameters)
+
+    def exists(self) -> bool:
+        """Return True if the store has its root metadata, and a marker of this task and parameters."""
+        return self.marker() is not None
+
+    def marker(self) -> store.Marker | None:
+        """Return the marker if the store is complete and has this task and parameters; a single read."""
+        marker = store.read_marker(self.path)
+        ours = marker is not None and marker.task == self.task and dict(marker.parameters) == self.parameters
+        return marker if ours else None
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 class ZarrInfo(TargetInfo):

@@ -211,7 +211,7 @@ def production_of(config: RunConfig) -> Production:
 
 
 def _class_of(name: str) -> type[Production]:
-    ours = {cls.name: cls for cls in _below(Production)}
+    ours = {cls.name: cls for cls in _below(Production) if cls.__module__.startswith("espo_luigi.")}
     if name in ours:
         return ours[name]
     strangers = {entry.name: entry for entry in entry_points(group=GROUP)}

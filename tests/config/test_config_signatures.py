@@ -6,9 +6,8 @@ import inspect
 from typing import Any, get_args
 
 from espo_luigi.config import health_checks
-from espo_luigi.config.signatures import PROPERTIES
 from espo_luigi.methods import xsdba as xsdba_arguments
-from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, PROPERTIES
 
 
 def parameters(function: Any) -> dict[str, bool]:

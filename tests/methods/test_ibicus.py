@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,12 @@ def test_arguments_that_do_not_fit_are_problems_of_the_configuration(
     assert problem["loc"][0] == "adjusting_args"
     with pytest.raises(ValueError, match=told):
         raise ValueError(str(problem["type"]))
+
+
+def test_without_ibicus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ibicus.debias", None)
+    with pytest.raises(ConfigurationError, match=r"needs the package ibicus .*pip install espo_luigi\[ibicus\]"):
+        ibicus._class.__wrapped__("CDFt")
 
 
 def test_a_cell_that_lacks_days_is_named_by_its_place_in_the_domain() -> None:

@@ -142,7 +142,8 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         },
     }
     for name, training_args in arguments.items():
-        training = blocks.train(reference[name], simulation[name], period=CALIBRATION, seed=name, **training_args)
+        training_args |= {"group": {"group": "time.dayofyear", "window": 31}, "period": CALIBRATION}
+        training = blocks.train(reference[name], simulation[name], seed=name, **training_args)
         made = blocks.adjust(
             simulation[name],
             training,

@@ -594,10 +594,7 @@ def test_single_cells_have_the_bytes_that_they_have_among_all(masked: bool, chun
         np.testing.assert_array_equal(found[name].values, expected[name].values)
 
 
-def test_the_weights_of_each_stage_are_those_of_the_whole() -> None:
+def test_the_weights_name_their_stages_and_make_wholes() -> None:
     weights = weigh(simulation(), stacked(), regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)
-    assert list(weights.steps) == list(weights.grids) == ["coarse", TARGET]
-    assert weights.grids["coarse"].shape == (22, 20)
-    together = weights.steps[TARGET] @ weights.steps["coarse"]
-    np.testing.assert_allclose(together.toarray(), weights.matrix.toarray(), atol=1e-15)
+    assert weights.steps == ("coarse", TARGET)
     np.testing.assert_allclose(weights.matrix.sum(axis=1), 1)

@@ -16,7 +16,7 @@ from luigi.task import flatten
 
 from espo_luigi import Resources, SlurmTask, install
 from espo_luigi.store import Marker, link_store, open_store, pack, unchanged, write_store
-from espo_luigi.tasks.targets import ZarrTarget
+from espo_luigi.tasks.ports import ZarrTarget
 
 install()
 

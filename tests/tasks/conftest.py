@@ -62,7 +62,7 @@ def with_report(own_settings: LuigiConfigParser) -> None:
 
 
 STRANGER = """
-from espo_luigi.tasks import HealthChecks
+from espo_luigi.tasks import ConcatenationFinal
 from espo_luigi.tasks.espo_2024 import Espo2024
 
 class Ours(Espo2024):
@@ -72,7 +72,7 @@ class Ours(Espo2024):
 
     def ends(self, run):
         for sim_id in run.simulations:
-            yield HealthChecks(sim_id=sim_id)
+            yield ConcatenationFinal(sim_id=sim_id)
 """
 
 

@@ -11,7 +11,6 @@ from espo_luigi.driver.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.make import task_for
 
 SIM = "a-simulation"
 
@@ -77,19 +76,6 @@ def test_only_the_archives_that_keep_names_are_made(configured: Callable[..., li
     assert tasks.Move not in rules and {tasks.ConcatenationFinal, tasks.OffDiagSimPropMeas, tasks.Rechunk} <= rules
     with pytest.raises(ParameterError, match="`keep` is empty; expected `pieces`, `regridded` or both"):
         tasks.Move(sim_id=NOLEAP, piece="south").check()
-
-
-def test_a_production_of_another_package_has_its_own_names_rules_and_drs(
-    strangers_production: None, configured: Callable[..., list[Path]], tmp_path: Path
-) -> None:
-    configured(production="institute-x", project={"name": "Scenarios-X", "version": "3"})
-    run = context()
-    assert run.production.name == "institute-x" and run.production.drs == "espo-v2"
-    archive = run.archives(NOLEAP)["tasmax"].path
-    assert archive.relative_to(run.config.paths.final) == Path(f"Scenarios-X_v3/{NOLEAP}_NAM.zarr.zip")
-    rules = {type(task) for task in walk([tasks.All()])}
-    assert tasks.ConcatenationFinal in rules and not {tasks.Move, tasks.MoveDiag} & rules
-    assert task_for(archive) == tasks.ConcatenationFinal(sim_id=NOLEAP)
 
 
 @pytest.mark.parametrize(

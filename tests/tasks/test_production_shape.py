@@ -292,6 +292,7 @@ def test_every_rule_that_writes_its_products_block_by_block_goes_on_from_those_o
     }
 
 
+@pytest.mark.long
 def test_a_production_of_another_package_makes_the_same_scenarios_in_its_own_place(
     strangers_production: None, run: Callable[..., Products], tmp_path: Path, raw: Path
 ) -> None:

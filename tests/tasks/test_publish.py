@@ -25,7 +25,7 @@ def test_no_secret_of_the_configuration_is_in_published_files(
     # As an earlier version has written it.
     crate.write_text(text.replace('\\"Token\\": \\"***\\"', '\\"Token\\": \\"hunter2\\"'))
     assert "hunter2" in crate.read_text()
-    edit(config, lambda content: content["extraction"]["simulation"]["search_data_catalogs"].update(periods=None))
+    edit(config, lambda content: content["project"].update(name="Renamed"))
     assert cli.main(["publish", "--crate"]) == 0
     assert cli.main(["plan", "--json"]) == 0
     assert cli.main(["status"]) in (0, 1)

@@ -705,7 +705,7 @@ def test_a_method_whose_steps_miss_its_own_value_is_named(here: Path, monkeypatc
 
     def wrong(*given: Any) -> list[Any]:
         *others, last = steps(*given)
-        return [*others, replace(last, value=last.value + 1)]
+        return [*others, last._replace(value=last.value + 1)]
 
     monkeypatch.setattr(Adjust, "steps", wrong)
     with pytest.raises(DataError, match=r"adjustment: the steps of tasmax give .*, and the method .*Please report"):

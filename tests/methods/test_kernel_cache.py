@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 from strangers import NOBODY, as_root
 
@@ -106,7 +107,7 @@ def test_processes_that_cannot_wait_for_each_other_never_get_the_code_of_other_t
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     dispatcher = numba.njit(total)
     # Arrays of the same values, side by side or not: with the code of the other, sums are wrong without a word.
-    one, other = (numba.types.Array(numba.float64, 1, layout) for layout in "CA")
+    one, other = (numba.typeof(np.zeros(4)[::step]) for step in (1, 2))
     made = {kind: (dispatcher.compile((kind,)), dispatcher.overloads[kind,])[1] for kind in (one, other)}
     first, second = (kernel_cache.KernelCache(total) for _ in range(2))
     # Both read the list of what is there before either writes it; the first's code is written last.

@@ -11,12 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from espo_luigi.commands.views import say
-from espo_luigi.config.dialects import owned, translate
-from espo_luigi.config.load import folders_of, merged
-from espo_luigi.fields import find_file
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
 # In the repository's luigi.cfg, and in that of a folder: its configuration lies beside it.
@@ -51,6 +47,9 @@ def translation_of(old: Path) -> dict[str, str]:
     ConfigurationError
         A file is missing, cannot be read, or asks for something that is not done here.
     """
+    from espo_luigi.config.dialects import translate
+    from espo_luigi.config.load import folders_of, merged
+
     settings = old / "luigi.cfg"
     parser = ConfigParser(interpolation=None)
     parser.read(settings, "utf-8")
@@ -71,6 +70,7 @@ def translation_of(old: Path) -> dict[str, str]:
 
 def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str]) -> None:
     """Have the content name files so that they are found from anywhere; adds those of properties to the texts."""
+    from espo_luigi.fields import find_file
 
     def full(name: Any) -> Any:
         if not isinstance(name, str) or "$" in name or not (path := find_file(name, folders)).is_file():
@@ -92,6 +92,10 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
 
 
 def _as_yaml(content: Mapping[str, Any]) -> str:
+    import yaml
+
+    from espo_luigi.config.dialects import owned
+
     dumper = type("_Dumper", (yaml.SafeDumper,), {"ignore_aliases": lambda self, value: True})
     return str(yaml.dump(owned(content), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
 

@@ -164,7 +164,7 @@ def test_the_table_of_rules_fits_a_screen(monkeypatch: pytest.MonkeyPatch, capsy
     assert cli.main(["rules"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 44 and max(map(len, lines)) == 80
-    assert any(re.match(r"Train +pool piece var +the quantiles of reference", line) for line in lines)
+    assert any(re.match(r"Train +pool piece var +what a method learns", line) for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from luigi.configuration import LuigiConfigParser
 from others_packages import code_blocks
 
 from espo_luigi import store
+from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks import ConcatenationFinal, make
 
@@ -67,6 +68,21 @@ def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(fol
     edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2021"))
     after = command(folder, "espo", "plan", "--module", "mine", "--rerun", "stale", "--tasks")
     assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after.stdout), after.stdout + after.stderr
+
+
+def test_why_make_and_rules_know_the_rules_of_a_module(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    path = folder / f"final/indicators/{NOLEAP}+summer-days.zarr.zip"
+    try:
+        assert make.task_for(path, "mine").label() == f"SummerDays sim_id={NOLEAP}"
+        for command, words in {"why": ["SummerDays", NOLEAP], "rules": ["SummerDays"]}.items():
+            assert cli.main([command, *words, "--module", "mine"]) == 0
+        said = capsys.readouterr().out
+    finally:
+        sys.modules.pop("mine", None)
+    assert f"SummerDays sim_id={NOLEAP}" in said and "indicators/{sim_id}+summer-days.zarr.zip" in said
 
 
 def test_a_module_that_is_not_there_or_has_no_rule_is_refused(folder: Path) -> None:

@@ -43,5 +43,5 @@ def test_a_production_that_no_package_registers_is_refused_with_those_that_are(
     installed: None, configured: Configure
 ) -> None:
     configured(production="institute-y")
-    with pytest.raises(ConfigurationError, match="'institute-y', expected espo-2024, espo-v2, institute-x"):
+    with pytest.raises(ConfigurationError, match="'institute-y'; expected espo-2024, espo-v2, institute-x"):
         _ = context().production

@@ -1,4 +1,4 @@
-"""Types of single values, checked; the base class of a section; templates of paths."""
+"""Types of single values, checked; the base class of a section; templates of paths; names of installed classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import string
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -28,9 +29,10 @@ from pydantic import (
     model_validator,
 )
 
-from espo_luigi.errors import DataError, ParameterError, nearest
+from espo_luigi.errors import ConfigurationError, DataError, ParameterError, nearest
 from espo_luigi.science.choices import each_period
 
+Registered = TypeVar("Registered")
 _FORBIDDEN = re.compile(r"[+/\\\x00-\x1f\x7f]")
 
 
@@ -69,6 +71,45 @@ def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[
             seen.add(name)
     match = re.fullmatch(pattern, str(path))
     return None if match is None else match.groupdict()
+
+
+def registered(
+    base: type[Registered], name: str, ours: Mapping[str, str], aliases: Iterable[str] = ()
+) -> type[Registered]:
+    """Return the subclass of `base` with this name: of `ours` (name → MODULE:CLASS), or of an installed package.
+
+    Packages register theirs in the entry-point group named after `base`, such as `espo_luigi.methods`. An error lists
+    the `aliases`, too.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such name, its module cannot be imported, or it is no subclass.
+    """
+    what = base.__name__.lower()
+    group = f"espo_luigi.{what}s"
+    # Ours need no look through all installed packages.
+    installed = () if name in ours else metadata.entry_points(group=group)
+    places = {**{point.name: point.value for point in installed}, **ours}
+    if name not in places:
+        known = [*aliases, *sorted(places)]
+        raise ConfigurationError(
+            f"{what} is {name!r}; expected {', '.join(known)}, or a {what} that an installed package registers under "
+            f"the entry-point group {group}{nearest(name, known)}"
+        )
+    try:
+        found = metadata.EntryPoint(name, places[name], group).load()
+    except Exception as error:  # whatever the module of others raises
+        raise ConfigurationError(
+            f"{what} {name}: {places[name]} cannot be imported ({type(error).__name__}: {error}). Install what it "
+            f"needs, or choose another {what}."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigurationError(
+            f"{what} {name}: {places[name]} is {found!r}, expected a subclass of {base.__module__}.{base.__name__}. "
+            "Correct the entry point of its package."
+        )
+    return found
 
 
 def existing_parent(folder: Path) -> Path:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
 from pydantic_core import InitErrorDetails
 
-from espo_luigi.errors import ConfigurationError, nearest
-from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from espo_luigi.science.calendar import TimeAxis
 
-GROUP = "espo_luigi.methods"
-# Ours need no look through all installed packages.
 _OURS = {
     "xsdba": "espo_luigi.methods.xsdba:Xsdba",
     "dqm": "espo_luigi.methods.dqm.method:Kernels",
@@ -222,33 +219,15 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
-    method = _class_of(package, name)(variant)
+    method = _class_of(package)(variant)
     method.name, method.engine = name, engine
     return method
 
 
 # Thousands of tasks ask for their methods, and to look through all installed packages takes milliseconds.
 @functools.cache
-def _class_of(package: str, name: str) -> type[Method]:
-    installed = () if package in _OURS else metadata.entry_points(group=GROUP)
-    places = {point.name: point.value for point in installed} | _OURS
-    if package not in places:
-        known = [*METHODS, *(place for place in places if place != "xsdba")]
-        raise ConfigurationError(
-            f"method is {name!r}; expected {', '.join(known)}, or a method that an installed package registers under "
-            f"the entry-point group {GROUP}{nearest(name, known)}"
-        )
-    module, _, attribute = places[package].partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except Exception as error:  # whatever the module of others raises
-        raise ConfigurationError(
-            f"method {name}: {places[package]} cannot be imported ({type(error).__name__}: {error}). Install what it "
-            "needs, or choose another method."
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigurationError(f"method {name}: {places[package]} is no subclass of espo_luigi.methods.base.Method.")
-    return found
+def _class_of(package: str) -> type[Method]:
+    return registered(Method, package, _OURS, METHODS)
 
 
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:

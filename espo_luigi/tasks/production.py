@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.config import Region, RunConfig
-from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.fields import registered
 from espo_luigi.science import stack
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
 
-# The entry-point group in which other packages register subclasses of `Production`.
-GROUP = "espo_luigi.productions"
+_OURS = {"espo-2024": "espo_luigi.tasks.espo_2024:Espo2024", "espo-v2": "espo_luigi.tasks.espo_v2:EspoV2"}
 
 
 @dataclass(frozen=True)
@@ -204,33 +202,7 @@ def production_of(config: RunConfig) -> Production:
     Raises
     ------
     ConfigurationError
-        If there is no production of that name, or an installed package registers what is no production.
+        If there is no production of that name, or what an installed package registers cannot be used.
     """
     name = config.production or ("espo-2024" if config.subregions is None else "espo-v2")
-    return _class_of(name)(config)
-
-
-def _class_of(name: str) -> type[Production]:
-    ours = {cls.name: cls for cls in _below(Production) if cls.__module__.startswith("espo_luigi.")}
-    if name in ours:
-        return ours[name]
-    strangers = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name not in strangers:
-        known = sorted({*ours, *strangers})
-        raise ConfigurationError(
-            f"`production`: got {name!r}, expected {', '.join(known)}{nearest(name, known)}. Install the package that "
-            f"has it (entry point `{GROUP}`), or correct the name."
-        )
-    found = strangers[name].load()
-    if not (isinstance(found, type) and issubclass(found, Production)):
-        raise ConfigurationError(
-            f"`production: {name}`: {strangers[name].value} is {found!r}; expected a subclass of "
-            "espo_luigi.tasks.production.Production. Correct the entry point of its package."
-        )
-    return found
-
-
-def _below(cls: type[Production]) -> Iterator[type[Production]]:
-    for each in cls.__subclasses__():
-        yield each
-        yield from _below(each)
+    return registered(Production, name, _OURS)(config)

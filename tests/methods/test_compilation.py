@@ -12,11 +12,12 @@ from espo_luigi.commands import environment
 from espo_luigi.errors import InstallationError
 from espo_luigi.methods.dqm import compilation
 
-SCIENCE = Path(espo_luigi.__file__).parent / "science"
+PACKAGE = Path(espo_luigi.__file__).parent
+KERNELS = PACKAGE / "methods" / "dqm" / "kernels"
 
 
 def espo_env_compile(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(SCIENCE.parent.parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "espo_luigi.commands.cli", "env", "--compile"]
     environ = {**os.environ, "PYTHONPATH": paths, **environ}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
@@ -55,9 +56,6 @@ def test_code_in_the_users_own_cache_folder_is_said_to_be_for_one_user(
     text = environment.compile_kernels()
     assert text.startswith(f"{functions} functions compiled in 62 s: " if functions else "nothing to do: ")
     assert "this code is for you alone" in text and "NUMBA_CACHE_DIR" in text
-    monkeypatch.setattr(
-        compilation,
-        "compile_all",
-        lambda: done._replace(folder=str(SCIENCE / "adjust" / "kernels" / "__pycache__" / "k")),
-    )
+    beside = done._replace(folder=str(KERNELS / "__pycache__" / "k"))
+    monkeypatch.setattr(compilation, "compile_all", lambda: beside)
     assert "NUMBA_CACHE_DIR" not in environment.compile_kernels()

@@ -16,7 +16,7 @@ from espo_luigi import tasks
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods import blocks
-from espo_luigi.methods.base import GROUP, AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
+from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
 
 
 class AddedSpread(AdjustingSection):
@@ -69,7 +69,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
         "broken": "nowhere_at_all:Method",
         "function": f"{__name__}:series",
     }
-    points = tuple(metadata.EntryPoint(name, value, GROUP) for name, value in places.items())
+    points = tuple(metadata.EntryPoint(name, value, "espo_luigi.methods") for name, value in places.items())
     monkeypatch.setattr(metadata, "entry_points", lambda group: points)
 
 
@@ -86,7 +86,7 @@ def series(seed: int, first: int = 2001, last: int = 2004) -> xr.Dataset:
     [
         ("togethr", "expected DetrendedQuantileMapping.*did you mean together"),
         ("broken", "method broken: nowhere_at_all:Method cannot be imported.*nowhere_at_all.*Install"),
-        ("function", "is no subclass of espo_luigi.methods.base.Method"),
+        ("function", "expected a subclass of espo_luigi.methods.base.Method"),
         ("xsdba.Scalin", "did you mean Scaling"),
     ],
 )

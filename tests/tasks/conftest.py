@@ -85,6 +85,8 @@ def strangers_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (site / "institute_x-1.0.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: institute-x\nVersion: 1.0\n"
     )
-    registered = "[espo_luigi.productions]\ninstitute-x = institute_x:Ours\nno-production = os:path\n"
-    (site / "institute_x-1.0.dist-info" / "entry_points.txt").write_text(registered)
+    (site / "institute_x-1.0.dist-info" / "entry_points.txt").write_text(
+        "[espo_luigi.productions]\n"
+        "institute-x = institute_x:Ours\nno-production = os:path\nwithout = nowhere_at_all:Line\n"
+    )
     monkeypatch.syspath_prepend(site)

@@ -11,6 +11,7 @@ import xarray as xr
 from complete_demo import NOLEAP, in_order
 
 from espo_luigi import store, tasks
+from espo_luigi.audit.value import way_of
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods.base import method_named
@@ -92,6 +93,8 @@ def test_a_stranger_s_method_and_ibicus_reach_the_product(
         np.testing.assert_allclose(made["tasmin"].transpose("loc", "time"), tasmin, atol=1e-3)
         rain = by_ibicus(*(one["pr"] for one in given))
         np.testing.assert_allclose(made["pr"].transpose("loc", "time"), rain, rtol=1e-5, atol=1e-10)
+    way = way_of(NOLEAP, float(made["lat"][0]), float(made["lon"][0]), "1992-07-14", "tasmin")
+    assert [step.name for step in way.adjusted["dtr"].steps] == ["regridded", "factor", "scaled", "adjusted"]
 
 
 def scaled_by_month(reference: xr.DataArray, simulation: xr.DataArray) -> np.ndarray:

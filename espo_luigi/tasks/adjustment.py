@@ -75,7 +75,7 @@ class VariableTask(EspoTask):
 
 
 class Train(VariableTask):
-    """Rule `train`: what a method learns from reference and simulation, for a variable or a group, in the reference period."""
+    """Rule `train`: what a method learns from reference and simulation in the reference period, for a variable."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))

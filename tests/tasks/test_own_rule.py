@@ -62,7 +62,7 @@ def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(
 
     before = told("plan", "--module", "mine")
     assert re.search(r"^SummerDays +- +2 ", before, re.MULTILINE), before
-    program = [Path(sys.executable).parent / "luigi", "--module", "mine", "SummerDays", "--sim-id", "NoLeap"]
+    program = [str(Path(sys.executable).parent / "luigi"), "--module", "mine", "SummerDays", "--sim-id", "NoLeap"]
     environment = {**os.environ, "PYTHONPATH": "."}
     ran = subprocess.run(
         [*program, "--local-scheduler"], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -220,14 +220,14 @@ class Report(EspoTask):
 
     def check(self) -> None:
         """Raise an error, too, if the page would replace files that no report has made."""
-        from espo_luigi.report.report_page import check_report_replaceable
+        from espo_luigi.report.make import check_report_replaceable
 
         super().check()
         check_report_replaceable(self.out_page().path)
 
     def work(self) -> None:
         """Write the page."""
-        from espo_luigi.report.report_page import write_report
+        from espo_luigi.report.make import write_report
 
         write_report(
             run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
@@ -240,7 +240,7 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run as it stands, with up to four processes of this machine."""
-    from espo_luigi.report.report_page import check_report_replaceable, write_report
+    from espo_luigi.report.make import check_report_replaceable, write_report
 
     check_report_replaceable(out)
     write_report(run_view(), out, processes=min(4, machine_cpus()))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP, in_order
-from others_packages import code_blocks, install
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.value import way_of
@@ -42,19 +41,10 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the page's package is installed."""
-    blocks = code_blocks("own-method.md")
-    files = {"scaling_of_mine.py": blocks["python"][0], "pyproject.toml": blocks["toml"][0]}
-    assert sum(len(text.splitlines()) for text in files.values()) <= 60
-    return install(files, tmp_path_factory.mktemp("package"))
-
-
 @pytest.fixture()
-def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(others_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package is installed for this process."""
-    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(others_site)
     yield
     sys.modules.pop("scaling_of_mine", None)
 

@@ -60,7 +60,7 @@ def main() -> None:
 def measure(folder: Path) -> None:
     """Write the report, in this process, and print what it took; imports are counted."""
     began = time.perf_counter()
-    from espo_luigi.report.report_page import write_report
+    from espo_luigi.report.make import write_report
 
     view, out = pickle.loads((folder / "view").read_bytes()), folder / "out" / "report.html"  # noqa: S301  # our own file
     write_report(view, out, processes=min(4, machine_cpus()))

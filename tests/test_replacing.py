@@ -29,8 +29,8 @@ from espo_luigi.errors import CatalogError, EspoError, StoreError
 from espo_luigi.publication.catalogue import add_to_catalogue, alone
 from espo_luigi.publication.origin import METADATA_NAME, OF_OURS, RELATIONS
 from espo_luigi.replacing import by_manifest, delete, is_hidden_name, partial_path, write_manifest, write_ours
+from espo_luigi.report.make import write_report
 from espo_luigi.report.reading import RunView
-from espo_luigi.report.report_page import write_report
 from espo_luigi.store import Marker, pack, remove, write_page, write_store, write_table
 from espo_luigi.store.partials import abandoned_partials
 from espo_luigi.store.publish import written_aside
@@ -54,7 +54,7 @@ ALLOWED = {
     "store/link.py": {"copyfile", "write_atomically"},  # in a partial
     "store/write.py": {"write_atomically"},  # in a partial
     "methods/dqm/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
-    "report/report_page.py": {"write_bytes"},  # in a partial
+    "report/make.py": {"write_bytes"},  # in a partial
     "export/folder.py": {"unlink", "write_atomically"},  # the hidden notes, and a hidden neighbour
     # The files of a run's state, in its work folder: orders, results, heartbeats, locks, requests.
     "jobs/": {"unlink", "write_atomically"},
@@ -345,7 +345,7 @@ def test_a_report_that_was_killed_between_its_files_is_replaced(
     reported(out)
     for survivors in (1, 2):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("espo_luigi.report.report_page.written_aside", killed_after(survivors))
+            patch.setattr("espo_luigi.report.make.written_aside", killed_after(survivors))
             reported(out)
     reported(out)
 

@@ -93,7 +93,8 @@ def plan(
     if rerun:
         get_config().set("espo", "rerun", rerun)
     with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
-        selection = Selection(first, until, only, full_ids(sim_id), pool, piece, region)
+        pieces = ",".join(filter(None, (piece, region)))
+        selection = Selection(first, until, only, full_ids(sim_id), pool, pieces)
         found = plan_of(rules, selection, tasks_of(module) if module else ())
     if dag:
         say(NOTATIONS[dag](nodes_of(found, by_task=selection.is_of_one_simulation)))

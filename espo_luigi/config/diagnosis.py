@@ -1,17 +1,19 @@
-"""Diagnosed datasets and domains: sections `off-diag` and `diagnostics`."""
+"""Diagnosed datasets and domains, and tests of methods: sections `off-diag`, `diagnostics` and `perfect_model`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from espo_luigi.config.regions import Region
 from espo_luigi.errors import nearest
-from espo_luigi.fields import ByFileName, Ignored, Named, Period, Refused, Section, Unit
+from espo_luigi.fields import ByFileName, Ignored, Integer, Named, Names, Period, Periods, Refused, Section, Unit
 from espo_luigi.methods.xsdba import PROPERTIES, Property
+
+METHODS_BY_NAME = {"QDM": "QuantileDeltaMapping", "EQM": "EmpiricalQuantileMapping"}
 
 
 def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
@@ -126,3 +128,20 @@ class DomainDiag(Asked):
     change_units_arg: Named[Unit] = Field(description="the variables, and the unit that each is converted to first")
     to_level_prop: Ignored = None
     to_level_meas: Ignored = None
+
+
+class PerfectModelSection(Section):
+    """Section `perfect_model`: what `espo perfect-model` compares."""
+
+    methods: Annotated[tuple[Literal["QDM", "EQM"], ...], BeforeValidator(lambda value: value or ())] = Field(
+        default=(), description="methods beside the configured method and Scaling, through xsdba: QDM, EQM"
+    )
+    cells: Integer = Field(
+        default=100, ge=1, description="how many cells of each region or slice the further methods are applied to"
+    )
+    simulations: Names = Field(
+        default=(), description="the simulations that take part, by ids or parts of ids; all by default"
+    )
+    periods: Periods = Field(
+        default=(("2041", "2070"), ("2071", "2100")), description="the years that are compared, within the simulations'"
+    )

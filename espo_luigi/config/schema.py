@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
-from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag
+from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
 from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.health_checks import HealthChecks
-from espo_luigi.config.perfect_model import PerfectModelSection
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.fields import AnyMapping, Ignored, OmitDefault, Section

@@ -24,7 +24,7 @@ from espo_luigi.report.drawings import (
     short,
     units_text,
 )
-from espo_luigi.report.page import Heading, Section, Table, Text, Warned
+from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.diagnose.yearly import SEASONS
 

@@ -23,7 +23,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.replacing import by_content
-from espo_luigi.report.page import Picture, Section, Warned
+from espo_luigi.report.html import Picture, Section, Warned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

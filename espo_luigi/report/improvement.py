@@ -12,7 +12,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.report.distributions import MOST_SERIES
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, new_figure, units_text
-from espo_luigi.report.page import Heading, Section, Table, Text, Warned
+from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.aspects import ASPECTS, FALSE_DISCOVERIES, LEAST_YEARS, Verdict, verdicts

@@ -29,7 +29,7 @@ from espo_luigi.report.drawings import (
     spread_of,
     units_text,
 )
-from espo_luigi.report.page import Heading, Section, Text, Warned
+from espo_luigi.report.html import Heading, Section, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.sphere import unit_vectors

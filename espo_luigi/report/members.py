@@ -12,7 +12,7 @@ import xarray as xr
 
 from espo_luigi.report import maps
 from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
-from espo_luigi.report.page import Heading, Section, Table, Text
+from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS

@@ -13,7 +13,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
-from espo_luigi.report.page import Section, Table, Text, render_page
+from espo_luigi.report.html import Section, Table, Text, render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import Any
 
 from espo_luigi import store
 from espo_luigi.report.drawings import short, units_text
-from espo_luigi.report.page import Heading, Section, Table, Text, Warned
+from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Failed, Reader, RunView
 
 _BELOW = "tasmax_below_tasmin"

@@ -23,8 +23,8 @@ from espo_luigi.jobs.order import JobFiles, ResultWord, order_files, result_file
 from espo_luigi.jobs.resources import MIB
 from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER
+from espo_luigi.report.html import Warned
 from espo_luigi.report.job_use import Job
-from espo_luigi.report.page import Warned
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ def cells_in(ds: xr.Dataset, name: str, scope: Mapping[str, Any], land: xr.DataA
         kind = "land cell" if land is not None else "cell"
         raise DataError(
             f"The scope {name!r} of the health checks holds no {kind} of the grid: got {where}, and the grid reaches "
-            f"from {_ends(lat)} degrees north and {_ends(lon)} degrees east. Correct the bounds or the file, or remove "
-            "the scope."
+            f"from {extent(lat)} degrees north and {extent(lon)} degrees east. Correct the bounds or the file, or "
+            "remove the scope."
         )
     return cells
 
@@ -142,7 +142,8 @@ def _in_box(lon: np.ndarray, lat: np.ndarray, box: Box) -> np.ndarray:
     return (lat >= south) & (lat <= north) & ((lon - west + TOLERANCE) % 360 <= east - west + 2 * TOLERANCE)
 
 
-def _ends(coordinate: xr.DataArray) -> str:
+def extent(coordinate: xr.DataArray) -> str:
+    """Return the least and the greatest value of a coordinate, as errors have them."""
     return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
 
 

@@ -75,7 +75,7 @@ class VariableTask(EspoTask):
 
 
 class Train(VariableTask):
-    """Rule `train`: what a method learns from reference and simulation in the reference period, for a variable."""
+    """Rule `train`: what a method learns over the reference period, for a variable or a group."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))
@@ -115,7 +115,7 @@ class Train(VariableTask):
 
 
 class Adjust(VariableTask):
-    """Rule `adjust`: one variable of the simulation, bias-adjusted over the whole period."""
+    """Rule `adjust`: a variable or a group of the simulation, bias-adjusted over the whole period."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=15, memory="100GB", time="1000")
     in_training = upstream(Train, "out_training", var=lambda task: [task.var] if task.how.chosen.trains else [])

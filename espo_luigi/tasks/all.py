@@ -18,12 +18,12 @@ from espo_luigi.errors import EspoError, ParameterError, no_such_rule, not_one_o
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.partition import members, pieces_of, pool_of, pools_of, simulations_of
-from espo_luigi.tasks.publish import products, publish
+from espo_luigi.tasks.publish import ends_of_run, publish
 from espo_luigi.tasks.report import Report
 
 logger = logging.getLogger(__name__)
 
-# The parameters of `All` that select a part of it, as `Selection` has its fields.
+# The parameters of `All` that select a part of it, as `Selection` has its fields; `region` is another name of `piece`.
 _DESCRIPTIONS = {
     "from": "run this rule and those after it only; what they need from before has to be there",
     "until": "run until this rule",
@@ -41,7 +41,7 @@ _COMMANDS = {"PerfectModel": "perfect-model", "PerfectPair": "perfect-model", "E
 class Selection:
     """A part of a run: rules from the first on or until the last, a single rule, some simulations, pools, pieces.
 
-    An empty text does not narrow the run. Names are separated by commas; `regions` are pieces, too.
+    An empty text does not narrow the run. Names are separated by commas.
     """
 
     first: str = ""
@@ -50,7 +50,6 @@ class Selection:
     sims: str = ""
     pools: str = ""
     pieces: str = ""
-    regions: str = ""
 
     def __bool__(self) -> bool:
         return self != Selection()
@@ -80,7 +79,7 @@ class Selection:
             wanted = [task for task in wanted if reach[task.task_id] <= reachable and _is_about(task, names_of, words)]
         needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
         if not wanted:
-            given = zip(_DESCRIPTIONS, astuple(self), strict=True)
+            given = zip(_DESCRIPTIONS, astuple(self), strict=False)
             named = [f"--{name.replace('_', '-')} {value}" for name, value in given if value]
             raise ParameterError("no task is all of that: " + ", ".join(named))
         return [task for task in wanted if task.task_id not in needed]
@@ -117,8 +116,7 @@ class Selection:
     @property
     def _narrowed(self) -> list[tuple[Callable[[Task], set[str]], set[str], set[str]]]:
         """The selected names, each with the function that gives a task's, and the names that its inputs may have."""
-        sims, pools = set(_words(self.sims)), set(_words(self.pools))
-        pieces = set(_words(f"{self.pieces} {self.regions}"))
+        sims, pools, pieces = (set(_words(text)) for text in (self.sims, self.pools, self.pieces))
         # Whatever is made of a simulation is made of its whole pool.
         together = {other for sim_id in sims for other in members(context(), pool_of(context(), sim_id))} | sims
         found = [(simulations_of, sims, together), (pools_of, pools, pools), (pieces_of, pieces, pieces)]
@@ -131,7 +129,6 @@ class Selection:
             ("sim-id", _words(self.sims), set().union(*map(simulations_of, tasks))),
             ("pool", _words(self.pools), set().union(*map(pools_of, tasks)) if self.pools else set()),
             ("piece", _words(self.pieces), set().union(*map(pieces_of, tasks))),
-            ("region", _words(self.regions), set().union(*map(pieces_of, tasks))),
         ):
             for word in words:
                 if word not in known:
@@ -232,7 +229,9 @@ class All(luigi.WrapperTask):
     @property
     def selection(self) -> Selection:
         """The part of it that is asked for."""
-        return Selection(*(getattr(self, name) for name in _DESCRIPTIONS))
+        *given, piece, region = (getattr(self, name) for name in _DESCRIPTIONS)
+        given.append(",".join(filter(None, (piece, region))))
+        return Selection(*given)
 
     @property
     def covers_everything(self) -> bool:
@@ -269,7 +268,7 @@ class All(luigi.WrapperTask):
 
     def everything(self) -> Iterator[luigi.Task]:
         """Yield the last task of every chain."""
-        yield from products()
+        yield from ends_of_run()
         if settings().report:
             yield Report()
 

@@ -210,7 +210,9 @@ class RunContext:
     @functools.cached_property
     def land_cells(self) -> int:
         """How many cells of the whole domain the reference has data in on its first day; reads that map."""
-        found = extract.subset_box(self.reference_on_its_first_day, partition.whole(self).arguments())
+        found = extract.subset_box(
+            self.reference_on_its_first_day, partition.domain_without_buffer(self.config).arguments()
+        )
         return int(found["land"].notnull().sum())
 
     @functools.cached_property

@@ -22,7 +22,7 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
-from espo_luigi.science.chunks import block_sizes, rechunk
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.science.diagnose.diagnosis import Diagnosis, Step
 from espo_luigi.science.extract import dataset as extract
@@ -33,7 +33,7 @@ from espo_luigi.tasks.inputs import InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk, maps_in_a_file, parts_of_a_row
+from espo_luigi.tasks.simulation import Rechunk, layout_of_maps, maps_in_a_file
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -447,7 +447,7 @@ class DiagExtract(DomainDiagTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: each domain reads the rows and columns that it needs."""
-        return {"chunks": parts_of_a_row(dataset), "shards": block_sizes(dataset)}
+        return layout_of_maps(dataset)
 
 
 _FILE = "diagnostics/{ref_source}/{domain}/{diag_domain}/{sim_id}/{sim_id}_{domain}_{diag_domain}_"

@@ -58,7 +58,7 @@ class EspoV2(Production):
                 f"`production: {self.name}` cuts the land into slices, and the section `subregions` is absent: give "
                 "`subregions: {n: …}`, the number of land cells of a slice."
             )
-        whole = config.domain.model_copy(update={"tile_buffer": 0.0})
+        whole = partition.domain_without_buffer(config)
         self.pieces = Slices({whole.name: whole}, config.subregions.n)
         self.most_members = config.extraction.simulation.search_data_catalogs.most_members or _MOST_MEMBERS
 

@@ -78,10 +78,9 @@ def box_of(run: Any, piece: str) -> Region:
     return found
 
 
-def whole(run: Any) -> Region:
+def domain_without_buffer(config: RunConfig) -> Region:
     """Return the box of the whole domain, without the buffer that simulations need."""
-    found: Region = run.config.domain
-    return found.model_copy(update={"tile_buffer": 0.0})
+    return config.domain.model_copy(update={"tile_buffer": 0.0})
 
 
 def check_land_cells(run: Any, found: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import luigi
 import xarray as xr
 
-from espo_luigi.config.perfect_model import METHODS_BY_NAME
+from espo_luigi.config.diagnosis import METHODS_BY_NAME
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus

@@ -39,7 +39,7 @@ _LICENCES = ("license", "licence", "terms_of_use")
 _CITED = ("doi", "dataset_doi", "cite_as", "further_info_url")
 
 
-def products() -> Iterator[EspoTask]:
+def ends_of_run() -> Iterator[EspoTask]:
     """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
     run = context()
     yield from run.production.ends(run)

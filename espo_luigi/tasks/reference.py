@@ -78,7 +78,7 @@ class MakeRef(EspoTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Cut the reference to the whole domain; fails if it has another number of land cells than the run's plan."""
         run = self.context
-        maps = reference_maps(run, partition.whole(run))
+        maps = reference_maps(run, partition.domain_without_buffer(run.config))
         partition.check_land_cells(run, int(stack.land_of(maps).sum()))
         return chunks.rechunk(maps, dict(run.config.custom.final_chunks) | {"time": 365})
 

@@ -38,7 +38,7 @@ from espo_luigi.tasks.product import (
     Move,
     final_archives,
 )
-from espo_luigi.tasks.publish import products
+from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
@@ -212,7 +212,7 @@ class Report(EspoTask):
 
     @functools.cached_property
     def _shown(self) -> list[luigi.Task]:
-        return [*products(), *summary_tasks()]
+        return [*ends_of_run(), *summary_tasks()]
 
     def requires(self) -> list[luigi.Task]:
         """Return the tasks of all products and of the summaries of them."""
@@ -220,14 +220,14 @@ class Report(EspoTask):
 
     def check(self) -> None:
         """Raise an error, too, if the page would replace files that no report has made."""
-        from espo_luigi.report.report_page import check_report_replaceable
+        from espo_luigi.report.make import check_report_replaceable
 
         super().check()
         check_report_replaceable(self.out_page().path)
 
     def work(self) -> None:
         """Write the page."""
-        from espo_luigi.report.report_page import write_report
+        from espo_luigi.report.make import write_report
 
         write_report(
             run_view(), self.out_page().path, self.marker(), min(self.allocation.cpus_per_task, machine_cpus())
@@ -240,7 +240,7 @@ class Report(EspoTask):
 
 def write_now(out: Path) -> None:
     """Write the report of the current run as it stands, with up to four processes of this machine."""
-    from espo_luigi.report.report_page import check_report_replaceable, write_report
+    from espo_luigi.report.make import check_report_replaceable, write_report
 
     check_report_replaceable(out)
     write_report(run_view(), out, processes=min(4, machine_cpus()))
@@ -263,7 +263,7 @@ def summary_tasks() -> Iterator[EspoTask]:
 
 def _inversions() -> list[Inversions]:
     """The counts of inversions, of each simulation whose products have the range before."""
-    return [Inversions(sim_id=task.sim_id) for task in products() if isinstance(task, ConcatCleanPreswap)]
+    return [Inversions(sim_id=task.sim_id) for task in ends_of_run() if isinstance(task, ConcatCleanPreswap)]
 
 
 def _cells_of(cells: grid.Cells) -> str:
@@ -279,7 +279,7 @@ def kept_by(task: luigi.Task) -> list[ZarrInfo]:
 def run_view() -> RunView:
     """Return the report's view of the current run: names, and where every file is or should be."""
     run = context()
-    graph = walk([*products(), *summary_tasks()])
+    graph = walk([*ends_of_run(), *summary_tasks()])
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
     simulations = tuple(sim_id for members in run.pools.values() for sim_id in members)
     return RunView(
@@ -317,7 +317,7 @@ def run_view() -> RunView:
 
 def _diagnosed(simulations: Sequence[str]) -> Iterator[Diagnosed]:
     """The stores about each domain and simulation, in this order."""
-    ends = list(products())
+    ends = list(ends_of_run())
     references = {task.diag_domain: task.out_prop().path for task in ends if isinstance(task, (MoveRef, DiagRef))}
     of_simulations = {(task.diag_domain, task.sim_id): task for task in ends if isinstance(task, (MoveDiag, Diag))}
     names = ("improvement", "sim_prop", "sim_meas", "scen_prop", "scen_meas")

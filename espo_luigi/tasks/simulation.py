@@ -91,7 +91,7 @@ class Extract(EspoTask):
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: `Regrid` reads the rows and columns that it needs."""
-        return {"chunks": parts_of_a_row(dataset), "shards": block_sizes(dataset)}
+        return layout_of_maps(dataset)
 
     def write(self, dataset: xr.Dataset, path: Path, marker: store.Marker) -> None:
         """Publish; warn of repairs that change nothing, and of cells whose gaps leave the scenario around them gaps."""
@@ -190,8 +190,11 @@ def maps_in_a_file(dataset: xr.Dataset) -> dict[Hashable, int]:
     return {name: -1 for name in dataset.dims} | {"time": max(1, FILE_BYTES // (4 * cells))}
 
 
-def parts_of_a_row(dataset: xr.Dataset) -> dict[Hashable, int]:
-    """Return chunks of a file's days and a part of a row, some 0.5 MB large."""
-    days = block_sizes(dataset)["time"]
+def layout_of_maps(dataset: xr.Dataset) -> dict[str, Any]:
+    """Return files of maps, in chunks of a part of a row, some 0.5 MB large: a reader takes the rows that it needs."""
+    files = block_sizes(dataset)
     row, column = (name for name in next(iter(dataset.data_vars.values())).dims if name != "time")
-    return {"time": days, row: 1, column: max(1, CHUNK_BYTES // (4 * days))}
+    return {
+        "chunks": {"time": files["time"], row: 1, column: max(1, CHUNK_BYTES // (4 * files["time"]))},
+        "shards": files,
+    }

@@ -11,8 +11,8 @@ from drivers import Driver, Luigid
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from toy_tasks import Count, Grumble, Halfway
 
+from espo_luigi.report.make import write_report
 from espo_luigi.report.reading import Made, RunView
-from espo_luigi.report.report_page import write_report
 
 _MISSING = missing_browser()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]

@@ -11,7 +11,7 @@ from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.resources import GIB
 from espo_luigi.jobs.schedulers.base import Phase, Usage
 from espo_luigi.report.job_use import Job, accounted
-from espo_luigi.report.report_page import make_sections
+from espo_luigi.report.make import make_sections
 
 JOB = Job("Train", "host7", 1010.0, 1600.0, 900.0, True, 2, 4, 8 * GIB, 60, 3 * GIB, 1000.0, "12")
 RECORD = Record("r.Train.0", "Train", {}, 8 * GIB, 60, "log", state=JobState.SUCCEEDED, job_id="12")

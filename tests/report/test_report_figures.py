@@ -216,10 +216,7 @@ def test_a_simulation_is_named_by_source_experiment_and_member() -> None:
 
 
 def test_what_runs_jobs_does_not_import_matplotlib() -> None:
-    program = (
-        "import sys, espo_luigi.job, espo_luigi.tasks, espo_luigi.report.report_page\n"
-        "print('matplotlib' in sys.modules)"
-    )
+    program = "import sys, espo_luigi.job, espo_luigi.tasks, espo_luigi.report.make\nprint('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stdout + done.stderr
 

@@ -9,10 +9,10 @@ from report_examples import DOMAIN, SIMULATIONS, field, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, short, with_pictures
+from espo_luigi.report.html import Picture, Table
+from espo_luigi.report.make import make_sections
 from espo_luigi.report.members import means_of, members_section
-from espo_luigi.report.page import Picture, Table
 from espo_luigi.report.reading import Reader, RunView
-from espo_luigi.report.report_page import make_sections
 from espo_luigi.science.extract.repairs import REPAIRS
 
 POOL = "ScenarioMIP_Model_ssp585"

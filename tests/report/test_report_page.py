@@ -21,10 +21,10 @@ from espo_luigi.errors import DataError, StoreError
 from espo_luigi.replacing import MANIFEST_NAME
 from espo_luigi.report import distributions, improvement, maps
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.page import Section, Table, Text, Warned, render_page
+from espo_luigi.report.html import Section, Table, Text, Warned, render_page
+from espo_luigi.report.make import make_sections, write_report
 from espo_luigi.report.problem_sections import health_section
 from espo_luigi.report.reading import Made, RunView
-from espo_luigi.report.report_page import make_sections, write_report
 
 TITLES = [
     "Summary",

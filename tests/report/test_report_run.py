@@ -12,9 +12,9 @@ from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
-from espo_luigi.report.page import Text
+from espo_luigi.report.html import Text
+from espo_luigi.report.make import run_section
 from espo_luigi.report.reading import RunView, read_jobs
-from espo_luigi.report.report_page import run_section
 
 JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
 

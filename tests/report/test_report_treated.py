@@ -10,10 +10,10 @@ from report_examples import SIMULATIONS, properties, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.html import Table
+from espo_luigi.report.make import make_sections
 from espo_luigi.report.members import treated_section
-from espo_luigi.report.page import Table
 from espo_luigi.report.reading import RunView
-from espo_luigi.report.report_page import make_sections
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 # Days of 400, in the first 5 of the 11 land cells of `properties` and in the others.

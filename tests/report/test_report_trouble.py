@@ -14,8 +14,8 @@ from espo_luigi.jobs.accounts import submissions
 from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.schedulers.script import element_name
 from espo_luigi.report.drawings import Drawing, labels, with_pictures
+from espo_luigi.report.html import Picture, Section, Warned
 from espo_luigi.report.maps import _least_improved
-from espo_luigi.report.page import Picture, Section, Warned
 from espo_luigi.report.reading import Diagnosed, Reader
 
 IDS = [

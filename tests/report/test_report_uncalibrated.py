@@ -10,10 +10,10 @@ from report_examples import DOMAIN, SIMULATIONS, write_run
 
 from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.html import Table, Text, Warned
 from espo_luigi.report.improvement import aspects_figure, first_page, read_compared, uncalibrated_section
-from espo_luigi.report.page import Table, Text, Warned
+from espo_luigi.report.make import make_sections
 from espo_luigi.report.reading import RunView
-from espo_luigi.report.report_page import make_sections
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 CELLS = 20

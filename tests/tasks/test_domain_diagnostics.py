@@ -16,7 +16,7 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.science import regrid
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
-from espo_luigi.tasks.publish import products
+from espo_luigi.tasks.publish import ends_of_run
 
 UNITS = {"tasmax": "degC", "pr": "mm d-1", "dtr": "K"}
 PERIOD = ["1995", "1998"]
@@ -91,7 +91,7 @@ def test_a_diagnosis_waits_for_the_reference_the_products_and_the_raw_series_tha
     ]
     assert {one.task_id for one in task.requires()} == {one.task_id for one in expected}
     wanted = {(sim_id, domain) for sim_id in context().simulations for domain in ("Highland", "Lowland")}
-    assert {(one.sim_id, one.diag_domain) for one in products() if isinstance(one, tasks.Diag)} == wanted
+    assert {(one.sim_id, one.diag_domain) for one in ends_of_run() if isinstance(one, tasks.Diag)} == wanted
 
 
 def work(task: EspoTask) -> EspoTask:

@@ -41,7 +41,7 @@ from espo_luigi.export.folder import files_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.publication.origin import listed
-from espo_luigi.report.page import Section
+from espo_luigi.report.html import Section
 from espo_luigi.report.reading import job_results
 from espo_luigi.science.finalize.scenario import series_of
 from espo_luigi.tasks.adjustment import Adjust
@@ -415,8 +415,8 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
     assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.
-    monkeypatch.setattr("espo_luigi.report.report_page.WANTED_PERIODS", found.attrs["periods"])
-    monkeypatch.setattr("espo_luigi.report.report_page.maps_section", lambda view, shares: Section("Maps", []))
+    monkeypatch.setattr("espo_luigi.report.make.WANTED_PERIODS", found.attrs["periods"])
+    monkeypatch.setattr("espo_luigi.report.make.maps_section", lambda view, shares: Section("Maps", []))
     report = tasks.Report()
     assert not report.complete()
     report.work()

@@ -28,7 +28,7 @@ from espo_luigi.tasks.cost import Basis
 from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.product import JoinTask
-from espo_luigi.tasks.publish import products
+from espo_luigi.tasks.publish import ends_of_run
 
 V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"
 POOL = "ScenarioMIP_Demo-Ensemble_ssp370"
@@ -91,7 +91,7 @@ def test_the_land_cells_of_the_masked_reference_are_cut_into_slices_of_equal_siz
 def test_each_land_cell_is_in_a_single_slice_in_the_order_of_rows(v2: Any) -> None:
     v2()
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
     cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     lands = np.array([grid["land"].values for _, grid in cut])
     assert lands.sum(axis=0).max() == 1
@@ -155,7 +155,7 @@ def test_random_draws_do_not_depend_on_the_size_of_slices(v2: Any) -> None:
 def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any) -> None:
     v2()
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
     run.__dict__["land_cells"] = 200
     with pytest.raises(DataError, match="186 land cells, and 200 when the run was planned"):
         run.production.pieces.cut(run, maps, "sr-0")
@@ -166,7 +166,7 @@ def test_a_reference_that_changed_since_the_plan_fails_with_both_numbers(v2: Any
 def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.Dataset:
     """What a task makes of slices whose values are the reference's tasmax less a number, on the first two days."""
     run = context()
-    maps = tasks.reference.reference_maps(run, partition.whole(run)).isel(time=slice(0, 2))
+    maps = tasks.reference.reference_maps(run, partition.domain_without_buffer(run.config)).isel(time=slice(0, 2))
     cut = [run.production.pieces.cut(run, maps, name) for name in partition.pieces(run)]
     members = [task.sim_id]
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
@@ -307,7 +307,9 @@ def test_one_key_says_how_temperatures_are_made_consistent(
     use(files, tmp_path)
     swap = tasks.Swap(pool=POOL, piece="sr-0")
     assert [bound.task.var for bound in swap.in_adjusted] == takes
-    made = {task.var: task for task in products() if isinstance(task, tasks.ConcatClean) and task.sim_id == ENSEMBLE[0]}
+    made = {
+        task.var: task for task in ends_of_run() if isinstance(task, tasks.ConcatClean) and task.sim_id == ENSEMBLE[0]
+    }
     assert set(made) == {"tasmax", "tasmin", "dtr", "pr"}
     assert made["tasmin"].in_slices[0].task == swap and made["dtr"].in_slices[0].task.task_family == "Adjust"
 
@@ -366,7 +368,7 @@ def test_a_run_can_be_narrowed_to_a_simulation_a_pool_or_a_piece(
     v2: Any, selection: Selection, rules: set[str], about: set[str]
 ) -> None:
     v2()
-    ends = selection.ends(products())
+    ends = selection.ends(ends_of_run())
     assert {task.task_family for task in ends} == rules
     assert set().union(*(partition.simulations_of(task) for task in ends)) == about
 
@@ -374,7 +376,7 @@ def test_a_run_can_be_narrowed_to_a_simulation_a_pool_or_a_piece(
 def test_a_pool_that_is_not_there_is_refused_with_the_nearest_name(v2: Any) -> None:
     v2()
     with pytest.raises(ParameterError, match=f"did you mean {POOL}"):
-        Selection(pools=POOL.replace("Ensemble", "Ensembel")).ends(products())
+        Selection(pools=POOL.replace("Ensemble", "Ensembel")).ends(ends_of_run())
 
 
 def test_a_job_has_the_members_that_its_driver_found_though_the_catalogue_has_grown_since(v2: Any) -> None:

@@ -131,7 +131,7 @@ def test_a_sizing_error_blocks_its_rule_and_what_follows_and_is_the_exit_code(
     ("narrowed", "rules"),
     [
         ({"until": "Rechunk"}, {"Rechunk", "Regrid", "ReferenceCalendar", "RefDefault", "Extract", "InputCheck"}),
-        ({"only": "Train", "regions": "south"}, {"Train", "Rechunk", "ReferenceCalendar"}),
+        ({"only": "Train", "pieces": "south"}, {"Train", "Rechunk", "ReferenceCalendar"}),
         ({"first": "DiagMeasuresImprovement"}, {"DiagMeasuresImprovement", "MoveDiag", "OffDiagSimPropMeas"}),
     ],
 )
@@ -253,7 +253,7 @@ def test_a_run_is_narrowed_to_simulations_and_to_regions_with_what_they_need(com
     of_sim = planned(sims=sim_id)
     assert {name for one in of_sim.tasks.values() for name in simulations_of(one.task)} == {sim_id}
     assert {one.rule for one in of_sim.tasks.values()} > {"HealthChecks", "Move", "MoveDiag", "RefDefault"}
-    of_region = planned(regions="south, north")
+    of_region = planned(pieces="south, north")
     assert {getattr(one.task, "piece", "south") for one in of_region.tasks.values()} == {"south", "north"}
     assert not {one.rule for one in of_region.tasks.values()} & {"ConcatenationFinal", "HealthChecks", "MoveDiag"}
 
@@ -289,7 +289,7 @@ def test_a_part_of_a_run_is_without_the_report_unless_it_is_named(
         ({"only": "PerfectPair"}, "All runs no PerfectPair with .*; `espo perfect-model --plan` plans it"),
         ({"sims": "-NoLaep"}, r"--sim-id '-NoLaep' is not one of: .*; did you mean \S+_Demo-NoLeap_ssp585_\S+\?"),
         ({"sims": "Demo-"}, r"--sim-id 'Demo-' is a part of 2 names; expected a part of one: .*360Day\S+, .*NoLeap\S+"),
-        ({"regions": "sooth"}, r"--region 'sooth' is not one of: middle, north, south; did you mean south\?"),
+        ({"pieces": "sooth"}, r"--piece 'sooth' is not one of: middle, north, south; did you mean south\?"),
         ({"only": "Train", "until": "Adjust"}, "--only excludes --from and --until"),
         ({"until": "ReferenceCalendar", "first": "Adjust"}, "no task is all of that: --from Adjust, --until Ref"),
     ],
@@ -303,7 +303,7 @@ def test_a_part_that_is_none_is_refused(configured: Configure, narrowed: dict[st
 def test_luigis_command_takes_the_same_words() -> None:
     words = shlex.split("--module espo_luigi.tasks All --from Train --until Adjust --sim-id A,B --region south")
     with CmdlineParser.global_instance(words) as parsed:
-        assert parsed.get_task_obj().selection == Selection("Train", "Adjust", "", "A,B", regions="south")
+        assert parsed.get_task_obj().selection == Selection("Train", "Adjust", "", "A,B", pieces="south")
 
 
 @pytest.mark.parametrize("words", ["All --until Train", "Train --piece south --var pr", "Extract"])

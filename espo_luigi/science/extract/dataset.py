@@ -20,6 +20,7 @@ from espo_luigi.science.calendar import day_of, whole_years
 from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.grid import extent
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
 
 logger = logging.getLogger(__name__)
@@ -360,15 +361,15 @@ def _check_coordinates(ds: xr.Dataset) -> None:
         if missing := int((~np.isfinite(values)).sum()):
             raise DataError(f"{missing} of {values.size} values of {name} are missing; expected all of them.")
         if np.abs(values).max() > most:
-            raise DataError(f"{name} is {_extent(ds[name])}; expected degrees, {most:.0f} at most.")
+            raise DataError(f"{name} is {extent(ds[name])}; expected degrees, {most:.0f} at most.")
     if ds["lat"].ndim == 2:
         return
     steps, around = np.diff(ds["lat"].values), np.sort(ds["lon"].values % 360)
     if not ((steps > 0).all() or (steps < 0).all()):
-        raise DataError(f"lat neither rises nor falls from row to row ({_extent(ds['lat'])}); expected rows in order.")
+        raise DataError(f"lat neither rises nor falls from row to row ({extent(ds['lat'])}); expected rows in order.")
     # A global grid may have its first column again as its last.
     if (np.diff(around) < _SAME_DEGREES).sum() > 1:
-        raise DataError(f"several columns have the same lon ({_extent(ds['lon'])}); expected one each.")
+        raise DataError(f"several columns have the same lon ({extent(ds['lon'])}); expected one each.")
 
 
 def _rows(ds: xr.Dataset, region: Mapping[str, Any]) -> np.ndarray:
@@ -412,7 +413,7 @@ def _refuse(ds: xr.Dataset, region: Mapping[str, Any]) -> NoReturn:
     (west, east), (south, north) = _bounds(ds, region)
     raise DataError(
         f"region {region['name']} ({west:g} to {east:g} °E, {south:g} to {north:g} °N with its buffer) "
-        f"holds no cell of the data ({_extent(ds['lon'])} °E, {_extent(ds['lat'])} °N)."
+        f"holds no cell of the data ({extent(ds['lon'])} °E, {extent(ds['lat'])} °N)."
     )
 
 
@@ -422,10 +423,6 @@ def _bounds(ds: xr.Dataset, region: Mapping[str, Any]) -> Box:
     (south, north), (west, east) = sorted(map(float, region["lat_bnds"])), _in_convention(ds["lon"], region)
     margins = cells * _largest_step(ds["lon"], -1), cells * _largest_step(ds["lat"], 0)
     return Box((west - margins[0], east + margins[0]), (south - margins[1], north + margins[1]))
-
-
-def _extent(coordinate: xr.DataArray) -> str:
-    return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
 
 
 def _largest_step(coordinate: xr.DataArray, axis: int) -> float:

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.grid import cross_edges
+from espo_luigi.science.grid import cross_edges, extent
 from espo_luigi.science.sphere import cell_corners, unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
@@ -102,16 +102,12 @@ def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
     y, x = horizontal_dims(ds)
     within = inside(border, ds["lat"], ds["lon"]).transpose(y, x)
     if not within.any():
-        domain = f"{_extent(border['lat'])} °N, {_extent(border['lon'])} °E"
+        domain = f"{extent(border['lat'])} °N, {extent(border['lon'])} °E"
         raise DataError(f"none of {within.size} cells lies in the domain ({domain}); check whose outline it is.")
     spans = {dim: np.flatnonzero(within.any(other)) for dim, other in ((y, x), (x, y))}
     box = {dim: slice(int(places[0]), int(places[-1]) + 1) for dim, places in spans.items()}
     cut, mask = ds.isel(box), within.isel(box)
     return cut.assign({name: da.where(mask) for name, da in cut.data_vars.items() if {y, x} <= set(da.dims)})
-
-
-def _extent(coordinate: xr.DataArray) -> str:
-    return f"{float(coordinate.min()):g} to {float(coordinate.max()):g}"
 
 
 def _on_plane(vectors: Floats, middle: Floats) -> Floats:

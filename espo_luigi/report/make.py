@@ -29,6 +29,7 @@ from espo_luigi.replacing import (
 )
 from espo_luigi.report import distributions, job_use, problem_sections
 from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.html import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.improvement import (
     PUBLISHED,
     PUBLISHED_ROW,
@@ -40,7 +41,6 @@ from espo_luigi.report.improvement import (
 from espo_luigi.report.job_use import Job, accounted, by_rule
 from espo_luigi.report.maps import maps_section
 from espo_luigi.report.members import members_section, treated_section
-from espo_luigi.report.page import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.reading import Failed, Made, RunView, read_failures, read_jobs, read_records
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import size_bytes

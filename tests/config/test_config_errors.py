@@ -259,7 +259,7 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: *nowhere\n", "line 1, column 9: not valid YAML: found undefined alias 'nowhere'"),
         ("custom:\n  stack_drop_nans: true\n  stack_drop_nans: false\n", "line 3: duplicate key `custom.stack_drop_nans`, already given on line 2"),  # noqa: E501
         ("- a\n- b\n", "line 1: got a list, expected sections"),
-        ("just text\n", "line 1: got the value 'just text', expected sections"),
+        ("just text\n", "line 1: got a single value, expected sections"),
         ("? [a, b]\n: c\n", "line 1: got a list as a key, expected text"),
         ("custom: &a\n  b: *a\n", "line 1: the anchor of `custom.b` contains itself"),
         ("custom: \x07\n", "not valid YAML"),
@@ -274,7 +274,7 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
         ("custom: {a: !!set {b, c}}\n", "a tag (`!!name`) does not suit its value: `custom.a` has the tag"),
         ("custom: {a: !mine b}\n", "line 1, column 13: not valid YAML: could not determine a constructor for the tag '!mine'"),  # noqa: E501
-        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got the value 'b'"),
+        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got a single value"),  # noqa: E501
         ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
         ("custom: {a: " + "[" * 51 + "]" * 51 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
         ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),

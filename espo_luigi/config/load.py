@@ -79,7 +79,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         explained = explain(error, RunConfig, written, places)
         raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
     try:
-        config._written = written
+        config._written, config._files = written, tuple(paths)
         return checked(config)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error

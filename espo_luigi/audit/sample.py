@@ -114,7 +114,7 @@ def audit(number: int, seed: int) -> Audit:
         # A member's archives stay open while its samples are compared.
         for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
-                cells.check_complete(series.alone(sample.cell.place), sample.cell)
+                cells.check_complete(series.alone(sample.cell.place), sample.cell, run.config.biasadjust.adjusted)
                 for var, apart, difference in _compare(sample, cells.finish(run, sample.sim_id, sample.cell, series)):
                     rows.setdefault((sample.sim_id, var), Row(sample.sim_id, var)).add(apart)
                     differences += difference

@@ -118,9 +118,10 @@ def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
     def series(ds: xr.Dataset) -> cells.Series:
         return cells.Series("a", "south", np.array([0]), [], {"a": ds})
 
-    cells.check_complete(series(whole), cell)
+    cells.check_complete(series(whole), cell, ["pr"])
     with pytest.raises(DataError, match="a has no pr on 365 of 730 days in the cells that 45 °N -70 °E"):
-        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell)
+        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell, ["pr"])
+    cells.check_complete(series(whole.assign(tasmax=whole["pr"].where(whole.time.dt.year > 2001))), cell, ["pr"])
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ class Method:
         Names of counts of treated days. `adjust` then returns `treated` (cells…, [realization], treatment), too.
     cells_in_a_block, fixed_blocks
         The number of cells in a block, which memory limits; whether blocks have to be the same each time, because
-        random numbers are drawn by block.
+        random numbers are drawn by block. Unless they are fixed, lazy series of one simulation keep the blocks that
+        they come with: in a run, those of the stores. Those of a pool, and what is in memory, are cut.
     dated
         Whether the series of a block get their dates; without them, `setup.time` has to do.
     """

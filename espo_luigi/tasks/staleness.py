@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 WHOLE = "configuration"
 # Before the name or the path of a DRS, by which products are exported.
 DRS_KEY = "DRS "
+# The key under which older markers have the domain, and today's.
+_FORMER_DOMAIN, _DOMAIN = "custom.amno_region", "domain"
 # Joins the different fingerprints that inputs have for a key.
 _JOINED_BY = "+"
 # Configurations for which a stale product was reported.
@@ -114,7 +116,8 @@ def _look(run: RunContext, key: str) -> str:
     if key.startswith(DRS_KEY):
         return load_drs(key.removeprefix(DRS_KEY)).hash
     if not key.startswith(FILES_OF):
-        return fingerprint(run.config, key)
+        is_former = key == _FORMER_DOMAIN or key.startswith(f"{_FORMER_DOMAIN}.")
+        return fingerprint(run.config, _DOMAIN + key.removeprefix(_FORMER_DOMAIN) if is_former else key)
     wanted = key.removeprefix(FILES_OF)
     with suppress(CatalogError):
         if run.reference().id == wanted:

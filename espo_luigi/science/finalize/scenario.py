@@ -259,8 +259,9 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
     """Join the regions along latitude (`rlat` on rotated grids) into a single domain.
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
-    latitudes of the result stay monotonic. Counts that a region lacks are left out. Attributes are those of the first region, with
-    `cat:domain` and `cat:processing_level` set and counts of cells added up. Coordinates keep the attributes on which
+    latitudes of the result stay monotonic. Attributes are those of the first region, with
+    `cat:domain` and `cat:processing_level` set and counts of cells added up. Counts of days that a region lacks are
+    left out. Coordinates keep the attributes on which
     the regions do not conflict, without `original_shape`, which describes a single region and never the result. Lazy.
 
     Raises

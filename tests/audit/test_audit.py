@@ -139,3 +139,27 @@ def test_versions_that_differ_from_a_markers_are_told() -> None:
     assert other_versions(elsewhere) == {"processor": ("Processor X", processor())}
     assert other_versions(store.Marker.from_json('{"task": "Move"}')) == {}
     assert elsewhere.id == replace(elsewhere, processor="Processor Y").id
+
+
+def test_a_sample_that_cannot_be_made_again_is_a_failure_and_not_told_as_missing_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*given: object) -> None:
+        raise DataError("pr has other units than the training\nmore of it")
+
+    one = sample.Sample("a", cells.Cell("south", 0, 0, 0, 45.0, -70.0), 0.5)
+    info = SimpleNamespace(path="a.zarr")
+    series = SimpleNamespace(alone=lambda place: None)
+    run = SimpleNamespace(simulations=["a"], archives=lambda sim_id: {"pr": info})
+    monkeypatch.setattr(sample, "context", lambda: run)
+    monkeypatch.setattr(sample.store, "is_complete", lambda path: True)
+    monkeypatch.setattr(sample, "draw", lambda *given: [one])
+    monkeypatch.setattr(sample.partition, "pool_of", lambda run, sim_id: sim_id)
+    monkeypatch.setattr(sample, "_remade", lambda *given: [(series, one)])
+    monkeypatch.setattr(cells, "check_complete", lambda series, cell: None)
+    monkeypatch.setattr(cells, "finish", fail)
+    found = sample.audit(1, 0)
+    assert found.failures == {"pr has other units than the training": 1} and not found.left_out
+    assert "FAILED 1 sample(s): pr has other units than the training" in sample.render(found)
+    monkeypatch.setattr(cells, "check_complete", fail)
+    assert sample.audit(1, 0).left_out == {"inputs lack a year or more": 1}

@@ -220,9 +220,6 @@ def render(found: Audit) -> str:
     lines += [f"DIFFERENT {difference}" for difference in found.differences[:_SHOWN]]
     lines += [f"… and {len(found.differences) - _SHOWN} more"] if len(found.differences) > _SHOWN else []
     verdict = "differ from" if found.differences else "are those of"
-    said = (
-        f"products {verdict} this run{', as far as compared' if found.failures else ''}."
-        if found.rows
-        else "nothing was compared: no product is proved."
-    )
+    as_far = ", as far as they could be compared" if found.failures else ""
+    said = f"products {verdict} this run{as_far}." if found.rows else "nothing was compared: no product is proved."
     return "\n".join([head, *lines, f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}"])

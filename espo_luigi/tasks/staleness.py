@@ -27,7 +27,7 @@ from espo_luigi.export.drs import load_drs
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.partition import POOL_KEY, members
+from espo_luigi.tasks.partition import POOL_KEY, PRODUCTION_KEY, members
 from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,8 @@ def _look(run: RunContext, key: str) -> str:
         return run.config.hash
     if key.startswith(POOL_KEY):
         return ",".join(members(run, key.removeprefix(POOL_KEY)))
+    if key == PRODUCTION_KEY:
+        return run.config.production or run.production.name
     if key.startswith(DRS_KEY):
         return load_drs(key.removeprefix(DRS_KEY)).hash
     if not key.startswith(FILES_OF):

@@ -444,3 +444,16 @@ def test_a_marker_of_the_domains_former_key_stands_for_the_domain(complete_demo:
 
     edit(complete_demo / "config.yml", wider)
     assert extract.stale() == ["custom.amno_region"]
+
+
+def test_another_production_makes_stale_what_it_may_alter(complete_demo: Path) -> None:
+    rules = (tasks.Train, tasks.Adjust, tasks.CleanUp)
+    found = {type(task): task for task in in_order(tasks.All()) if isinstance(task, rules)}
+    assert len(found) == len(rules)
+    for task in found.values():
+        marker = task.marker()
+        publish(task, dataclasses.replace(marker, fingerprints={**marker.fingerprints, "production": "institute-x"}))
+        assert marker.fingerprints["production"] == "espo-2024" and "production" in task.stale()
+        publish(task, marker)
+    edit(complete_demo / "config.yml", lambda content: content.update(production="espo-2024"))
+    assert stale() == set()

@@ -457,7 +457,7 @@ def package_versions() -> dict[str, str]:
 @functools.cache
 def version_of_plugin(group: str, name: str) -> dict[str, str]:
     """Return the version of the package that registers a name in an entry-point group, by its name; {} for ours."""
-    distributions = [point.dist for point in importlib.metadata.entry_points(group=group, name=name)]
+    distributions = [point.dist for point in importlib.metadata.entry_points(group=group) if point.name == name]
     return {found.name: found.version for found in distributions if found is not None}
 
 

@@ -184,7 +184,7 @@ def properties(run: Any, describer: Describer) -> float:
 
 def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
     from espo_luigi.science import stack
-    from espo_luigi.science.finalize.scenario import together
+    from espo_luigi.science.finalize.scenario import merge_products
     from espo_luigi.tasks import partition
     from espo_luigi.tasks.product import HealthChecks
     from espo_luigi.tasks.reference import RefDefault
@@ -197,7 +197,7 @@ def described_datasets(run: Any) -> Iterator[tuple[str, xr.Dataset]]:
         yield "sim", stack.join_slices(series)
         final = HealthChecks(sim_id=sim_id).in_final
         ports = final if isinstance(final, list) else [final]
-        yield "scen", together([opened(port, cut=False) for port in ports])
+        yield "scen", merge_products([opened(port, cut=False) for port in ports])
 
 
 def on_domain(run: Any, dataset: xr.Dataset) -> xr.Dataset:

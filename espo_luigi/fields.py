@@ -1,4 +1,4 @@
-"""Types of single values, checked; the base class of a section; templates of paths; names of installed classes."""
+"""Types of single values, checked; the base class of a section; templates of paths; classes that packages register."""
 
 from __future__ import annotations
 

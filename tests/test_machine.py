@@ -8,7 +8,7 @@ import pytest
 
 from espo_luigi import machine
 from espo_luigi.machine import cgroup_cpu_quota, cgroup_memory_limit, machine_cpus, machine_memory
-from espo_luigi.methods.dqm import method as kernel_backend
+from espo_luigi.methods.dqm import method as dqm_method
 
 
 def write_limits(folder: Path, name: str, limits: dict[str, str]) -> None:
@@ -101,6 +101,6 @@ def test_kernels_use_the_cpus_of_the_quota_and_of_the_job(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert kernel_backend._threads() == cpus
+    assert dqm_method._threads() == cpus
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(kernel_backend._threads).result() == 1
+        assert pool.submit(dqm_method._threads).result() == 1

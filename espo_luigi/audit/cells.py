@@ -263,10 +263,10 @@ def block_of(run: RunContext, piece: str, place: int, size: int) -> np.ndarray:
     return np.arange(first, min(first + size, int(land.is_land.sum())))
 
 
-def check_complete(series: Series, cell: Cell) -> None:
-    """Raise `DataError` if the regridded series of a cell lack the days of a year or more."""
+def check_complete(series: Series, cell: Cell, variables: Sequence[str]) -> None:
+    """Raise `DataError` if the regridded series of variables of a cell lack the days of a year or more."""
     for name, ds in series.members.items():
-        for var, data in ds.data_vars.items():
+        for var, data in ds[list(variables)].data_vars.items():
             missing = int(data.isnull().sum())
             if missing >= gaps.DAYS_OF_A_GAP:
                 raise DataError(

@@ -119,7 +119,7 @@ def audit(number: int, seed: int) -> Audit:
         # A member's archives stay open while its samples are compared.
         for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
-                cells.check_complete(series.alone(sample.cell.place), sample.cell)
+                cells.check_complete(series.alone(sample.cell.place), sample.cell, run.config.biasadjust.adjusted)
             except DataError:
                 left_out["inputs lack a year or more"] += 1
                 continue

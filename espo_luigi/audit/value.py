@@ -117,7 +117,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     step = step_of(first, date)
     pool, places, needed = partition.pool_of(run, sim_id), np.array([cell.place]), run.production.needed(list(infos))
     given, source = cells.kept_series(run, pool, cell.piece, places)
-    cells.check_complete(given, cell)
+    cells.check_complete(given, cell, run.config.biasadjust.variables_of(needed))
     if size := cells.cells_drawn_together(given, needed):
         given, source = cells.kept_series(run, pool, cell.piece, cells.block_of(run, cell.piece, cell.place, size))
     made = cells.finish(run, sim_id, cell, cells.adjust(given, needed), list(infos))

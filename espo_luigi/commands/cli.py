@@ -230,12 +230,13 @@ def _built(tasks: Sequence[Task], workers: int) -> int:
 
 @espo.command(epilog="Example: espo make espo-demo/final/reference/Demo-Land+south+noleap.zarr")
 @click.argument("path", type=_PATH)
+@views.module_option
 @_workers_option
-def make(path: Path, workers: int) -> int:
+def make(path: Path, module: str, workers: int) -> int:
     """Run the task that makes a path, and all that it needs."""
     from espo_luigi.tasks.make import task_for
 
-    task = task_for(path)
+    task = task_for(path, module)
     say(task.label(), file=sys.stderr)
     return _built([task], workers)
 
@@ -298,12 +299,13 @@ def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, worker
 
 @espo.command(epilog="Example: espo rules Train")
 @click.argument("names", nargs=-1, metavar="[RULE]...")
+@views.module_option
 @_json_option
-def rules(names: tuple[str, ...], as_json: bool) -> None:
+def rules(names: tuple[str, ...], module: str, as_json: bool) -> None:
     """List the rules, or the files of those named."""
     from espo_luigi.tasks.make import rules, template_of
 
-    known = {rule.__name__: rule for rule in rules()}
+    known = {rule.__name__: rule for rule in rules(module)}
     for name in names:
         if name not in known:
             raise ParameterError(no_such_rule(name, known))
@@ -324,7 +326,9 @@ def _table_of_rules(known: Mapping[str, type]) -> str:
 
     width = views.line_width()
     rows = [("rule", "parameters", "what it makes")]
-    rows += [(name, " ".join(wildcard_names(rule)), _does(rule).partition(": ")[2]) for name, rule in known.items()]
+    rows += [
+        (name, " ".join(wildcard_names(rule)), _does(rule).removeprefix(f"{name}: ")) for name, rule in known.items()
+    ]
     names, taken = (max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:2])
     lines = [f"{name:<{names}}{parameters:<{taken}}{makes}" for name, parameters, makes in rows]
     return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)

@@ -21,6 +21,7 @@ _WATCH_SECONDS = 5.0
 # How many of those that words may mean are named.
 _SHOWN = 10
 _PATH = click.Path(path_type=Path)
+module_option = click.option("--module", default="", metavar="NAME", help="A module whose rules are known, too.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
@@ -153,7 +154,8 @@ def _screen() -> tuple[int | None, int]:
 
 @click.command(epilog="Example: espo why Train south pr Demo-NoLeap")
 @click.argument("words", nargs=-1, required=True, metavar="TASK|PATH|FOLDER [VALUE]...")
-def why(words: tuple[str, ...]) -> None:
+@module_option
+def why(words: tuple[str, ...], module: str) -> None:
     """What a task waits for, down to the root, and the remedy.
 
     The task is that of a path, or of a rule and some of its parameters' values, or parts of them. Of a folder, the
@@ -161,7 +163,7 @@ def why(words: tuple[str, ...]) -> None:
     """
     from espo_luigi.overview import why
 
-    say(why.why(words))
+    say(why.why(words, module))
 
 
 @click.command(epilog="Example: espo logs Train south pr Demo-NoLeap")

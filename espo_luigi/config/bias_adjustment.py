@@ -178,7 +178,11 @@ class BiasAdjust(Section):
     @property
     def adjusted(self) -> tuple[str, ...]:
         """The variables that are adjusted, alone or in a group."""
-        return tuple(one for name, how in self.variables.items() for one in how.variables or (name,))
+        return tuple(self.variables_of(self.variables))
+
+    def variables_of(self, groups: Iterable[str]) -> list[str]:
+        """Return the variables that are adjusted under keys."""
+        return [one for name in groups for one in self.variables[name].variables or (name,)]
 
     def group_of(self, variable: str) -> str:
         """Return the key under which a variable is adjusted: its name, or its group's."""

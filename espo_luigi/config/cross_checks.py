@@ -126,7 +126,7 @@ def _check_products(config: RunConfig) -> None:
     for name, definition in diagnosed.properties["indicators"].items() if diagnosed else ():
         if lacking := set(definition.get("input", {}).values()) - variables:
             raise ConfigurationError(
-                f"`diagnostics.properties_and_measures.change_units_arg` has no {', '.join(sorted(lacking))}, which "
+                f"`{config.name_of('domain-diag.change_units_arg')}` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
     _check_treatments(config, adjusted | {"tasmin"})

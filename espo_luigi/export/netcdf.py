@@ -109,7 +109,7 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     y, x = horizontal_dims(ds)
     data = ds[variable].transpose("time", y, x).variable
     mapping = _grid_mapping(ds, ds[variable])
-    attrs = _of_data(ds[variable].attrs, tuple(map(str, data.dims)), mapping)
+    attrs = _of_data(ds[variable].attrs, mapping)
     given = {key: filled(value, ds[variable].attrs) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
@@ -145,7 +145,7 @@ def _grid_mapping(ds: xr.Dataset, data: xr.DataArray) -> str:
     return named if named in ds.variables else next(mappings, "")
 
 
-def _of_data(attrs: Mapping[Any, Any], dims: Sequence[str], mapping: str) -> dict[str, Any]:
+def _of_data(attrs: Mapping[Any, Any], mapping: str) -> dict[str, Any]:
     """The attributes of the variable: those that it has, in the forms of CF 1.11."""
     kept = {str(key): value for key, value in attrs.items() if key not in _NOT_COPIED}
     if mapping:

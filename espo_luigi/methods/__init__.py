@@ -1,5 +1,6 @@
 """Bias adjustment of daily series: training on a reference and adjusting a simulation, by methods that plug in.
 
-`base` has the interface of a method, and `blocks` what surrounds the numbers. `xsdba`, `dqm` (our compiled kernels)
-and `ibicus` are methods. Imports only shared modules of `science`.
+`base` has the interface of a method, `blocks` what surrounds the numbers. `dqm` (our compiled kernels), `xsdba` and
+`ibicus` are methods; `perfect_model` tests methods on a known future. Imports `science`, `fields`, `errors`, `files`
+and `machine`.
 """

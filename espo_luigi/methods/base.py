@@ -1,4 +1,4 @@
-"""What an adjustment method is: the interface of ours and of others' methods, and how a name becomes a method.
+"""The interface of adjustment methods, and the look-up of a method by its name.
 
 A method does the numbers of a block of cells, in memory. `blocks` does what surrounds the numbers: periods, calendars,
 units, blocks of cells, attributes.
@@ -202,8 +202,8 @@ class Method:
     def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
         """Return the steps from the simulation to the scenario of a block of one cell.
 
-        `day` is the place of the day along `time`, `member` that along `realization`. Without steps, an audit compares
-        the values only.
+        `day` is the place of the day along `time`, `member` that along `realization`. The last step's
+        value is the scenario's. Without steps, an audit compares the values only.
         """
         return []
 

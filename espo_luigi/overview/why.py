@@ -13,6 +13,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
+from luigi import Task
+
 from espo_luigi.driver.run import each_after_its_needs, pending_in, walk
 from espo_luigi.driver.settings.espo import settings
 from espo_luigi.driver.settings.sections import SECTIONS
@@ -38,25 +40,27 @@ from espo_luigi.overview.states import (
 )
 from espo_luigi.tasks.all import All
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.make import task_for, tasks_of
 from espo_luigi.tasks.perfect_model import ALL, PerfectModel
 
 _LINES_OF_LOG = 12
 _AGAIN = "Correct the cause and give the same command again: what is complete is not done again."
 
 
-def why(words: Sequence[str]) -> str:
+def why(words: Sequence[str], module: str = "") -> str:
     """Return a paragraph about the task that the words name: a path, or a rule and some of its parameters' values.
+
+    With the name of a user's module, that module's rules are known, too.
 
     Raises
     ------
     ParameterError, UnknownPathError
         If they name no task, or several.
     """
-    search = Search()
-    if len(words) == 1 and (made := _made_in(Path(words[0]))):
+    search = Search([All(), *(tasks_of(module) if module else ())])
+    if len(words) == 1 and (made := _made_in(Path(words[0]), search.ends)):
         return _about_folder(words[0], made, search)
-    start = named_task(words)
+    start = named_task(words, module, search.ends)
     if ended := search.ended(start):
         return _about_done(start, ended)
     chain = search.chain(start)
@@ -91,10 +95,10 @@ def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
-def _made_in(folder: Path) -> dict[Path, SlurmTask]:
+def _made_in(folder: Path, ends: Sequence[Task]) -> dict[Path, SlurmTask]:
     """Return the outputs below a folder, each with the task that makes it; none if it is an output, or inside one."""
     wanted = folder.absolute()
-    tasks = [task for task in walk([All()]) if isinstance(task, EspoTask)]
+    tasks = [task for task in walk(ends) if isinstance(task, EspoTask)]
     return {
         path: task for task in tasks for target in task.output() if wanted in (path := target.path.absolute()).parents
     }
@@ -121,14 +125,17 @@ def _names(chain: Sequence[SlurmTask]) -> list[str]:
     return names
 
 
-def named_task(words: Sequence[str]) -> SlurmTask:
-    """Return the task that a path (also one inside of a store), or a rule and values of its parameters name."""
+def named_task(words: Sequence[str], module: str, ends: Sequence[Task]) -> SlurmTask:
+    """Return the task that a path (also one inside of a store), or a rule and values of its parameters name.
+
+    `ends` and what they need are searched for a rule.
+    """
     if len(words) == 1 and ("/" in words[0] or "." in words[0]):  # as no rule's name has
         path = Path(words[0])
-        return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path))
+        return task_for(next((one for one in (path, *path.parents) if one.suffix in (".zarr", ".zip")), path), module)
     family, *rest = [word for word in words if not word.startswith("--")]
-    root = PerfectModel(truth=ALL) if family in ("PerfectModel", "PerfectPair") else All()
-    everything = [task for task in walk([root]) if isinstance(task, SlurmTask)]
+    roots = [PerfectModel(truth=ALL)] if family in ("PerfectModel", "PerfectPair") else ends
+    everything = [task for task in walk(roots) if isinstance(task, SlurmTask)]
     tasks = [task for task in everything if task.task_family == family]
     if not tasks:
         rules = sorted({task.task_family for task in everything})
@@ -160,7 +167,8 @@ class _Way(NamedTuple):
 class Search:
     """Finds the way from a task down to the root, and looks at each task once."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Sequence[Task]) -> None:
+        self.ends = ends
         self.states = TaskStates()
         self._ways: dict[str, _Way] = {}
         self._blocked: dict[str, bool] = {}
@@ -195,9 +203,9 @@ class Search:
 
     @functools.cached_property
     def to_run(self) -> set[str]:
-        """The tasks that a run of `All` would do."""
-        graph = each_after_its_needs([All()])
-        return pending_in([All()], graph, lambda each: not self.states.is_complete(each))[0]
+        """The tasks that a run of the ends, such as `All`, would do."""
+        graph = each_after_its_needs(self.ends)
+        return pending_in(self.ends, graph, lambda each: not self.states.is_complete(each))[0]
 
     def word(self, task: SlurmTask) -> str:
         """Return how a task stands, in a few words."""

@@ -72,7 +72,7 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
         if not chosen:
             sections.append(Section(title, [Text("There is none.")]))
             continue
-        errors = together(chosen)
+        errors = errors_of(chosen)
         for name in map(str, errors["variable"].values):
             unit = units_text(errors["units"].sel(variable=name).item())
             text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {unit}."
@@ -83,7 +83,7 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
     return sections
 
 
-def together(pairs: Sequence[Pair]) -> xr.Dataset:
+def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
     """Return the mean absolute errors of all pairs, (pair, variable, adjustment, period, season, property), in memory.
 
     Pieces count by their cells: `level` and `change` by the sampled cells, `level_of_all` and `change_of_all` by all.

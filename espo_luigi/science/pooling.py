@@ -20,7 +20,7 @@ from espo_luigi.science.stack import concatenate
 _OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, LET_THROUGH, IMPOSSIBLE_VALUES)}
 
 
-def together(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
+def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
     """Return a pool: its members along `realization`, first, by their names; lazy.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The rules that train and apply the bias adjustment, one variable at a time, and clean the result up."""
+"""The rules that train and apply the bias adjustment, for a variable or a group of variables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class VariableTask(EspoTask):
         if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
             return members[0]
         names = list(self.how.variables or (self.var,))
-        return pooling.together([one[names] for one in members], every_member(self))
+        return pooling.pool_of_members([one[names] for one in members], every_member(self))
 
     def reference_of(self, references: list[xr.Dataset], simulation: xr.Dataset) -> xr.Dataset:
         """Return the reference, of both calendars, whose calendar is the simulation's, or the nearest below."""
@@ -82,7 +82,7 @@ class VariableTask(EspoTask):
 
 
 class Train(VariableTask):
-    """Rule `train`: what a method learns from reference and simulation over the reference period, for one variable."""
+    """Rule `train`: what a method learns from reference and simulation, for a variable or a group, in the reference period."""
 
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="100GB", time="1000")
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: list(REFERENCE_CALENDARS))

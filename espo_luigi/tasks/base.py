@@ -172,7 +172,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return self.context.config.hash
 
     def check(self) -> None:
-        """Raise an error if a wildcard or a resource is not possible, or an output's path has what is not ours."""
+        """Raise an error if a wildcard or resource is not possible, or a file that is not ours lies at an output's path."""
         super().check()
         _ = self.context.folders_are_writable
         for name, parameter in self.get_params():

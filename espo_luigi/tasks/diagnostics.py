@@ -400,7 +400,8 @@ class DiagRef(DomainDiagTask):
 
     @functools.cached_property
     def _has_land(self) -> bool:
-        box, key = self.box() | {"tile_buffer": 0}, f"domain-diag.domains.{self.diag_domain}"
+        box = self.box() | {"tile_buffer": 0}
+        key = self.context.config.name_of(f"domain-diag.domains.{self.diag_domain}")
         cells = self.context.reference_on_its_first_day
         return look_for_land(cells, box, key, "Correct the bounds, or take the domain away.")
 
@@ -488,7 +489,7 @@ class Diag(DomainDiagTask):
             **self.context.config.regrid.regrid_dataset.arguments(),
         )
         # A regional simulation's product may have few of the domain's cells, or none.
-        scenario = diagnosis.spread_over(finalize.together(final), stack.grid_of(fullregion))
+        scenario = diagnosis.spread_over(finalize.merge_products(final), stack.grid_of(fullregion))
         sim, scen = (self.diagnosis(of).with_measures(ref_prop) for of in (simulation, scenario))
         return {
             **{f"sim_{kind}_computed": maps for kind, maps in sim.items()},

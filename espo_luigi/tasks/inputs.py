@@ -32,7 +32,7 @@ from espo_luigi.tasks.ports import kept
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
-# What the counts of problems are the numbers of; of others, of values.
+# What each kind of problem counts; kinds that are not listed count values.
 COUNTED = {
     "too_few_days": "cells",
     "cells_without_first_day": "cells",

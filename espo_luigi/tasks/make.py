@@ -16,13 +16,18 @@ from espo_luigi.tasks.context import FACETS, context
 from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 
-def rules() -> list[type[EspoTask]]:
-    """Return the class of every rule of this package."""
-    return _rules_among(getattr(tasks, name) for name in tasks.__all__)
+def rules(module: str = "") -> list[type[EspoTask]]:
+    """Return the class of every rule of this package, then of those that a user's module defines."""
+    return _rules_among(getattr(tasks, name) for name in tasks.__all__) + (rules_of(module) if module else [])
 
 
 def tasks_of(module: str) -> list[EspoTask]:
-    """Import a module and return every task of the rules that the module defines.
+    """Return every task of the rules that a module defines."""
+    return [task for rule in rules_of(module) for task in every(rule)]
+
+
+def rules_of(module: str) -> list[type[EspoTask]]:
+    """Import a module and return the rules that the module defines.
 
     Raises
     ------
@@ -40,15 +45,15 @@ def tasks_of(module: str) -> list[EspoTask]:
         raise ParameterError(
             f"--module {module}: it defines no rule; expected subclasses of espo_luigi.tasks.EspoTask."
         )
-    return [task for rule in own for task in every(rule)]
+    return own
 
 
 def _rules_among(values: Iterable[object]) -> list[type[EspoTask]]:
     return [one for one in values if isinstance(one, type) and issubclass(one, EspoTask) and one is not EspoTask]
 
 
-def task_for(path: Path) -> EspoTask:
-    """Return the task that makes `path`.
+def task_for(path: Path, module: str = "") -> EspoTask:
+    """Return the task that makes `path`, of this package's rules or of a user's module.
 
     Raises
     ------
@@ -57,7 +62,7 @@ def task_for(path: Path) -> EspoTask:
     """
     wanted = path.absolute()
     refusals = []
-    for cls, wildcards in _candidates(wanted):
+    for cls, wildcards in _candidates(wanted, rules(module)):
         task = cls(**wildcards)
         try:
             task.check()
@@ -65,19 +70,20 @@ def task_for(path: Path) -> EspoTask:
             refusals.append(str(error))
         else:
             return task
-    outputs = [target.path for task in walk([All()]) if isinstance(task, EspoTask) for target in task.output()]
+    ends = [All(), *(tasks_of(module) if module else ())]
+    outputs = [target.path for task in walk(ends) if isinstance(task, EspoTask) for target in task.output()]
     near = nearest(str(wanted), {str(output.absolute()) for output in outputs}, cutoff=0, hint="{}")
     reason = "".join(f"\n  {refusal}" for refusal in refusals)
     raise UnknownPathError(f"no task makes {path}{reason}\n  the nearest path that one makes: {near or '(none)'}")
 
 
-def _candidates(path: Path) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
+def _candidates(path: Path, known_rules: Iterable[type[EspoTask]]) -> Iterator[tuple[type[EspoTask], dict[str, str]]]:
     run = context()
     constants = {
         name: str(Path(value).absolute()) if name in ("tmpdir", "final") else value
         for name, value in run.fields.items()
     }
-    for cls in rules():
+    for cls in known_rules:
         names = set(wildcard_names(cls))
         for _, port in ports_of(cls, OutputPort):
             template = port.template_of(cls, run)

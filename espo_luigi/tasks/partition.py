@@ -155,7 +155,7 @@ def cut_piece(reference: xr.Dataset, run: Any, piece: str) -> xr.Dataset:
 
 def key_of(run: Any, piece: str) -> str:
     """Return the key of the box that contains a piece."""
-    return str(run.production.pieces.keys()[0].format(piece=piece))
+    return str(run.config.name_of(run.production.pieces.keys()[0].format(piece=piece)))
 
 
 def cut_box(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:

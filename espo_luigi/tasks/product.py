@@ -440,7 +440,7 @@ class HealthChecks(EspoTask):
         self, final: xr.Dataset | list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]
     ) -> xr.Dataset:
         """Run the configured checks; those of ``raise_on`` fail the task."""
-        product = finalize.together(final) if isinstance(final, list) else final
+        product = finalize.merge_products(final)
         lands = [grid["land"] for grid in grids]
         if extracted:
             grid = grids[0].drop_vars("land")

@@ -90,7 +90,7 @@ class SeriesTask(EspoTask):
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
         raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
-        adjusted = finalize.together(final) if isinstance(final, list) else final
+        adjusted = finalize.merge_products(final)
         sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
         return self.describe(
             next(iter(prop.data_vars.values())),
@@ -169,7 +169,7 @@ class FlagDetails(EspoTask):
         """Write the table."""
         bound = self.in_final
         opened = [store.open_store(each().path) for each in (bound if isinstance(bound, list) else [bound])]
-        final = finalize.together(opened) if isinstance(bound, list) else opened[0]
+        final = finalize.merge_products(opened)
         details = self.details(final, store.open_store(self.in_checks().path))
         columns = ("scope", *FLAG_COLUMNS) if any(flag.scope for flag in details) else FLAG_COLUMNS
         rows = [{name: _text(value) for name, value in asdict(flag).items() if name in columns} for flag in details]
@@ -193,7 +193,7 @@ class Inversions(EspoTask):
 
     def compute(self, preswap: xr.Dataset, final: list[xr.Dataset]) -> xr.Dataset:
         """Count both; the attributes have the product's repairs and inserted days."""
-        pair = finalize.together(final)
+        pair = finalize.merge_products(final)
         told = {name: pair.attrs[name] for name in (REPAIRS, INSERTED_DAYS) if name in pair.attrs}
         return consistency.inversions_before_and_after(preswap["dtr"], pair["tasmax"], pair["tasmin"]).assign_attrs(
             told

@@ -130,9 +130,10 @@ def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
     def series(ds: xr.Dataset) -> cells.Series:
         return cells.Series("a", "south", np.array([0]), [], {"a": ds})
 
-    cells.check_complete(series(whole), cell)
+    cells.check_complete(series(whole), cell, ["pr"])
     with pytest.raises(DataError, match="a has no pr on 365 of 730 days in the cells that 45 °N -70 °E"):
-        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell)
+        cells.check_complete(series(whole.where(whole.time.dt.year > 2001)), cell, ["pr"])
+    cells.check_complete(series(whole.assign(tasmax=whole["pr"].where(whole.time.dt.year > 2001))), cell, ["pr"])
 
 
 @pytest.mark.parametrize(
@@ -162,13 +163,14 @@ def test_a_sample_that_cannot_be_made_again_is_a_failure_and_not_told_as_missing
     one = sample.Sample("a", cells.Cell("south", 0, 0, 0, 45.0, -70.0), 0.5)
     info = SimpleNamespace(path="a.zarr")
     series = SimpleNamespace(alone=lambda place: None)
-    run = SimpleNamespace(simulations=["a"], archives=lambda sim_id: {"pr": info})
+    config = SimpleNamespace(biasadjust=SimpleNamespace(adjusted=("pr",)))
+    run = SimpleNamespace(simulations=["a"], archives=lambda sim_id: {"pr": info}, config=config)
     monkeypatch.setattr(sample, "context", lambda: run)
     monkeypatch.setattr(sample.store, "is_complete", lambda path: True)
     monkeypatch.setattr(sample, "draw", lambda *given: [one])
     monkeypatch.setattr(sample.partition, "pool_of", lambda run, sim_id: sim_id)
     monkeypatch.setattr(sample, "_remade", lambda *given: [(series, one)])
-    monkeypatch.setattr(cells, "check_complete", lambda series, cell: None)
+    monkeypatch.setattr(cells, "check_complete", lambda series, cell, names: None)
     monkeypatch.setattr(cells, "finish", fail)
     found = sample.audit(1, 0)
     assert found.failures == {"pr has other units than the training": 1} and not found.left_out

@@ -106,7 +106,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(folder: Path, argument
 def test_a_broken_pipe_that_is_not_the_readers_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> None:
+    def broken(module: str) -> None:
         raise BrokenPipeError("a connection of the work itself")
 
     monkeypatch.setattr("espo_luigi.tasks.make.rules", broken)

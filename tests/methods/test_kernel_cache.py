@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import fcntl
 import os
 import pickle
 import shutil
@@ -10,7 +12,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numba
+import numpy as np
 import pytest
 from strangers import NOBODY, as_root
 
@@ -87,6 +92,36 @@ def test_processes_that_start_together_compile_once(copy: Path) -> None:
     assert sorted(compilations for _, compilations, _ in results) == [0, 0, 1]
     assert {folder for _, _, folder in results} == {results[0][2]}
     assert results[0][2].is_relative_to(copy / "kept")
+
+
+def test_processes_that_cannot_wait_for_each_other_never_get_the_code_of_other_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def total(values: Any) -> Any:
+        return values.sum()
+
+    def nowhere(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", nowhere)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    dispatcher = numba.njit(total)
+    # Arrays of the same values, side by side or not: with the code of the other, sums are wrong without a word.
+    one, other = (numba.typeof(np.zeros(4)[::step]) for step in (1, 2))
+    made = {kind: (dispatcher.compile((kind,)), dispatcher.overloads[kind,])[1] for kind in (one, other)}
+    first, second = (kernel_cache.KernelCache(total) for _ in range(2))
+    # Both read the list of what is there before either writes it; the first's code is written last.
+    save = first._cache_file._save_data
+    monkeypatch.setattr(second._cache_file, "_load_index", dict)
+
+    def save_last(*code: Any) -> None:
+        second.save_overload((other,), made[other])
+        save(*code)
+
+    monkeypatch.setattr(first._cache_file, "_save_data", save_last)
+    first.save_overload((one,), made[one])
+    found = [kernel_cache.KernelCache(total).load_overload((kind,), dispatcher.targetctx) for kind in (one, other)]
+    assert [None if code is None else code.signature.args for code in found] == [None, (other,)]
 
 
 def test_an_installation_elsewhere_finds_what_the_first_has_compiled(

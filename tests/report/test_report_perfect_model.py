@@ -38,7 +38,7 @@ def piece(folder: Path, name: str, cells: int, errors: tuple[float, float, float
 
 def test_pieces_count_by_their_cells_and_signs_do_not_cancel(tmp_path: Path) -> None:
     paths = piece(tmp_path, "south", 3, (4, 1, 2)), piece(tmp_path, "north", 1, (8, 1, 2))
-    found = perfect_model.together([Pair("a", "b", False, paths)]).sel(variable="pr", property="mean", season="DJF")
+    found = perfect_model.errors_of([Pair("a", "b", False, paths)]).sel(variable="pr", property="mean", season="DJF")
     for aspect in ("level", "change", "level_of_all", "change_of_all"):
         assert found[aspect].values.ravel() == pytest.approx([5, 1, 2])
     assert found["noise"].values.ravel() == pytest.approx(0.95)
@@ -49,7 +49,7 @@ def test_methods_are_ranked_and_judged_by_the_noise(tmp_path: Path) -> None:
         Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),)),
         Pair("b", "a", False, (piece(tmp_path, "two", 2, (3, 2, 0.5)),)),
     ]
-    rows = perfect_model.ranks(perfect_model.together(pairs), "pr").rows
+    rows = perfect_model.ranks(perfect_model.errors_of(pairs), "pr").rows
     assert [row[0] for row in rows][-1] == "raw"
     assert {row[0]: list(row[1:]) for row in rows} == {
         "raw": ["3.00", "3.00", "0", "0"],
@@ -75,7 +75,7 @@ def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path
 
 
 def test_a_figure_shows_each_pair_in_its_panel_with_its_unit(tmp_path: Path) -> None:
-    found = perfect_model.together([Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),))])
+    found = perfect_model.errors_of([Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),))])
     figure = perfect_model.errors_figure(found.sel(variable="pr", period="2041-2070"), "mm d-1")
     titles = [panel.get_title() for panel in figure.axes]
     assert titles == ["Mean", "95 % quantile", "99 % quantile", "Wet days", "", "", "", ""]

@@ -18,14 +18,34 @@ def code_blocks(page: str) -> dict[str, list[str]]:
     return found
 
 
-def install(files: dict[str, str], folder: Path) -> Path:
-    """Install the package that these files are; return the folder that has to be on Python's path."""
-    source, target = folder / "source", folder / "site"
-    for name, text in files.items():
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_text(text)
+def install_all(folder: Path) -> Path:
+    """Install the packages of the how-to pages; return the folder that has to be on Python's path."""
+    method, production = code_blocks("own-method.md"), code_blocks("own-production.md")
+    packages = {
+        "scaling-of-mine": {"scaling_of_mine.py": method["python"][0], "pyproject.toml": method["toml"][0]},
+        "institute-x": {
+            "institute_x/__init__.py": production["python"][0],
+            "institute_x/names.yml": production["yaml"][0],
+            "pyproject.toml": production["toml"][0],
+        },
+    }
+    assert sum(len(text.splitlines()) for text in packages["scaling-of-mine"].values()) <= 60
+    target = folder / "site"
+    for package, files in packages.items():
+        for name, text in files.items():
+            (folder / package / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / package / name).write_text(text)
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *offline, "--target", target, source]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        *offline,
+        "--target",
+        target,
+        *(folder / name for name in packages),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return target

@@ -8,6 +8,7 @@ import pytest
 from complete_demo import complete_all, edit
 from demo_runs import use, write_config
 from luigi.configuration import LuigiConfigParser, get_config
+from others_packages import install_all
 from small_demo import ensure_small_demo
 
 
@@ -59,6 +60,12 @@ def complete_demo(configured: Callable[..., list[Path]], tmp_path: Path) -> Path
 def with_report(own_settings: LuigiConfigParser) -> None:
     """Have `All` end with the report."""
     own_settings.set("espo", "report", "true")
+
+
+@pytest.fixture(scope="session")
+def others_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the packages of the how-to pages are installed."""
+    return install_all(tmp_path_factory.mktemp("others"))
 
 
 STRANGER = """

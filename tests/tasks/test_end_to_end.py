@@ -457,8 +457,8 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     )
     assert len(opened.keys()) == len(opened.df) == told["catalogued"]["rows"]
     left_out = {Path(path).name.rpartition("+")[2] for path in told["catalogued"]["left_out"]}
-    # Grids, counts of treated days, and what the test of the report makes.
-    always = {"coords.zarr", "treated.zarr"}
+    # Grids, and what the test of the report makes.
+    always = {"coords.zarr"}
     assert always <= left_out <= always | {"summary.zarr", "not-calibrated.zarr"}
     (archive,) = opened.search(id=NOLEAP, processing_level="final", xrfreq="D").df["path"]
     assert archive == str(product)

@@ -172,7 +172,7 @@ def joined(task: JoinTask, values: str, minus: float = 0.0, **attrs: Any) -> xr.
     factor, units = (1e-6, "kg m-2 s-1") if values == "pr" else (1, "K")
     made = [((cells["tasmax"] - minus) * factor).assign_attrs(units=units) for cells, _ in cut]
     given = [cells[["tasmax"]].assign(tasmax=one) for (cells, _), one in zip(cut, made, strict=True)]
-    slices = [pooling.together([cells.rename(tasmax=values)], members) for cells in given]
+    slices = [pooling.pool_of_members([cells.rename(tasmax=values)], members) for cells in given]
     described = [one.assign_attrs(attrs | {"cat:bias_adjust_project": "ESPO", "cat:domain": "NAM"}) for one in slices]
     extracted = [bound.task.compute([]) for bound in task.in_extracted]
     # CRCM5's files have no values on their first day.

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP, in_order
-from others_packages import code_blocks, install
 
 from espo_luigi import store, tasks
+from espo_luigi.audit.value import way_of
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods.base import method_named
@@ -42,19 +42,10 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the page's package is installed."""
-    blocks = code_blocks("own-method.md")
-    files = {"scaling_of_mine.py": blocks["python"][0], "pyproject.toml": blocks["toml"][0]}
-    assert sum(len(text.splitlines()) for text in files.values()) <= 60
-    return install(files, tmp_path_factory.mktemp("package"))
-
-
 @pytest.fixture()
-def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(others_site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package is installed for this process."""
-    monkeypatch.syspath_prepend(site)
+    monkeypatch.syspath_prepend(others_site)
     yield
     sys.modules.pop("scaling_of_mine", None)
 
@@ -112,6 +103,8 @@ def test_a_stranger_s_method_and_ibicus_reach_the_product(
         np.testing.assert_allclose(made["tasmin"].transpose("loc", "time"), tasmin, atol=1e-3)
         rain = by_ibicus(*(one["pr"] for one in given))
         np.testing.assert_allclose(made["pr"].transpose("loc", "time"), rain, rtol=1e-5, atol=1e-10)
+    way = way_of(NOLEAP, float(made["lat"][0]), float(made["lon"][0]), "1992-07-14", "tasmin")
+    assert [step.name for step in way.adjusted["dtr"].steps] == ["regridded", "factor", "scaled", "adjusted"]
 
 
 def scaled_by_month(reference: xr.DataArray, simulation: xr.DataArray) -> np.ndarray:

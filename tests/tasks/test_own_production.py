@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from complete_demo import NOLEAP, in_order
 from luigi.configuration import LuigiConfigParser
-from others_packages import code_blocks, install
 
 from espo_luigi import tasks
 from espo_luigi.errors import ConfigurationError
@@ -21,15 +20,9 @@ Configure = Callable[..., list[Path]]
 
 
 @pytest.fixture()
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> None:
+def installed(others_site: Path, monkeypatch: pytest.MonkeyPatch, own_settings: LuigiConfigParser) -> None:
     """The page's package is installed for this process."""
-    blocks = code_blocks("own-production.md")
-    files = {
-        "institute_x/__init__.py": blocks["python"][0],
-        "institute_x/names.yml": blocks["yaml"][0],
-        "pyproject.toml": blocks["toml"][0],
-    }
-    monkeypatch.syspath_prepend(install(files, tmp_path / "package"))
+    monkeypatch.syspath_prepend(others_site)
     monkeypatch.delitem(sys.modules, "institute_x", raising=False)
 
 
@@ -51,5 +44,5 @@ def test_a_production_that_no_package_registers_is_refused_with_those_that_are(
     installed: None, configured: Configure
 ) -> None:
     configured(production="institute-y")
-    with pytest.raises(ConfigurationError, match="'institute-y', expected espo-2024, espo-v2, institute-x"):
+    with pytest.raises(ConfigurationError, match="'institute-y'; expected espo-2024, espo-v2, institute-x"):
         _ = context().production

@@ -1,9 +1,11 @@
 """A rule in a user's module: the code of the how-to page is planned, run, shown and made stale like our rules."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import DAY360, NOLEAP, edit
+from demo_runs import use
 from luigi.configuration import LuigiConfigParser
 from others_packages import code_blocks
 
 from espo_luigi import store
+from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.tasks import ConcatenationFinal, make
 
@@ -32,7 +36,9 @@ def scenario() -> xr.Dataset:
 
 
 @pytest.fixture()
-def folder(tmp_path: Path, configured: Any, own_settings: LuigiConfigParser) -> Path:
+def folder(
+    tmp_path: Path, configured: Any, own_settings: LuigiConfigParser, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A run's folder with the page's module beside its luigi.cfg, where the products of 2024 are complete."""
     files = configured()
     for sim_id in (NOLEAP, DAY360):
@@ -42,31 +48,44 @@ def folder(tmp_path: Path, configured: Any, own_settings: LuigiConfigParser) -> 
     (tmp_path / "mine.py").write_text(code_blocks("own-rule.md")["python"][0])
     settings = f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {' '.join(map(str, files))}\n"
     (tmp_path / "luigi.cfg").write_text(settings)
-    return tmp_path
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / words[0]
+def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str) -> str:
+        assert cli.main(list(words)) == 0
+        return capsys.readouterr().out
+
+    before = told("plan", "--module", "mine")
+    assert re.search(r"^SummerDays +- +2 ", before, re.MULTILINE), before
+    program = [Path(sys.executable).parent / "luigi", "--module", "mine", "SummerDays", "--sim-id", "NoLeap"]
     environment = {**os.environ, "PYTHONPATH": "."}
-    return subprocess.run(
-        [program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    ran = subprocess.run(
+        [*program, "--local-scheduler"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-
-
-def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(folder: Path) -> None:
-    before = command(folder, "espo", "plan", "--module", "mine")
-    assert before.returncode == 0, before.stderr
-    assert re.search(r"^SummerDays +- +2 ", before.stdout, re.MULTILINE), before.stdout
-    ran = command(folder, "luigi", "--module", "mine", "AllSummerDays", "--local-scheduler")
     assert ran.returncode == 0, ran.stderr
-    for sim_id in (NOLEAP, DAY360):
-        made = store.open_store(folder / f"final/indicators/{sim_id}+summer-days.zarr.zip")
-        assert made["summer_days"].values[:, 1, 1].tolist() == [0, 10, 30]
-    status = command(folder, "espo", "status")
-    assert "SummerDays" in status.stdout, status.stdout + status.stderr
+    made = store.open_store(folder / f"final/indicators/{NOLEAP}+summer-days.zarr.zip")
+    assert made["summer_days"].values[:, 1, 1].tolist() == [0, 10, 30]
+    assert "SummerDays" in told("status")
     edit(folder / "config.yml", lambda content: content["custom"]["ref_period"].__setitem__(1, "2021"))
-    after = command(folder, "espo", "plan", "--module", "mine", "--rerun", "stale", "--tasks")
-    assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after.stdout), after.stdout + after.stderr
+    use([folder / "config.yml", folder / "paths.yml"], folder)
+    after = told("plan", "--module", "mine", "--rerun", "stale", "--tasks")
+    assert re.search(r"SummerDays[^\n]*changed: .*custom\.ref_period", after), after
+    everything = importlib.import_module("mine").AllSummerDays().requires()
+    assert {task.sim_id for task in everything} == {NOLEAP, DAY360}
+
+
+def test_why_make_and_rules_know_the_rules_of_a_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / f"final/indicators/{NOLEAP}+summer-days.zarr.zip"
+    assert make.task_for(path, "mine").label() == f"SummerDays sim_id={NOLEAP}"
+    for command, words in {"why": ["SummerDays", NOLEAP], "rules": ["SummerDays"]}.items():
+        assert cli.main([command, *words, "--module", "mine"]) == 0
+    said = capsys.readouterr().out
+    assert f"SummerDays sim_id={NOLEAP}" in said and "indicators/{sim_id}+summer-days.zarr.zip" in said
 
 
 def test_a_module_that_is_not_there_or_has_no_rule_is_refused(folder: Path) -> None:

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import time
+import uuid
 from typing import Any
 
 import llvmlite
@@ -95,6 +96,12 @@ class KernelCache(caching.FunctionCache):
 
     _impl_class = _Places
     _turn = contextlib.ExitStack()
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        # Numba numbers the files by what it last read of the index. Where processes cannot wait for each other, two
+        # may take the same number for arguments of different types, and later ones get wrong code without an error.
+        self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{{number}}.{uuid.uuid4().hex[:16]}.nbc"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load the code, if need be after waiting for the process that compiles it; None: compile it."""

@@ -144,7 +144,7 @@ def _yearly(name: str, series: Series) -> Sums:
 
 
 def _of_years(values: np.ndarray) -> Sums:
-    """Numbers of years, of which the mean is taken over the years that have one."""
+    """Sums and counts of yearly values, for the mean over the years that have a value."""
     return [np.nan_to_num(values), ~np.isnan(values) * 1.0]
 
 

@@ -213,7 +213,7 @@ def _parts(ds: xr.Dataset) -> list[dict[Hashable, slice]]:
 
 
 def _either(first: _OfData, second: _OfData) -> _OfData:
-    """What is true of one part or another."""
+    """True where either part is true."""
     flags = {name: of.map(lambda da, of=second.flags[name]: _or(da, of[da.name])) for name, of in first.flags.items()}
     missing = {
         method: {name: lacks | second.missing[method][name] for name, lacks in by_variable.items()}

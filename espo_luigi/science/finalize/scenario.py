@@ -207,8 +207,10 @@ def _with_grid_mapping(ds: xr.Dataset) -> xr.Dataset:
     return ds.assign({name: data.assign_attrs(grid_mapping=mapping) for name, data in ds.items()})
 
 
-def together(products: Sequence[xr.Dataset]) -> xr.Dataset:
+def merge_products(products: xr.Dataset | Sequence[xr.Dataset]) -> xr.Dataset:
     """Return the variables of a simulation's products as one dataset; raises `DataError` if coordinates differ."""
+    if isinstance(products, xr.Dataset):
+        return products
     whole = merged(products)
     gaps = max(int(one.attrs.get(CELLS_WITHOUT_DATA, 0)) for one in products)
     return _with_gaps(whole, gaps)

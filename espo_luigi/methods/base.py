@@ -145,11 +145,11 @@ class Method:
     cells_in_a_block, fixed_blocks
         The number of cells in a block, which memory limits; whether blocks have to be the same each time, because
         random numbers are drawn by block.
+    dated
+        Whether the series of a block get their dates; without them, `setup.time` has to do.
     draws_by_cell
         Whether a cell's random numbers do not depend on the block, even if `fixed_blocks`: an audit makes a cell again
         without its block.
-    dated
-        Whether the series of a block get their dates; without them, `setup.time` has to do.
     """
 
     Training: type[TrainingSection] = TrainingSection

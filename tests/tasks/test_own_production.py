@@ -37,6 +37,7 @@ def test_a_stranger_s_production_has_its_own_paths_ends_and_names(
     rules = {planned.rule for planned in plan_of((), Selection()).tasks.values()}
     assert {"YearlyRain", "HealthChecks", "Move"} <= rules
     assert sum(task.get_task_family() == "YearlyRain" for task in in_order(tasks.All())) == 2
+    assert "institute-x" in tasks.ConcatenationFinal(sim_id=NOLEAP).marker().versions
     assert load_drs(context().production.drs).description == "Scenarios of institute X"
 
 

@@ -56,7 +56,9 @@ class SearchDataCatalogs(Section):
     restrict_members: RestrictMembers | None = Field(
         default=None, description="which members are kept, such as `ordered: 1`"
     )
-    periods: Periods | None = Field(default=None, description="years that must be covered")
+    periods: Periods | None = Field(
+        default=None, description="years that must be covered; those of `custom` by default"
+    )
     other_search_criteria: AnyMapping = Field(default={}, description="wanted values of catalogue columns")
     exclusions: AnyMapping | None = Field(default=None, description="unwanted values of catalogue columns")
     coverage_kwargs: Refused = None

@@ -284,6 +284,10 @@ class RunContext:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
         criteria = search.arguments("data_catalogs")
+        if search.periods is None:
+            custom = self.config.custom
+            is_reference = extraction is self.config.extraction.reference
+            criteria["periods"] = custom.ref_period if is_reference else custom.sim_period
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         catalog = Catalog.from_files(list(search.data_catalogs))

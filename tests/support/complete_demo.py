@@ -1,5 +1,7 @@
 """The demo with everything complete: stores that have nothing in them but their markers."""
 
+import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import luigi
 import yaml
 
 from espo_luigi import store, tasks
+from espo_luigi.replacing import write_manifest
 from espo_luigi.tasks import inputs
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import forget
@@ -52,6 +55,10 @@ def publish(task: EspoTask, marker: store.Marker) -> None:
             continue
         if path.suffix == ".html":
             store.write_page("<html>\n</html>\n", path, marker)
+            figures = path.with_name(f"{path.stem}-figures")
+            shutil.rmtree(figures, ignore_errors=True)
+            figures.mkdir()
+            write_manifest(figures, "espo report", {path.name: [hashlib.sha256(path.read_bytes()).hexdigest()]})
             continue
         path.mkdir(parents=True, exist_ok=True)
         (path / "zarr.json").write_text("{}")

@@ -330,8 +330,13 @@ def find_file(text: str, folders: Iterable[Path]) -> Path:
     ValueError
         An environment variable that is not set, or a path that the system does not take.
     """
+    return find_in(text, (Path.cwd(), *folders))
+
+
+def find_in(text: str, folders: Iterable[Path]) -> Path:
+    """Return what `find_file` does, without the working folder: if no folder holds the file, it is in the first."""
     path = Path(expand(text))
-    candidates = [Path.cwd() / path, *(folder / path for folder in folders)]
+    candidates = [folder / path for folder in folders]
     try:
         chosen = next((candidate for candidate in candidates if candidate.exists()), candidates[0])
     except OSError as error:  # such as a name that is too long

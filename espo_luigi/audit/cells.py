@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -243,15 +244,16 @@ def adjust(given: Series, only: Sequence[str]) -> Series:
 def cells_drawn_together(given: Series, only: Sequence[str]) -> int:
     """Return the size of the blocks for which a method draws random numbers; 0 if each cell draws by itself.
 
-    Such a cell is made again with all of its block.
+    Of several methods, it is the smallest in which the blocks of each are whole. Such a cell is made again with all of
+    its block.
     """
     first, sizes = given.cells(slice(1)), []
     for var in only:
         method = Adjust(pool=given.pool, piece=given.piece, var=var).how.chosen
         # Our kernels, which count treated days, may do what the method is asked for.
-        if method.fixed_blocks and TREATED not in adjust(first, [var]).adjusted[var]:
+        if method.fixed_blocks and not method.draws_by_cell and TREATED not in adjust(first, [var]).adjusted[var]:
             sizes.append(max(1, method.cells_in_a_block // len(given.members)))
-    return max(sizes, default=0)
+    return math.lcm(*sizes) if sizes else 0
 
 
 def block_of(run: RunContext, piece: str, place: int, size: int) -> np.ndarray:

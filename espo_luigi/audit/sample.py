@@ -6,7 +6,7 @@ import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import xarray as xr
@@ -77,7 +77,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of an audit; `left_out` counts samples that could not be compared, by the reason."""
+    """The findings of an audit.
+
+    `left_out` counts samples that cannot be compared, `failures` those that cannot be made again, by the reason.
+    """
 
     rows: list[Row]
     differences: list[Difference]
@@ -85,6 +88,7 @@ class Audit:
     without_product: list[str]
     seed: int
     seconds: float
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 def audit(number: int, seed: int) -> Audit:
@@ -110,20 +114,25 @@ def audit(number: int, seed: int) -> Audit:
     rows: dict[tuple[str, str], Row] = {}
     differences: list[Difference] = []
     left_out: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
     for pool, samples in by_pool.items():
         # A member's archives stay open while its samples are compared.
         for series, sample in _remade(run, pool, sorted(samples, key=lambda sample: sample.sim_id)):
             try:
                 cells.check_complete(series.alone(sample.cell.place), sample.cell, run.config.biasadjust.adjusted)
+            except DataError:
+                left_out["inputs lack a year or more"] += 1
+                continue
+            try:
                 for var, apart, difference in _compare(sample, cells.finish(run, sample.sim_id, sample.cell, series)):
                     rows.setdefault((sample.sim_id, var), Row(sample.sim_id, var)).add(apart)
                     differences += difference
-            except DataError:
-                left_out["inputs lack a year or more"] += 1
+            except DataError as error:
+                failures[str(error).partition("\n")[0]] += 1
             except ParameterError:
                 left_out["outside of the simulation's domain"] += 1
     in_order = [rows[key] for key in sorted(rows)]
-    return Audit(in_order, differences, dict(left_out), missing, seed, time.monotonic() - began)
+    return Audit(in_order, differences, dict(left_out), missing, seed, time.monotonic() - began, dict(failures))
 
 
 def draw(run: RunContext, simulations: Sequence[str], number: int, seed: int) -> list[Sample]:
@@ -207,8 +216,10 @@ def render(found: Audit) -> str:
     ]
     lines += [f"left out: {number} sample(s), {reason}" for reason, number in found.left_out.items()]
     lines += [f"not checked, no product: {sim_id}" for sim_id in found.without_product]
+    lines += [f"FAILED {number} sample(s): {reason}" for reason, number in found.failures.items()]
     lines += [f"DIFFERENT {difference}" for difference in found.differences[:_SHOWN]]
     lines += [f"… and {len(found.differences) - _SHOWN} more"] if len(found.differences) > _SHOWN else []
     verdict = "differ from" if found.differences else "are those of"
-    said = f"products {verdict} this run." if found.rows else "nothing was compared: no product is proved."
+    as_far = ", as far as they could be compared" if found.failures else ""
+    said = f"products {verdict} this run{as_far}." if found.rows else "nothing was compared: no product is proved."
     return "\n".join([head, *lines, f"From raw file to product in {found.seconds:.0f} s (seed {found.seed}): {said}"])

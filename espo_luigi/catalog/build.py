@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,7 +219,7 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
     if "id" not in row:
         return {}
-    row["variable"] = repr(tuple(map(str, ds.data_vars)))
+    row["variable"] = repr(tuple(_series_or_all(ds, map(str, ds.data_vars))))
     if "time" not in ds.dims:
         return row | {"xrfreq": "fx", "frequency": "fx"}
     times = ds["time"].values
@@ -355,7 +355,14 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
     bounds = {value.attrs.get("bounds") or value.encoding.get("bounds") for value in ds.variables.values()}
     names = [str(name) for name, data in ds.data_vars.items() if data.ndim >= 2 and name not in bounds]
     coordinates = {"lat", "lon", "latitude", "longitude", "nav_lat", "nav_lon"}
-    return [name for name in names if name not in coordinates and not name.endswith(("_bnds", "_bounds", "_vertices"))]
+    suffixes = ("_bnds", "_bounds", "_vertices")
+    return _series_or_all(ds, (name for name in names if name not in coordinates and not name.endswith(suffixes)))
+
+
+def _series_or_all(ds: xr.Dataset, names: Iterable[str]) -> list[str]:
+    """Return the names of variables with `time`, or all if none has it: beside series, maps are counts of days."""
+    every = list(names)
+    return [name for name in every if "time" in ds[name].dims] or every
 
 
 def _unstructured(ds: xr.Dataset) -> str:

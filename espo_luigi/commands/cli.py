@@ -6,6 +6,7 @@ import atexit
 import configparser
 import gc
 import os
+import re
 import select
 import shlex
 import signal
@@ -320,15 +321,17 @@ def rules(names: tuple[str, ...], module: str, as_json: bool) -> None:
         say(_table_of_rules(known))
 
 
+# What the docstrings of this package's rules begin with; those of a user's module may begin in another way.
+_RULE = re.compile(r"^Rule `\w+`[^:]*: ")
+
+
 def _table_of_rules(known: Mapping[str, type]) -> str:
     """A line for each rule, cut to the terminal's width."""
     from espo_luigi.tasks.ports import wildcard_names
 
     width = views.line_width()
     rows = [("rule", "parameters", "what it makes")]
-    rows += [
-        (name, " ".join(wildcard_names(rule)), _does(rule).removeprefix(f"{name}: ")) for name, rule in known.items()
-    ]
+    rows += [(name, " ".join(wildcard_names(rule)), _RULE.sub("", _does(rule))) for name, rule in known.items()]
     names, taken = (max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:2])
     lines = [f"{name:<{names}}{parameters:<{taken}}{makes}" for name, parameters, makes in rows]
     return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)

@@ -49,19 +49,28 @@ def translation_of(old: Path) -> dict[str, str]:
     """
     from espo_luigi.config.dialects import translate
     from espo_luigi.config.load import folders_of, merged
+    from espo_luigi.errors import ConfigurationError
+    from espo_luigi.fields import find_in
+    from espo_luigi.tasks.context import paths_in
 
     settings = old / "luigi.cfg"
     parser = ConfigParser(interpolation=None)
     parser.read(settings, "utf-8")
-    named = parser.get("espo", "config", fallback="").split() or ["config.yml", "paths.yml"]
-    files = [path for path in (old / name for name in named) if path.exists() or path.name != "paths.yml"]
+    named = paths_in(parser.get("espo", "config", fallback="")) or (Path("config.yml"), Path("paths.yml"))
+    try:
+        files = [find_in(str(name), (old.absolute(),)) for name in named]
+    except ValueError as error:
+        raise ConfigurationError(f"`[espo] config` of {settings}: {error}.") from error
+    files = [path for path in files if path.exists() or path.name != "paths.yml"]
     content, _, _, read = merged(files)
     translate(content)
     start = "espo-v2" if "subregions" in content else "espo-g6"
     texts = {"luigi.cfg": files_of(start)["luigi.cfg"]}
     if parser.has_option("espo", "config"):
         texts["luigi.cfg"] = re.sub(
-            r"(?m)^config *[=:].*$", "config = config.yml paths.yml", settings.read_text("utf-8")
+            r"(?ms)^\[espo\].*?(?=^\[|\Z)",
+            lambda section: re.sub(r"(?mi)^config *[=:].*(?:\n[ \t]+\S.*)*", _BESIDE[1], section[0]),
+            settings.read_text("utf-8"),
         )
     _name_files(content, folders_of(read), texts)
     paths: dict[str, Any] = {section: content.pop(section) for section in ("paths", "demo") if section in content}
@@ -70,6 +79,8 @@ def translation_of(old: Path) -> dict[str, str]:
 
 def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str]) -> None:
     """Have the content name files so that they are found from anywhere; adds those of properties to the texts."""
+    from espo_luigi.config.yaml_files import read_yaml
+    from espo_luigi.errors import ConfigurationError
     from espo_luigi.fields import find_file
 
     def full(name: Any) -> Any:
@@ -84,10 +95,16 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
             content[key] = full(value)
         elif key == "data_catalogs":
             content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)
-        if key == "properties" and isinstance(content[key], str):
+        if key == "properties" and isinstance(content[key], str) and "$" not in content[key]:
             path = Path(content[key])
+            if not path.is_file():
+                looked = ", ".join(map(str, dict.fromkeys((Path.cwd(), *folders))))
+                raise ConfigurationError(
+                    f"`{key}`: got {value!r}, expected a YAML file of properties; looked in {looked}."
+                )
+            read_yaml(path)  # refuses what is no configuration
             text = path.read_text("utf-8")
-            if texts.setdefault(path.name, text) == text:
+            if path.name not in ("config.yml", "paths.yml") and texts.setdefault(path.name, text) == text:
                 content[key] = path.name
 
 

@@ -261,7 +261,7 @@ def _audit(number: int, seed: int, as_json: bool) -> int:
         print_json(shown.as_json(found))
     else:
         say(sample.render(found))
-    return 1 if found.differences or not found.rows else 0
+    return 1 if found.differences or found.failures or not found.rows else 0
 
 
 COMMANDS = (plan, status, why, explain, logs)

@@ -130,6 +130,8 @@ class VariableAdjustment(Section):
                 if method.variables_together
                 else f"the method {self.name} adjusts each variable by itself; `variables` cannot be given"
             )
+        if self.method is not None and self.engine == "xsdba":
+            raise ValueError(f"the method {self.name} is never xsdba's: leave `engine: xsdba` out, or `method`")
         for name in self.variables:
             file_name_part(name)
         if listed := list(method.problems(self.training_args, self.adjusting_args)):

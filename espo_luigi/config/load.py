@@ -30,7 +30,7 @@ from espo_luigi.config.messages import explain, place_of
 from espo_luigi.config.schema import RunConfig
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
-from espo_luigi.fields import find_file
+from espo_luigi.fields import find_file, find_in
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     """Read YAML files, merge them in order, and validate the result once.
 
     Mappings are merged key by key; for anything else, the later file wins. A file's `base` names another that comes
-    before it: beside it, or one of those that the package holds, such as espo-g6/config.yml. Files of ESPO-G 2024 and
+    before it: beside it, or one of those that the package holds, such as espo-g6/config.yml. In a file with a base,
+    `SECTION: null` takes the section of the files before it away. Files of ESPO-G 2024 and
     of ESPO v2 are translated. Environment variables and ``~`` in paths are expanded; relative paths start from the
     working folder, those of files to be read also from the folders of the configuration files and the folders above.
 
@@ -78,7 +79,7 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
         explained = explain(error, RunConfig, written, places)
         raise ConfigurationError(f"From {', '.join(str(path) for path in paths)}: {explained}") from error
     try:
-        config._written = written
+        config._written, config._files = written, tuple(paths)
         return checked(config)
     except ConfigurationError as error:
         raise ConfigurationError(_as_given(str(error), written, places)) from error
@@ -113,7 +114,8 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
     read: dict[Path, YamlFile] = {}
     for path in paths:
         _read_with_base(path, read)
-    for path, file in read.items():
+    for file in read.values():
+        path = file.path
         own = owned({key: value for key, value in file.content.items() if key != "base"})
         moved = modernise(own)
         before, source = reference_source(written), reference_source(moved)
@@ -122,16 +124,18 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."
             )
-        content = merge(content, _known_sections(own, path))
+        content = merge(content, _known_sections(own, path, with_null="base" in file.content))
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
         places |= file.places
-    return content, {**written, **COPIED}, places, list(read)
+    content = {section: value for section, value in content.items() if value is not None}
+    return content, {**written, **COPIED}, places, [file.path for file in read.values()]
 
 
 def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, ...] = ()) -> None:
-    """Read a file and, before it, its base; each once."""
-    if path in above:
+    """Read a file and, before it, its base; each once, even if links give it several names."""
+    itself = path.resolve()
+    if itself in above:
         raise ConfigurationError(f"{path}: its `base` leads back to the file itself. Name another file.")
     file = read_yaml(path)
     if "base" in file.content:
@@ -139,20 +143,22 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
         try:
             if not isinstance(base, str):
                 raise ValueError("expected the name of a YAML file")
-            below = find_file(base, (path.parent, SHIPPED))
+            below = find_in(base, (path.parent, SHIPPED))
         except ValueError as error:
             raise ConfigurationError(f"`base` ({place}): got {base!r}: {error}.") from error
         if not below.is_file():
             raise ConfigurationError(
-                f"`base` ({place}): got {base!r}, expected a YAML file; looked in {Path.cwd()}, {path.parent} and the "
-                f"package's {SHIPPED}."
+                f"`base` ({place}): got {base!r}, expected a YAML file; looked in {path.parent} and the package's "
+                f"{SHIPPED}."
             )
-        _read_with_base(below, read, (*above, path))
-    read.setdefault(path, file)
+        _read_with_base(below, read, (*above, itself))
+    read.setdefault(itself, file)
 
 
-def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the known sections that are not empty; log a warning for the unknown, which ESPO-G's files may have.
+def _known_sections(content: Mapping[str, Any], path: Path, *, with_null: bool) -> dict[str, Any]:
+    """Return the known sections that have a value, or all `with_null`; log a warning for the unknown.
+
+    ESPO-G's files may have unknown sections.
 
     Raises
     ------
@@ -164,7 +170,7 @@ def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
             if nearest(section, SECTIONS, cutoff=ALIKE):
                 raise ConfigurationError(f"{path}: `{section}`: {unknown('section', section, SECTIONS)}")
             logger.warning("%s: the section `%s` is unknown and has no effect.", path, section)
-    return {key: value for key, value in content.items() if key in SECTIONS and value is not None}
+    return {key: value for key, value in content.items() if key in SECTIONS and (with_null or value is not None)}
 
 
 def _read_properties(content: Content, folders: Iterable[Path]) -> None:

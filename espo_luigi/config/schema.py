@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
@@ -95,6 +96,12 @@ class RunConfig(Section):
     tdd: Ignored = None
 
     _written: Written = PrivateAttr(default={})
+    _files: tuple[Path, ...] = PrivateAttr(default=())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The absolute paths of the files that were merged, in their order: a `base` before the file that names it."""
+        return self._files
 
     def name_of(self, key: str) -> str:
         """Return a key as the user's files have it: `custom.amno_region`, for example, for `domain`."""

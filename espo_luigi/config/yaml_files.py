@@ -149,8 +149,8 @@ class _Reader:
 
 
 def _kind(node: yaml.Node) -> str:
-    if isinstance(node, yaml.ScalarNode):
-        return f"the value {node.value!r}"
+    if isinstance(node, yaml.ScalarNode):  # whose value may be the whole text of a file that is no configuration
+        return "a single value"
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 

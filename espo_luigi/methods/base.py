@@ -125,7 +125,7 @@ class Method:
     A block is a mapping of series in memory: `reference` and `historical` while training, `simulation` while
     adjusting, and `cell`, each cell's place in the domain. Series are xr.DataArray (cells…, [realization], time) with
     their dates along `time`, and all have the units of `setup`. With `variables_together`, `variable` is their first
-    dimension. A cell without data is NaN throughout, and has to stay so.
+    dimension, and `setup.units` has the units of each. A cell without data is NaN throughout, and has to stay so.
 
     Attributes
     ----------
@@ -140,12 +140,17 @@ class Method:
     needs_reference_to_adjust
         Whether `adjust` gets `reference` and `historical`, too, over the training's period.
     counts
-        Names of counts of treated days. `adjust` then returns `treated` (cells…, [realization], treatment), too.
+        Names of counts of treated days. `adjust` then returns `treated` (cells…, [realization], treatment), too. Not
+        with `variables_together`.
     cells_in_a_block, fixed_blocks
         The number of cells in a block, which memory limits; whether blocks have to be the same each time, because
-        random numbers are drawn by block.
+        random numbers are drawn by block. Unless they are fixed, lazy series of one simulation keep the blocks that
+        they come with: in a run, those of the stores. Those of a pool, and what is in memory, are cut.
     dated
         Whether the series of a block get their dates; without them, `setup.time` has to do.
+    draws_by_cell
+        Whether a cell's random numbers do not depend on the block, even if `fixed_blocks`: an audit makes a cell again
+        without its block.
     """
 
     Training: type[TrainingSection] = TrainingSection
@@ -157,6 +162,7 @@ class Method:
     counts: tuple[str, ...] = ()
     cells_in_a_block = 300
     fixed_blocks = False
+    draws_by_cell = False
     dated = True
     name = ""
     engine: Engine = "auto"
@@ -214,13 +220,19 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     Raises
     ------
     ConfigurationError
-        If there is no such method, or its package cannot be imported.
+        If there is no such method, its package cannot be imported, or it counts days of variables together.
     """
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
     method = _class_of(package)(variant)
     method.name, method.engine = name, engine
+    if method.counts and method.variables_together:
+        raise ConfigurationError(
+            f"method {name} counts days ({', '.join(method.counts)}) of variables that it adjusts together "
+            "(variables_together), and products could not tell whose they are; expected `counts` without names. "
+            "Correct the method's class."
+        )
     return method
 
 

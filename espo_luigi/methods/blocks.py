@@ -322,7 +322,8 @@ def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[st
         if _CALIBRATION in data.dims and setup.calibration is not None:
             data, axis = data.rename({_CALIBRATION: "time"}), setup.calibration
         dims = [dim for dim in (VARIABLE, *cells, REALIZATION, "time") if dim in data.dims]
-        data = data.transpose(*dims).assign_attrs(units=setup.unit)
+        units = {} if VARIABLE in dims else {"units": setup.unit}  # of several variables, `setup.units` has them
+        data = data.transpose(*dims).assign_attrs(units)
         series[name] = data.assign_coords(time=axis.index) if method.dated else data
     return series, block.drop_vars(list(series)).transpose(*cells, ..., missing_dims="ignore")
 

@@ -50,7 +50,7 @@ class Ibicus(Method):
     needs_reference_to_adjust = True
     # A cell may take seconds of a single CPU: blocks of a store's size would leave most CPUs without work, and tell
     # progress rarely.
-    cells_in_a_block, fixed_blocks = 50, True
+    cells_in_a_block, fixed_blocks, draws_by_cell = 50, True, True
 
     def __init__(self, variant: str = "") -> None:
         super().__init__(variant)

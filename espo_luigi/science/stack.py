@@ -149,12 +149,31 @@ def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
 def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return slices of stacked cells one after the other; lazy. Attributes are those of the first.
 
+    Counts that a slice lacks are left out, as `with_shared_counts` says.
+
     Raises
     ------
     DataError
         If days or variables differ.
     """
-    return concatenate(slices, STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
+    return concatenate(with_shared_counts(slices), STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
+
+
+def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Return the parts without the variables without `time` that other parts lack; logs their names.
+
+    Such variables count days. Parts that an older version made have none.
+    """
+    everywhere = set.intersection(*(set(part.data_vars) for part in parts))
+    lacking = {
+        name: None
+        for part in parts
+        for name, data in part.data_vars.items()
+        if name not in everywhere and "time" not in data.dims
+    }
+    if lacking:
+        logger.warning("Left out, as not all of %d parts have them: %s.", len(parts), ", ".join(map(str, lacking)))
+    return [part.drop_vars(list(lacking), errors="ignore") for part in parts]
 
 
 def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:

@@ -102,7 +102,9 @@ def join_stores(
     StoreError
         If a source has lost files or is replaced meanwhile; if the disk refuses.
     """
-    laid_out, encoding = laid_out_for(prepared(joined), chunks, None)
+    # What is in memory is written with the metadata.
+    small = {name: data.compute() for name, data in joined.data_vars.items() if dim not in data.dims}
+    laid_out, encoding = laid_out_for(prepared(joined.assign(small)), chunks, None)
     with unchanged(sources), partial_of(destination) as partial:
         for source in sources:
             check_inventory(source)
@@ -138,6 +140,8 @@ def _rows_to_write(partial: Path, ds: xr.Dataset, spans: Sequence[Span], dim: st
     """Link the chunks that can be linked; return the other rows, each with their variables."""
     left: dict[Rows, list[Hashable]] = {}
     for name, variable in ds.data_vars.items():
+        if dim not in variable.dims:
+            continue
         axis = variable.dims.index(dim)
         size = _array(partial, name)["chunk_grid"]["configuration"]["chunk_shape"][axis]
         linked = [_link_chunks(span, partial, name, axis, size, variable.sizes[dim]) for span in spans]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -44,6 +45,12 @@ class VariableTask(EspoTask):
     def how(self) -> VariableAdjustment:
         """How the variable is adjusted."""
         return self.context.config.biasadjust.variables[self.var]
+
+    def versions(self) -> dict[str, str]:
+        """Return, too, the version of the package whose method adjusts."""
+        name = self.how.name.partition(".")[0]
+        known = {name: version(name)} if name == "ibicus" else version_of_plugin("espo_luigi.methods", name)
+        return super().versions() | known
 
     def series(self, ds: xr.Dataset) -> xr.DataArray | xr.Dataset:
         """Return what the method takes: the variable, or the variables that it adjusts together."""
@@ -87,6 +94,7 @@ class Train(VariableTask):
         "biasadjust.variables.{var}.training_args",
         "biasadjust.variables.{var}.variables",
         "custom.maximal_calendar",
+        partition.PRODUCTION_KEY,
     )
 
     def check(self) -> None:

@@ -172,7 +172,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return self.context.config.hash
 
     def check(self) -> None:
-        """Raise an error if a wildcard or resource is not possible, or a file not of ours lies at an output's path."""
+        """Raise an error if a wildcard or resource is not possible, or a foreign file lies at an output's path."""
         super().check()
         _ = self.context.folders_are_writable
         for name, parameter in self.get_params():
@@ -323,6 +323,11 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return further keys that decide what these outputs hold."""
         return []
 
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the packages that can change the outputs' numbers."""
+        name = self.context.config.production
+        return package_versions() | (version_of_plugin("espo_luigi.productions", name) if name else {})
+
     def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
@@ -331,7 +336,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return store.Marker(
             task=self.get_task_family(),
             parameters=self.wildcards,
-            versions=package_versions(),
+            versions=self.versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
             fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material),
@@ -447,6 +452,13 @@ def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that can change the numbers."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+@functools.cache
+def version_of_plugin(group: str, name: str) -> dict[str, str]:
+    """Return the version of the package that registers a name in an entry-point group, by its name; {} for ours."""
+    distributions = [point.dist for point in importlib.metadata.entry_points(group=group) if point.name == name]
+    return {found.name: found.version for found in distributions if found is not None}
 
 
 def _files_and_bytes(path: Path) -> tuple[int, int]:

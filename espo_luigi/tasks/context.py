@@ -74,16 +74,17 @@ class espo(driver.espo):
     @property
     def config_files(self) -> tuple[Path, ...]:
         """The configuration's files, in order."""
-        return _paths(self.config)
+        return paths_in(self.config)
 
     @property
     def experienced(self) -> tuple[Path, ...]:
         """The work folders from whose jobs a task's cost is estimated, this run's first."""
-        return Path(self.workdir), *_paths(self.learn_from)
+        return Path(self.workdir), *paths_in(self.learn_from)
 
 
 @functools.lru_cache(maxsize=16)
-def _paths(text: str) -> tuple[Path, ...]:
+def paths_in(text: str) -> tuple[Path, ...]:
+    """Return the paths that a setting names, separated by spaces, commas or lines; quotation marks keep spaces."""
     words = shlex.shlex(text, posix=True, punctuation_chars="")
     words.whitespace, words.whitespace_split, words.commenters = " ,\t\n", True, ""
     return tuple(Path(word) for word in words)

@@ -23,6 +23,8 @@ PIECE_KEY = "custom.regions.{piece}"
 NAMES_KEY = "custom.regions.*"
 # The key of a pool in a marker's fingerprints; its value lists the members.
 POOL_KEY = "pool "
+# The key of the production, by its name, whether the configuration gives it or not.
+PRODUCTION_KEY = "production"
 
 
 def pools(run: Any) -> list[str]:

@@ -26,6 +26,8 @@ from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
 from espo_luigi.tasks.simulation import Rechunk
 
 ALL = "all"
+# Besides xsdba's, which no key `method` names: their kernels, which have the same arguments.
+_KERNELS = "dqm"
 TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, *run.simulations], takes_parts=True)
 
 
@@ -47,7 +49,7 @@ class PerfectPair(EspoTask):
 
     def reading(self) -> list[str]:
         """Return, too, the keys that are read for each variable."""
-        keys = ("training_args", "adjusting_args", "engine")
+        keys = ("method", "variables", "training_args", "adjusting_args", "engine")
         variables = self.context.config.biasadjust.variables
         return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
 
@@ -174,8 +176,9 @@ class PerfectModel(EspoTask):
     reads = ("perfect_model.simulations",)
 
     def check(self) -> None:
-        """Raise an error, too, if pairs or land are missing, or a period lies outside of the adjusted years."""
+        """Raise an error, too, for methods of others, without pairs or land, or for periods that are not adjusted."""
         super().check()
+        self._check_methods()
         run, sim_ids = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
@@ -189,6 +192,16 @@ class PerfectModel(EspoTask):
                 "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
             )
         self._check_periods()
+
+    def _check_methods(self) -> None:
+        """Refuse methods other than xsdba's, and groups of variables."""
+        for name, variable in self.context.config.biasadjust.variables.items():
+            if variable.variables or variable.method not in (None, _KERNELS):
+                raise ConfigurationError(
+                    f"`biasadjust.variables.{name}`: known futures compare methods of xsdba, a variable at a time, and "
+                    f"got {variable.name}; expected `training_args.method` of xsdba, without `method` and `variables`. "
+                    "Run known futures with another configuration."
+                )
 
     def _check_periods(self) -> None:
         """Refuse periods that are not adjusted."""

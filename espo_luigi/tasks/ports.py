@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import string
 import sys
 import types
 import warnings
@@ -115,8 +116,10 @@ class OutputPort:
     def path_of(self, task: Any) -> Path:
         """Return the path of this output for `task`."""
         template = self.template_of(type(task), task.context)
-        facets = task.context.facets(task.sim_id) if "{institution}" in template else {}
-        return render_path(template, task.context.fields | task.wildcards | facets)
+        fields = task.context.fields | task.wildcards
+        if any(name not in fields for _, name, _, _ in string.Formatter().parse(template) if name):
+            fields |= task.context.facets(task.sim_id)
+        return render_path(template, fields)
 
 
 def temporary(template: str) -> Any:

@@ -166,6 +166,7 @@ class CleanUp(ProductTask):
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
         "project.name",
         "project.version",
+        partition.PRODUCTION_KEY,
     )
 
     def check(self) -> None:
@@ -305,6 +306,7 @@ class JoinTask(ProductTask):
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
         "project.name",
         "project.version",
+        partition.PRODUCTION_KEY,
     )
 
     @property

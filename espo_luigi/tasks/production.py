@@ -155,7 +155,9 @@ class Production:
 
     def members(self, run: Any, pool: str) -> Sequence[str]:
         """Return the ids of a pool's simulations."""
-        return [pool]
+        if type(self).pool_of is Production.pool_of:  # without a search of the whole catalogue
+            return [pool]
+        return run.pools.get(pool, (pool,))
 
     def is_regional(self, run: Any, sim_id: str) -> bool:
         """Return True if a simulation covers only a part of the domain, to which its products are cut."""

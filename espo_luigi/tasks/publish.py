@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from espo_luigi.errors import StoreError
-from espo_luigi.fields import find_file
 from espo_luigi.files import read_json
 from espo_luigi.publication.catalogue import Catalogued, add_to_catalogue, alone, check_catalogue
 from espo_luigi.publication.origin import (
@@ -31,7 +30,7 @@ from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks.base import EspoTask
-from espo_luigi.tasks.context import context, settings
+from espo_luigi.tasks.context import context
 
 # Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
@@ -176,7 +175,6 @@ def _former(path: Path) -> dict[str, Any]:
 def _about() -> About:
     config = context().config
     attributes = config.attributes.get("global", {})
-    files = [find_file(str(path), ()) for path in settings().config_files]
     ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
     return About(
         name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),
@@ -190,7 +188,7 @@ def _about() -> About:
         config_text=json.dumps(
             redacted(config.model_dump(mode="json", by_alias=True)), ensure_ascii=False, default=str
         ),
-        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in files},
+        config_files={str(path): redacted_text(path.read_text(encoding="utf-8")) for path in config.files},
     )
 
 

@@ -283,7 +283,7 @@ def run_view() -> RunView:
     wanted = [task for task in graph if isinstance(task, EspoTask) and kept_by(task)]
     simulations = tuple(sim_id for members in run.pools.values() for sim_id in members)
     return RunView(
-        config_files=settings().config_files,
+        config_files=run.config.files,
         config_hash=run.config.hash,
         reference=run.config.reference_source,
         simulations=simulations,

@@ -27,7 +27,7 @@ from espo_luigi.export.drs import load_drs
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.partition import POOL_KEY, members
+from espo_luigi.tasks.partition import POOL_KEY, PRODUCTION_KEY, members
 from espo_luigi.tasks.ports import ZarrInfo
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 WHOLE = "configuration"
 # Before the name or the path of a DRS, by which products are exported.
 DRS_KEY = "DRS "
+# The key under which older markers have the domain, and today's.
+_FORMER_DOMAIN, _DOMAIN = "custom.amno_region", "domain"
 # Joins the different fingerprints that inputs have for a key.
 _JOINED_BY = "+"
 # Configurations for which a stale product was reported.
@@ -111,10 +113,13 @@ def _look(run: RunContext, key: str) -> str:
         return run.config.hash
     if key.startswith(POOL_KEY):
         return ",".join(members(run, key.removeprefix(POOL_KEY)))
+    if key == PRODUCTION_KEY:
+        return run.config.production or run.production.name
     if key.startswith(DRS_KEY):
         return load_drs(key.removeprefix(DRS_KEY)).hash
     if not key.startswith(FILES_OF):
-        return fingerprint(run.config, key)
+        is_former = key == _FORMER_DOMAIN or key.startswith(f"{_FORMER_DOMAIN}.")
+        return fingerprint(run.config, _DOMAIN + key.removeprefix(_FORMER_DOMAIN) if is_former else key)
     wanted = key.removeprefix(FILES_OF)
     with suppress(CatalogError):
         if run.reference().id == wanted:

@@ -98,16 +98,28 @@ def test_cells_that_draw_random_numbers_together_are_made_again_in_their_whole_b
         xr.testing.assert_identical(own.adjusted["pr"], expected.adjusted["pr"])
 
 
-@pytest.mark.parametrize(("fixed", "counts", "size"), [(True, False, 150), (True, True, 0), (False, False, 0)])
+@pytest.mark.parametrize(
+    ("sizes", "by_cell", "counts", "size"),
+    [
+        ({"pr": 300}, False, False, 150),
+        ({"pr": 300, "dtr": 200}, False, False, 300),  # whole blocks of 150 and of 100 cells
+        ({"pr": 300}, False, True, 0),
+        ({"pr": 300}, True, False, 0),
+        ({"pr": 0}, False, False, 0),
+    ],
+)
 def test_only_methods_that_draw_by_block_and_not_our_kernels_need_whole_blocks(
-    monkeypatch: pytest.MonkeyPatch, fixed: bool, counts: bool, size: int
+    monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], by_cell: bool, counts: bool, size: int
 ) -> None:
-    method = SimpleNamespace(fixed_blocks=fixed, cells_in_a_block=300)
-    monkeypatch.setattr(cells, "Adjust", lambda **names: SimpleNamespace(how=SimpleNamespace(chosen=method)))
+    def task(var: str, **names: str) -> SimpleNamespace:
+        how = {"fixed_blocks": sizes[var] > 0, "draws_by_cell": by_cell, "cells_in_a_block": sizes[var] or 300}
+        return SimpleNamespace(how=SimpleNamespace(chosen=SimpleNamespace(**how)))
+
+    monkeypatch.setattr(cells, "Adjust", task)
     ds = xr.Dataset({"pr": ("loc", [1.0])} | ({TREATED: ("loc", [0])} if counts else {}))
-    monkeypatch.setattr(cells, "adjust", lambda given, only: replace(given, adjusted={"pr": ds}))
+    monkeypatch.setattr(cells, "adjust", lambda given, only: replace(given, adjusted=dict.fromkeys(only, ds)))
     given = cells.Series("p", "south", np.array([1]), [], {"a": ds, "b": ds})
-    assert cells.cells_drawn_together(given, ["pr"]) == size
+    assert cells.cells_drawn_together(given, list(sizes)) == size
 
 
 def test_a_cell_whose_series_lack_a_year_is_not_explained() -> None:
@@ -140,3 +152,28 @@ def test_versions_that_differ_from_a_markers_are_told() -> None:
     assert other_versions(elsewhere) == {"processor": ("Processor X", processor())}
     assert other_versions(store.Marker.from_json('{"task": "Move"}')) == {}
     assert elsewhere.id == replace(elsewhere, processor="Processor Y").id
+
+
+def test_a_sample_that_cannot_be_made_again_is_a_failure_and_not_told_as_missing_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*given: object) -> None:
+        raise DataError("pr has other units than the training\nmore of it")
+
+    one = sample.Sample("a", cells.Cell("south", 0, 0, 0, 45.0, -70.0), 0.5)
+    info = SimpleNamespace(path="a.zarr")
+    series = SimpleNamespace(alone=lambda place: None)
+    config = SimpleNamespace(biasadjust=SimpleNamespace(adjusted=("pr",)))
+    run = SimpleNamespace(simulations=["a"], archives=lambda sim_id: {"pr": info}, config=config)
+    monkeypatch.setattr(sample, "context", lambda: run)
+    monkeypatch.setattr(sample.store, "is_complete", lambda path: True)
+    monkeypatch.setattr(sample, "draw", lambda *given: [one])
+    monkeypatch.setattr(sample.partition, "pool_of", lambda run, sim_id: sim_id)
+    monkeypatch.setattr(sample, "_remade", lambda *given: [(series, one)])
+    monkeypatch.setattr(cells, "check_complete", lambda series, cell, names: None)
+    monkeypatch.setattr(cells, "finish", fail)
+    found = sample.audit(1, 0)
+    assert found.failures == {"pr has other units than the training": 1} and not found.left_out
+    assert "FAILED 1 sample(s): pr has other units than the training" in sample.render(found)
+    monkeypatch.setattr(cells, "check_complete", fail)
+    assert sample.audit(1, 0).left_out == {"inputs lack a year or more": 1}

@@ -126,3 +126,42 @@ def test_a_run_in_a_folder_without_luigi_cfg_says_in_two_lines_how_to_have_one()
     assert (done.returncode, done.stdout) == (35, "")
     first, second = done.stderr.splitlines()
     assert f"Nothing was started: {Path.cwd()} has no luigi.cfg" in first and "`espo init`" in second
+
+
+def older(folder: str, luigi_cfg: str, **files: str) -> None:
+    assert cli.main(["init", folder, "--from", "espo-g6"]) == 0
+    Path(folder, "luigi.cfg").write_text(luigi_cfg)
+    for name, text in files.items():
+        Path(folder, f"{name}.yml").write_text(text)
+
+
+def test_an_import_reads_luigi_cfg_as_a_run_does_and_replaces_the_names_of_the_files_only() -> None:
+    older(
+        "old",
+        "[first]\nconfig = theirs.conf\n[espo]\nworkdir = w\nconfig = config.yml, paths.yml\n    'my own.yml'\n"
+        "report = true\n[last]\nconfig = theirs.conf\n",
+    )
+    Path("old/my own.yml").write_text("project: {name: Mine}\n")
+    assert cli.main(["init", "new", "--import", "old"]) == 0
+    assert settings_of(Path("new/luigi.cfg")) == {
+        "first": {"config": "theirs.conf"},
+        "espo": {"workdir": "w", "config": "config.yml paths.yml", "report": "true"},
+        "last": {"config": "theirs.conf"},
+    }
+    assert config.load([Path("new/config.yml"), Path("new/paths.yml")]).project.name == "Mine"
+
+
+@pytest.mark.parametrize("name", ["nowhere.yml", "$NOT_SET/p.yml", "config.yml"])
+def test_an_import_copies_a_file_of_properties_or_says_that_it_is_missing(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older(
+        "old", "[espo]\nconfig = main.yml\n", main=f"off-diag: {{a: {{properties: {name}}}}}\n", config="indicators: {}"
+    )
+    done = cli.main(["init", "new", "--import", "old"])
+    if name == "nowhere.yml":
+        assert done == 1
+        assert "got 'nowhere.yml', expected a YAML file of properties; looked in" in capsys.readouterr().err
+    else:
+        kept = str(Path("old/config.yml").absolute()) if name == "config.yml" else name
+        assert (done, f"properties: {kept}" in Path("new/config.yml").read_text()) == (0, True)

@@ -71,6 +71,10 @@ def message(load_with: Any, *changes: str) -> str:
         ("extraction: {simulation: {search_data_catalogs: {data_catalogs: []}}}", "`extraction.simulation.search_data_catalogs.data_catalogs`"),  # noqa: E501
         ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 1, lon1_b: 2, d_lan: 1}}}}}", "`regrid.regrid_dataset.intermediate_grids.reg1.cf_grid_2d.d_lan` ({file}, line 1): unknown key; did you mean d_lon?"),  # noqa: E501
         ("regrid: {regrid_dataset: {intermediate_grids: {reg1: {cf_grid_2d: {lon0_b: 9, lon1_b: 2, d_lon: 1, lat0_b: 0, lat1_b: 9, d_lat: 1}}}}}", "expected lon1_b above lon0_b by two cells (d_lon) at least"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {method: dqm, training_args: {method: QuantileDeltaMapping}}}}", "`biasadjust.variables.tasmax.training_args.method` ({file}, line 1): got 'QuantileDeltaMapping' (text): the method dqm is DetrendedQuantileMapping alone"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {method: dqm, adjusting_args: {xclim_adjust_args: {rank_window: 3}}}}}", "tasmax.adjusting_args.xclim_adjust_args.rank_window` ({file}, line 1)"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {method: dqm, engine: xsdba}}}", "the method dqm is never xsdba's: leave `engine: xsdba` out, or `method`"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {method: dqm.nonsense}}}", "`biasadjust.variables.tasmax.method` ({file}, line 1): got 'dqm.nonsense' (text): method dqm.nonsense: dqm has no variants; expected dqm"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {engine: xclim}}}", "`biasadjust.variables.tasmax.engine` ({file}, line 1): got 'xclim' (text), expected 'auto' or 'xsdba'"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {jitter: 1}}}}", "`biasadjust.variables.tasmax.training_args.jitter` ({file}, line 1): unknown key; did you mean jitter_under?"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {group: 5}}}}", "has a problem:\n- `biasadjust.variables.tasmax.training_args.group` ({file}, line 1): got 5 (a whole number): expected text or a mapping"),  # noqa: E501
@@ -259,7 +263,7 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: *nowhere\n", "line 1, column 9: not valid YAML: found undefined alias 'nowhere'"),
         ("custom:\n  stack_drop_nans: true\n  stack_drop_nans: false\n", "line 3: duplicate key `custom.stack_drop_nans`, already given on line 2"),  # noqa: E501
         ("- a\n- b\n", "line 1: got a list, expected sections"),
-        ("just text\n", "line 1: got the value 'just text', expected sections"),
+        ("just text\n", "line 1: got a single value, expected sections"),
         ("? [a, b]\n: c\n", "line 1: got a list as a key, expected text"),
         ("custom: &a\n  b: *a\n", "line 1: the anchor of `custom.b` contains itself"),
         ("custom: \x07\n", "not valid YAML"),
@@ -274,7 +278,7 @@ def test_a_missing_file_is_named_with_the_folder_that_was_searched(
         ("custom: {a: !!bool perhaps}\n", "a tag (`!!name`) does not suit its value"),
         ("custom: {a: !!set {b, c}}\n", "a tag (`!!name`) does not suit its value: `custom.a` has the tag"),
         ("custom: {a: !mine b}\n", "line 1, column 13: not valid YAML: could not determine a constructor for the tag '!mine'"),  # noqa: E501
-        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got the value 'b'"),
+        ("custom: {<<: b}\n", "not valid YAML: expected a mapping or a list of mappings after `<<`, got a single value"),  # noqa: E501
         ("custom: {a: [{b: 1, b: 2}]}\n", "line 1: duplicate key `custom.a.0.b`"),
         ("custom: {a: " + "[" * 51 + "]" * 51 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),
         ("custom: {a: " + "[" * 3000 + "]" * 3000 + "}\n", "line 1: lists or mappings are nested more than 50 deep"),

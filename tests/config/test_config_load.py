@@ -425,6 +425,37 @@ def test_a_file_is_merged_over_its_base_which_is_beside_it_or_shipped(write: Any
     assert shipped["project"]["name"] == "ESPO-G6-E5L"
 
 
+def test_a_base_is_looked_for_beside_the_file_and_in_the_package_and_not_in_the_working_folder(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = write("project: {name: Beside}\n", "base.yml")
+    file = write("base: base.yml\n", "mine.yml")
+    here = tmp_path / "here"
+    (here / "espo-g6").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for name in ("base.yml", "espo-g6/config.yml", "only-here.yml"):
+        Path(name).write_text("project: {name: Here}\n")
+    assert merged([file])[0]["project"]["name"] == "Beside"
+    assert merged([write(f"base: {beside}\n", "other.yml")])[0]["project"]["name"] == "Beside"
+    assert merged([write("base: espo-g6/config.yml\n", "other.yml")])[0]["project"]["name"] == "ESPO-G6-E5L"
+    with pytest.raises(ConfigurationError, match="expected a YAML file") as caught:
+        merged([write("base: only-here.yml\n", "other.yml")])
+    assert str(here) not in str(caught.value)
+
+
+def test_a_base_that_has_two_names_is_merged_once(write: Any) -> None:
+    base = write("project: {name: Base}\n", "base.yml")
+    (base.parent / "link.yml").symlink_to("base.yml")
+    first = write("base: base.yml\nproject: {name: Mine}\n", "first.yml")
+    assert merged([first, write("base: link.yml\n", "second.yml")])[0]["project"]["name"] == "Mine"
+
+
+def test_null_takes_a_section_of_the_base_away(write: Any) -> None:
+    write("production: espo-2024\ndiagnostics: {a: 1}\ndiagregion: {Ute: {}}\nproject: {name: P}\n", "base.yml")
+    over = write("base: base.yml\nproduction: null\ndiagnostics: null\ndiagregion:\ndask: null\n", "over.yml")
+    assert set(merged([over])[0]) == {"project"}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -36,7 +36,8 @@ class Together(Method):
         return {"bias": Array({})}
 
     def train(self, block: Block, setup: Setup) -> xr.Dataset:
-        """The bias of the sum."""
+        """The bias of the sum, of series with different units."""
+        assert "units" not in block["reference"].attrs
         bias = (block["reference"].mean("time") - block["historical"].mean("time")).sum("variable")
         return bias.to_dataset(name="bias")
 
@@ -44,6 +45,12 @@ class Together(Method):
         """Add it."""
         moved = block["simulation"] + trained["bias"] + setup.adjusting["spread"]
         return moved.to_dataset(name="scenario")
+
+
+class Counting(Together):
+    """A method of several variables that counts days, which no product could tell apart."""
+
+    counts = ("moved",)
 
 
 class Monthly(Method):
@@ -65,6 +72,7 @@ class Monthly(Method):
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {
         "together": f"{__name__}:Together",
+        "counting": f"{__name__}:Counting",
         "monthly": f"{__name__}:Monthly",
         "broken": "nowhere_at_all:Method",
         "function": f"{__name__}:series",
@@ -87,6 +95,7 @@ def series(seed: int, first: int = 2001, last: int = 2004) -> xr.Dataset:
         ("togethr", "expected DetrendedQuantileMapping.*did you mean together"),
         ("broken", "method broken: nowhere_at_all:Method cannot be imported.*nowhere_at_all.*Install"),
         ("function", "expected a subclass of espo_luigi.methods.base.Method"),
+        ("counting", "counting counts days .*variables_together.*expected `counts` without"),
         ("xsdba.Scalin", "did you mean Scaling"),
     ],
 )

@@ -77,3 +77,13 @@ def test_a_band_that_has_lost_a_chunk_is_not_joined(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"band1\.zarr was changed after it was written"):
         join_stores(whole, paths, tmp_path / "whole.zarr", Marker("Join"), dim="lat", chunks=CHUNKS)
     assert not (tmp_path / "whole.zarr").exists()
+
+
+def test_a_variable_without_the_dimension_is_written_once(tmp_path: Path) -> None:
+    paths = bands(tmp_path, (8, 8))
+    told = xr.Variable((), np.int8(3), {"algorithm": "bitround"})
+    whole = xr.concat([open_store(path) for path in paths], dim="lat").assign(quantization_info=told)
+    for number, given in enumerate((whole, whole.chunk())):
+        destination = tmp_path / f"whole{number}.zarr"
+        join_stores(given, paths, destination, Marker("ConcatenationFinal"), dim="lat", chunks=CHUNKS)
+        xr.testing.assert_identical(open_store(destination).compute(), whole.compute())

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,15 @@ def test_an_installed_method_is_listed_and_its_arguments_are_checked_before_anyt
     files = configured(biasadjust__variables__dtr=MINE | {"method": "ibicus.QuantileMapping", "training_args": {}})
     with pytest.raises(ConfigurationError, match=r"biasadjust\.variables\.dtr(.|\n)*hurs, pr, "):
         load(files)
+
+
+def test_markers_have_the_version_of_the_method_s_package(installed: None, configured: Configure) -> None:
+    pytest.importorskip("ibicus", reason="needs the package ibicus: pip install -e '.[test]'")
+    configured(**CHANGES)
+    made = {task.var: task.marker().versions for task in in_order(tasks.All()) if isinstance(task, tasks.Adjust)}
+    assert made["dtr"].keys() - made["pr"].keys() == {"scaling-of-mine"}
+    assert made["pr"]["ibicus"] == metadata.version("ibicus") and "ibicus" not in made["dtr"]
+    assert made["dtr"]["scaling-of-mine"] == metadata.version("scaling-of-mine")
 
 
 def test_a_stranger_s_method_and_ibicus_reach_the_product(

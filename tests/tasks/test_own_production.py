@@ -13,8 +13,9 @@ from espo_luigi.errors import ConfigurationError
 from espo_luigi.export.drs import load_drs
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.tasks.all import Selection
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.production import Production
 
 Configure = Callable[..., list[Path]]
 
@@ -36,6 +37,7 @@ def test_a_stranger_s_production_has_its_own_paths_ends_and_names(
     rules = {planned.rule for planned in plan_of((), Selection()).tasks.values()}
     assert {"YearlyRain", "HealthChecks", "Move"} <= rules
     assert sum(task.get_task_family() == "YearlyRain" for task in in_order(tasks.All())) == 2
+    assert "institute-x" in tasks.ConcatenationFinal(sim_id=NOLEAP).marker().versions
     assert load_drs(context().production.drs).description == "Scenarios of institute X"
 
 
@@ -45,3 +47,26 @@ def test_a_production_that_no_package_registers_is_refused_with_those_that_are(
     configured(production="institute-y")
     with pytest.raises(ConfigurationError, match="'institute-y'; expected espo-2024, espo-v2, institute-x"):
         _ = context().production
+
+
+@pytest.mark.parametrize("facet", ["source", "driving", "member"])
+def test_a_path_may_name_any_facet_without_the_institution(
+    facet: str, configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured()
+    monkeypatch.setattr(
+        type(context().production), "templates", {"ConcatenationFinal.out_final": f"{{final}}/{{{facet}}}/x.zarr"}
+    )
+    expected = context().config.paths.final / context().facets(NOLEAP)[facet] / "x.zarr"
+    assert tasks.ConcatenationFinal(sim_id=NOLEAP).out_final().path == expected
+
+
+def test_a_production_that_only_names_pools_has_the_members_that_it_put_into_them(configured: Configure) -> None:
+    configured()
+
+    class Pooled(Production):
+        def pool_of(self, run: RunContext, sim_id: str) -> str:
+            return "all"
+
+    context().__dict__["production"] = made = Pooled(context().config)
+    assert list(made.members(context(), "all")) == list(context().simulations)

@@ -157,6 +157,22 @@ def test_a_period_outside_of_the_adjusted_years_is_refused(configured: Configure
         perfect_model.tasks_for(())
 
 
+METHOD_OF_OTHERS = {
+    "method": "ibicus.LinearScaling",
+    "training_args": {"period": ["1991", "2020"]},
+    "adjusting_args": {"periods": ["1950", "2100"]},
+}
+
+
+def test_methods_of_others_are_refused_before_any_job(configured: Configure) -> None:
+    configured(biasadjust__variables__pr=METHOD_OF_OTHERS)
+    with pytest.raises(ConfigurationError, match=r"`biasadjust.variables.pr`: .*got ibicus.LinearScaling; expected"):
+        perfect_model.tasks_for(())
+    one, other = context().simulations
+    read = tasks.PerfectPair(truth=one, sim_id=other, piece="south").reading()
+    assert {"biasadjust.variables.pr.method", "biasadjust.variables.pr.variables"} <= set(read)
+
+
 def test_a_domain_without_land_is_refused(configured: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     configured()
     monkeypatch.setattr(perfect_model.partition, "pieces", lambda run: [])

@@ -11,6 +11,7 @@ from complete_demo import DAY360, NOLEAP, complete_all, edit
 
 from espo_luigi.commands import cli
 from espo_luigi.publication.origin import METADATA_NAME
+from espo_luigi.tasks.context import forget
 
 
 def test_no_secret_of_the_configuration_is_in_published_files(
@@ -35,6 +36,16 @@ def test_no_secret_of_the_configuration_is_in_published_files(
     assert holding == [config]
     shown = [one for one in json.loads(crate.read_text())["@graph"] if "storage_options" in str(one.get("text"))]
     assert len(shown) == 4 and all("***" in one["text"] for one in shown)
+
+
+def test_the_record_of_origin_holds_the_base_of_the_configuration(complete_demo: Path) -> None:
+    (complete_demo / "config.yml").rename(complete_demo / "base.yml")
+    (complete_demo / "config.yml").write_text("base: base.yml\n")
+    forget()
+    assert cli.main(["publish", "--crate"]) == 0
+    graph = json.loads((complete_demo / "final" / METADATA_NAME).read_text())["@graph"]
+    base = (complete_demo / "base.yml").absolute()
+    assert [one["text"] for one in graph if one.get("url") == base.as_uri()] == [base.read_text()]
 
 
 def test_without_rocrate_the_catalogue_is_written_and_the_crate_is_asked_for_in_vain(

@@ -429,3 +429,31 @@ def test_a_marker_without_parts_stands_for_the_whole_configuration(complete_demo
     assert (reference_.stale(), regrid.stale()) == ([], [])
     edit(complete_demo / "config.yml", fewer_quantiles)
     assert (reference_.stale(), regrid.stale()) == (["configuration"], ["configuration"])
+
+
+def test_a_marker_of_the_domains_former_key_stands_for_the_domain(complete_demo: Path) -> None:
+    extract = next(task for task in in_order(tasks.All()) if isinstance(task, tasks.Extract))
+    marker = extract.marker()
+    former = {re.sub(r"^domain\b", "custom.amno_region", key): was for key, was in marker.fingerprints.items()}
+    assert former.keys() - marker.fingerprints.keys() == {"custom.amno_region"}
+    publish(extract, dataclasses.replace(marker, fingerprints=former))
+    assert extract.stale() == []
+
+    def wider(content: dict[str, Any]) -> None:
+        content.get("domain", content["custom"].get("amno_region"))["tile_buffer"] = 7
+
+    edit(complete_demo / "config.yml", wider)
+    assert extract.stale() == ["custom.amno_region"]
+
+
+def test_another_production_makes_stale_what_it_may_alter(complete_demo: Path) -> None:
+    rules = (tasks.Train, tasks.Adjust, tasks.CleanUp)
+    found = {type(task): task for task in in_order(tasks.All()) if isinstance(task, rules)}
+    assert len(found) == len(rules)
+    for task in found.values():
+        marker = task.marker()
+        publish(task, dataclasses.replace(marker, fingerprints={**marker.fingerprints, "production": "institute-x"}))
+        assert marker.fingerprints["production"] == "espo-2024" and "production" in task.stale()
+        publish(task, marker)
+    edit(complete_demo / "config.yml", lambda content: content.update(production="espo-2024"))
+    assert stale() == set()

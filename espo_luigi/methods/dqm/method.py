@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
@@ -53,6 +54,18 @@ class Kernels(Method):
     cells_in_a_block = 600
     # Making dates for a block would take as long as many of its cells.
     dated = False
+
+    def __init__(self, variant: str = "") -> None:
+        if variant:
+            raise ConfigurationError(f"method dqm.{variant}: dqm has no variants; expected dqm")
+        super().__init__()
+
+    def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
+        """Yield an error for another method of xsdba's, and for what xsdba's errors are, too."""
+        if training.method != DEFAULT_METHOD:
+            problem = PydanticCustomError("value_error", f"the method dqm is {DEFAULT_METHOD} alone")
+            yield InitErrorDetails(type=problem, loc=("training_args", "method"), input=training.method)
+        yield from xsdba.Xsdba().problems(training, adjusting)
 
     @staticmethod
     def why_not(setup: Setup, method: str = DEFAULT_METHOD) -> str | None:

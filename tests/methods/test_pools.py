@@ -343,7 +343,7 @@ def test_quantiles_are_those_of_the_sorted_sample_with_the_same_draws(raw_thresh
             # A position in 558 values is round to 3e-5 in float32, and so are quantiles between distant values.
             np.testing.assert_allclose(made.historical_quantiles[cell, group], expected, rtol=5e-6, atol=3e-5)
             assert made.shares is not None
-            found = made.shares.tops[cell, group]
+            found = made.shares.pth[cell, group]
             np.testing.assert_allclose(found[~np.isnan(found)], tops, rtol=1e-6)
     assert seen_below > 0
 

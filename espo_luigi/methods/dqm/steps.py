@@ -35,7 +35,7 @@ def steps_of_day(
     trace_cell(adapted, *arrays, plan, times, skips_zeros, member, scaled, *traced)
     trend, anomaly, factor = (float(series[step]) for series in traced)
     row, before, made = int(plan.scaling_rows[step]), adapted[member, step], []
-    if more.shares.tops.size:
+    if more.shares.pth.size:
         is_wet = before != simulation[member, step]
         said = "A dry day, which the adaptation of frequencies made wet." if is_wet else "Not made wet."
         made.append(Step("made wet", float(before), units, said))
@@ -59,7 +59,7 @@ def steps_of_day(
 
 def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> np.ndarray:
     """The members with dry days made wet, as the training asks."""
-    if not more.shares.tops.size:
+    if not more.shares.pth.size:
         return simulation
     out, threshold = np.empty_like(simulation), simulation.dtype.type(more.threshold)
     for member, series in enumerate(simulation):

@@ -48,13 +48,13 @@ class Shares(NamedTuple):
     ----------
     dry_reference, dry_historical
         Shares of values up to the threshold (P0_ref, P0_hist).
-    tops
-        Highest new value (pth); NaN where nothing is adapted.
+    pth
+        Highest new value; NaN where nothing is adapted.
     """
 
     dry_reference: np.ndarray
     dry_historical: np.ndarray
-    tops: np.ndarray
+    pth: np.ndarray
 
 
 class Adapting(NamedTuple):
@@ -158,7 +158,7 @@ def keep_lowest(sample, member, n_kept, sorted_values, kept):
 
 
 @inlined
-def adapt_members(sample, reference, sorted_values, threshold, shares, group, kept):
+def adapt_members(sample, reference, sorted_values, shares, group, kept):
     """Decide how many dry values of each member are replaced; fill ``kept`` and the shares; return what they sum to.
 
     ``reference`` has the day's bits, counts before each word, sorted values, and how many values and dry values.
@@ -171,10 +171,10 @@ def adapt_members(sample, reference, sorted_values, threshold, shares, group, ke
         dry_reference, dry_historical = n_dry / n_values, dry_count / count
         shares.dry_reference[group, member] = dry_reference
         shares.dry_historical[group, member] = dry_historical
-        shares.tops[group, member] = np.nan
+        shares.pth[group, member] = np.nan
         stay = dry_count
         if needs_adapting(dry_reference, dry_historical):
-            shares.tops[group, member] = window_quantile(bits, before, n_values, values, dry_historical)
+            shares.pth[group, member] = window_quantile(bits, before, n_values, values, dry_historical)
             stay = count_kept(count, dry_count, (dry_reference / dry_historical) * dry_historical)
         removed += keep_lowest(sample, member, stay, sorted_values, kept)
         sample.replaced[member] = dry_count - stay
@@ -258,15 +258,15 @@ def merge(left, right, out):
 
 
 @inlined
-def merge_draws(sample, starts_of_draws, group, threshold, tops, lists, scratch, buckets, n_merged):
+def merge_draws(sample, starts_of_draws, group, threshold, pth, lists, scratch, buckets, n_merged):
     """Merge each member's new values into ``lists[0]``, which has the values around them; return count and sum."""
     added = 0.0
     current = 0
-    for member in range(tops.size):
+    for member in range(pth.size):
         size = sample.replaced[member]
         if size > 0:
             new = lists[2, :size]
-            added += draw_sorted(starts_of_draws[member], group, threshold, tops[member], scratch, buckets, new)
+            added += draw_sorted(starts_of_draws[member], group, threshold, pth[member], scratch, buckets, new)
             merge(lists[current, :n_merged], new, lists[1 - current])
             current = 1 - current
             n_merged += size
@@ -276,12 +276,12 @@ def merge_draws(sample, starts_of_draws, group, threshold, tops, lists, scratch,
 
 
 @inlined
-def limits_of_draws(sample, threshold, tops):
+def limits_of_draws(sample, threshold, pth):
     """Return the lowest and the highest value between which there are new values; the threshold if there are none."""
     lowest, highest = threshold, threshold
-    for member in range(tops.size):
+    for member in range(pth.size):
         if sample.replaced[member] > 0:
-            lowest, highest = min(lowest, tops[member]), max(highest, tops[member])
+            lowest, highest = min(lowest, pth[member]), max(highest, pth[member])
     return lowest, highest
 
 
@@ -377,15 +377,15 @@ def adapted_quantiles(reference, historical, plan, pool_plan, quantiles, thresho
             sample, ranks, n_low, pool_plan.flips[pool_plan.flip_start[group] : pool_plan.flip_start[group + 1]]
         )
         day = (bits, before, reference_values, n_reference, n_dry_reference)
-        removed = adapt_members(sample, day, values, threshold, shares, group, kept)
+        removed = adapt_members(sample, day, values, shares, group, kept)
         n_merged, n_taken, added = 0, 0, 0.0
         if sample.replaced.any():
-            lowest, highest = limits_of_draws(sample, threshold, shares.tops[group])
+            lowest, highest = limits_of_draws(sample, threshold, shares.pth[group])
             n_dry_taken = take_between(kept, dry_values, lowest, np.inf, True, lists[0], 0)
             n_merged = take_between(sample.wet, wet_values, threshold, highest, False, lists[0], n_dry_taken)
             n_taken = n_merged - n_dry_taken
             n_merged, added = merge_draws(
-                sample, starts_of_draws, group, threshold, shares.tops[group], lists, scratch, buckets, n_merged
+                sample, starts_of_draws, group, threshold, shares.pth[group], lists, scratch, buckets, n_merged
             )
         n_values = sample.counts.sum()
         if added != 0 or removed != 0:
@@ -474,7 +474,7 @@ def adapt_day(series, centres, ahead, threshold, ratio, top, streams, scratch, o
 
 
 @inlined
-def adapt_simulation(series, plan, threshold, dry_reference, dry_historical, tops, seed, out):
+def adapt_simulation(series, plan, threshold, dry_reference, dry_historical, pth, seed, out):
     """Copy a member's series, dry days of each day of year made wet in the proportion that training found.
 
     Days of year have no window here, as in xsdba. The training's numbers are (day of year).
@@ -490,4 +490,4 @@ def adapt_simulation(series, plan, threshold, dry_reference, dry_historical, top
             row = plan.scaling_rows[centres[0] + ahead]
             if needs_adapting(dry_reference[row], dry_historical[row]):
                 ratio = dry_reference[row] / dry_historical[row]
-                adapt_day(series, centres, ahead, threshold, ratio, tops[row], streams, scratch, out)
+                adapt_day(series, centres, ahead, threshold, ratio, pth[row], streams, scratch, out)

@@ -359,7 +359,7 @@ def adjust_cells(
     scaled = np.empty((members, n_times), dtype=simulation.dtype)
     means = np.empty(n_times, dtype=simulation.dtype)
     padded = np.empty(n_times + 2 * half, dtype=simulation.dtype)
-    adapts = shares.tops.shape[0] > 0
+    adapts = shares.pth.shape[0] > 0
     adapted = np.empty((members, n_times) if adapts else (0, 0), dtype=simulation.dtype)
     for cell in range(simulation.shape[0]):
         fill_tables(factors[cell], nearest[cell], historical_quantiles[cell], tables)
@@ -372,7 +372,7 @@ def adjust_cells(
                     threshold,
                     shares.dry_reference[cell, :, member],
                     shares.dry_historical[cell, :, member],
-                    shares.tops[cell, :, member],
+                    shares.pth[cell, :, member],
                     seeds[cell, member],
                     adapted[member],
                 )

@@ -181,8 +181,8 @@ def adapt_group(centres, bits, before, n_values, ranks, firsts, lasts, frequenci
 
 
 @inlined
-def adapt_series(reference, historical, keys, plan, threshold, seed, tops, shares, out):
-    """Adapt one cell's frequency of dry days (Themeßl et al. 2012): fill ``out``, pth (``tops``), dP0 (``shares``)."""
+def adapt_series(reference, historical, keys, plan, threshold, seed, pth, dry_share, out):
+    """Adapt one cell's frequency of dry days (Themeßl et al. 2012): fill ``out``, ``pth``, ``dry_share`` (dP0)."""
     ranks = np.empty((2, historical.size), dtype=np.int32)
     values = np.empty((2, historical.size), dtype=historical.dtype)
     n_valid = (
@@ -197,21 +197,21 @@ def adapt_series(reference, historical, keys, plan, threshold, seed, tops, share
     n_values = np.zeros(2, dtype=np.int64)
     n_dry = np.zeros(2, dtype=np.int64)
     out[:] = historical
-    for group in range(tops.size):
+    for group in range(pth.size):
         times = plan.flips[plan.flip_start[group] : plan.flip_start[group + 1]]
         for index in range(2):
             n_values[index], n_dry[index] = flip_counting(
                 bits[index], ranks[index], n_low[index], times, n_values[index], n_dry[index]
             )
         dry = (n_dry[0] / n_values[0], n_dry[1] / n_values[1])
-        shares[group] = np.nan if dry[1] == 0 else (dry[1] - dry[0]) / dry[1]
-        tops[group] = np.nan
-        if shares[group] > 0:
+        dry_share[group] = np.nan if dry[1] == 0 else (dry[1] - dry[0]) / dry[1]
+        pth[group] = np.nan
+        if dry_share[group] > 0:
             count_before(bits[0], before[0])
             count_before(bits[1], before[1])
-            tops[group] = window_quantile(bits[0], before[0], n_values[0], values[0], dry[1])
+            pth[group] = window_quantile(bits[0], before[0], n_values[0], values[0], dry[1])
             centres = plan.centres[plan.centre_start[group] : plan.centre_start[group + 1]]
-            limits = (threshold, tops[group])
+            limits = (threshold, pth[group])
             adapt_group(centres, bits[1], before[1], n_values[1], ranks[1], firsts, lasts, dry, limits, seed, out)
 
 
@@ -235,12 +235,12 @@ def prepare_cells(
     seeds,
     new_reference,
     new_historical,
-    tops,
-    shares,
+    pth,
+    dry_share,
 ):
     """Prepare each cell for training: noise below ``noise_below``, then the frequency of values up to ``threshold``.
 
-    Fills the prepared series and, where it adapts, ``tops`` (pth) and ``shares`` (dP0) by day of year.
+    Fills the prepared series and, where it adapts, ``pth`` and ``dry_share`` (dP0) by day of year.
     """
     noisy = np.empty(historical.shape[1], dtype=historical.dtype)
     for cell in range(reference.shape[0]):
@@ -258,8 +258,8 @@ def prepare_cells(
                 plan,
                 threshold,
                 seeds[cell],
-                tops[cell],
-                shares[cell],
+                pth[cell],
+                dry_share[cell],
                 new_historical[cell],
             )
         else:

@@ -60,7 +60,7 @@ def train_cells(
                 threshold,
                 seeds[cell],
                 means[1],
-                Shares(shares.dry_reference[cell], shares.dry_historical[cell], shares.tops[cell]),
+                Shares(shares.dry_reference[cell], shares.dry_historical[cell], shares.pth[cell]),
                 historical_quantiles[cell],
             )
         correct(reference_quantiles, historical_quantiles[cell], means, multiplicative, factors[cell], scaling[cell])

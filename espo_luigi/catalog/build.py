@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,7 +219,8 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
     row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
     if "id" not in row:
         return {}
-    row["variable"] = repr(tuple(_series_or_all(ds, map(str, ds.data_vars))))
+    names = [str(name) for name in ds.data_vars]
+    row["variable"] = repr(tuple([name for name in names if "time" in ds[name].dims] or names))
     if "time" not in ds.dims:
         return row | {"xrfreq": "fx", "frequency": "fx"}
     times = ds["time"].values
@@ -356,13 +357,14 @@ def _climate_variables(ds: xr.Dataset) -> list[str]:
     names = [str(name) for name, data in ds.data_vars.items() if data.ndim >= 2 and name not in bounds]
     coordinates = {"lat", "lon", "latitude", "longitude", "nav_lat", "nav_lon"}
     suffixes = ("_bnds", "_bounds", "_vertices")
-    return _series_or_all(ds, (name for name in names if name not in coordinates and not name.endswith(suffixes)))
+    series = {str(name) for name, data in ds.data_vars.items() if "time" in data.dims}
 
+    def counts_days(name: str) -> bool:
+        """Whether a map counts days of a series beside it, as products do (`pr_days_made_wet`)."""
+        return name not in series and name.partition("_days_")[0] in series
 
-def _series_or_all(ds: xr.Dataset, names: Iterable[str]) -> list[str]:
-    """Return the names of variables with `time`, or all if none has it: beside series, maps are counts of days."""
-    every = list(names)
-    return [name for name in every if "time" in ds[name].dims] or every
+    wanted = (name for name in names if name not in coordinates and not name.endswith(suffixes))
+    return [name for name in wanted if not counts_days(name)]
 
 
 def _unstructured(ds: xr.Dataset) -> str:

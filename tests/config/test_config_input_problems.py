@@ -63,4 +63,4 @@ def test_another_word_and_another_kind_are_refused(load_with: Load, change: str,
 
 
 def test_an_empty_section_changes_nothing(load_with: Load) -> None:
-    assert load_with("extraction: {on_input_problem: {}}") == load_with()
+    assert load_with("extraction: {on_input_problem: {}}").model_dump() == load_with().model_dump()

@@ -157,7 +157,7 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     real = states.read_state
     monkeypatch.setattr(states, "read_state", lambda workdir: [read.append(workdir), real(workdir)][1])
     top = Layer(depth=8, n=0)
-    chain = why.Search().chain(top)
+    chain = why.Search(()).chain(top)
     assert [task.depth for task in chain] == list(range(8, -1, -1))
     assert len(Layer.looked) == len(set(Layer.looked)) == 1 + 8 * 4
     assert read == [own_workdir]
@@ -165,7 +165,7 @@ def test_each_task_is_looked_at_once_and_no_further_than_the_first_that_failed(
     failed = Layer(depth=0, n=0).order()
     failed.write()
     write_json(failed.files.result, {"outcome": "error", "exception": "ValueError: no"})
-    chain = why.Search().chain(top)
+    chain = why.Search(()).chain(top)
     assert chain[-1] is Layer(depth=0, n=0)
     assert len(Layer.looked) == 9
 
@@ -184,7 +184,7 @@ class Link(toy_tasks.SlurmTask):
 
 def test_a_chain_of_more_tasks_than_python_calls_can_be_deep_is_followed_to_its_end(own_workdir: Path) -> None:
     length = 2 * sys.getrecursionlimit()
-    assert [task.n for task in why.Search().chain(Link(n=length))] == list(range(length, -1, -1))
+    assert [task.n for task in why.Search(()).chain(Link(n=length))] == list(range(length, -1, -1))
 
 
 @pytest.mark.parametrize(

@@ -411,7 +411,7 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     view = run_view()
     one = [each for each in view.diagnosed if (each.sim_id, each.domain) == (NOLEAP, "Highland")]
     part = replace(view, diagnosed=tuple(one), domains=("Highland",), flags={NOLEAP: view.flags[NOLEAP]})
-    part = replace(part, compared={(NOLEAP, "Highland"): aspects.out_compared().path}, treated={})
+    part = replace(part, compared={(NOLEAP, "Highland"): aspects.out_compared().path}, archives={})
     monkeypatch.setattr("espo_luigi.tasks.report.run_view", lambda: part)
     assert found.attrs["periods"] == f"{FIRST}-2005 to 2006-{LAST}"
     # Else it warns that the years end before 2071-2100.

@@ -1,4 +1,4 @@
-"""Make docs/demo.png and docs/tutorial/first-run.png: ``python docs/make_figure.py DEMO``.
+"""Make docs/demo.png and docs/start/tutorial.png: ``python docs/make_figure.py DEMO``.
 
 DEMO is the folder of a finished run of the demo, `espo-demo`. The tutorial's own code draws its figure.
 """
@@ -57,7 +57,7 @@ def january(path: Path) -> xr.DataArray:
 
 def draw_first_run(demo: Path) -> None:
     """Run the tutorial's Python, in a folder with the demo, and keep its figure."""
-    page = HERE / "tutorial" / "first-run.md"
+    page = HERE / "start" / "tutorial.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "espo-demo").symlink_to(demo.resolve())

@@ -1,4 +1,4 @@
-"""Make docs/explanation/method.png, one cell step by step, and print the page's figures about precipitation.
+"""Make docs/understand/method.png, one cell step by step, and print the page's figures about precipitation.
 
 Both are of the real series of tests/data.
 """
@@ -91,7 +91,7 @@ def draw(series: dict[str, xr.DataArray], training: xr.Dataset) -> None:
         axes.set_title(title, loc="left")
         if axes is not factors:
             axes.legend(frameon=False)
-    figure.savefig(HERE / "explanation" / "method.png", dpi=110)
+    figure.savefig(HERE / "understand" / "method.png", dpi=110)
 
 
 if __name__ == "__main__":

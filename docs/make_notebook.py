@@ -1,4 +1,4 @@
-"""Makes docs/tutorial/first-run.ipynb from the tutorial's Markdown; tests/test_site.py fails if they differ.
+"""Makes docs/start/tutorial.ipynb from the tutorial's Markdown; tests/test_site.py fails if they differ.
 
 ``python docs/make_notebook.py`` writes it. A block of the shell or of Python becomes a cell to run, all else text.
 """
@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-TUTORIAL = Path(__file__).parent / "tutorial" / "first-run.md"
+TUTORIAL = Path(__file__).parent / "start" / "tutorial.md"
 _BEFORE = (
-    "*This notebook is the [tutorial](first-run.md). Install Jupyter and espo_luigi in the same environment, activate "
+    "*This notebook is the [tutorial](tutorial.md). Install Jupyter and espo_luigi in the same environment, activate "
     "it, and start Jupyter there. The folder `demo` is made beside this notebook.*"
 )
 _BLOCK = re.compile(r"^```(sh|bash|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)

@@ -189,11 +189,11 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../how-to/slurm.md). Some settings",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md). Some settings",
             "[need more words](slurm.md#settings-that-need-more-words).\n",
             scheduler(slurm),
             "## `[sge]`\n",
-            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../how-to/sge.md) explains more. The",
+            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains more. The",
             "other settings of `[slurm]` hold here, too.\n",
             scheduler(sge, without=slurm),
             "## A rule's own section\n",
@@ -231,12 +231,12 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
     if name in PACKING:
-        return "[several tasks as one submission](../how-to/slurm.md#several-tasks-as-one-submission)"
+        return "[several tasks as one submission](../run/slurm.md#several-tasks-as-one-submission)"
     if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
         return f"sbatch's `--{name}`"
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
     if section is sge:
-        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../how-to/sge.md)"
+        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../run/grid-engine.md)"
     return "[explained](slurm.md#settings-that-need-more-words)"
 
 
@@ -298,7 +298,7 @@ def drs() -> str:
         [
             "# Data reference syntaxes\n",
             "A data reference syntax (DRS) is a YAML file that says how `espo export` names, describes and cuts files",
-            "([export to NetCDF](../how-to/export.md)).\n",
+            "([export to NetCDF](../check/netcdf.md)).\n",
             "## Keys\n",
             *keys,
             "## Fields\n",
@@ -432,22 +432,22 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[stopping](../how-to/slurm.md#stopping)",
-    "catalog": "[make a catalogue](../how-to/catalogues.md)",
-    "clean": "[free disk](../how-to/disk.md)",
-    "detach": "[stopping](../how-to/slurm.md#stopping)",
-    "env": "[offline](../how-to/offline.md)",
-    "explain": "[explain a value](../how-to/explain.md)",
-    "export": "[export to NetCDF](../how-to/export.md)",
+    "cancel": "[stopping](../run/slurm.md#stopping)",
+    "catalog": "[make a catalogue](../set-up/catalogue.md)",
+    "clean": "[free disk](../run/disk.md)",
+    "detach": "[stopping](../run/slurm.md#stopping)",
+    "env": "[offline](../run/offline.md)",
+    "explain": "[explain a value](../check/explain.md)",
+    "export": "[export to NetCDF](../check/netcdf.md)",
     "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
-    "perfect-model": "[known futures](../how-to/perfect-model.md)",
+    "perfect-model": "[known futures](../check/known-future.md)",
     "plan": "[the plan](commands.md#espo-plan)",
-    "profiles": "[another cluster](../how-to/new-cluster.md)",
-    "publish": "[hand products on](../how-to/publish.md)",
-    "report": "[the report](../how-to/report.md)",
-    "shell": "[interactive](../how-to/interactive.md)",
+    "profiles": "[another cluster](../run/cluster.md)",
+    "publish": "[hand products on](../check/publish.md)",
+    "report": "[the report](../check/report.md)",
+    "shell": "[interactive](../run/allocation.md)",
     "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
-    "submit": "[interactive](../how-to/interactive.md)",
+    "submit": "[interactive](../run/allocation.md)",
     "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
 }
 

@@ -1,6 +1,6 @@
 """Maps of a property, with coast lines: reference, simulation and scenario on one scale, and their differences.
 
-The coast is Natural Earth's land, 1:50 million, in hundredths of a degree (docs/how-to/report.md).
+The coast is Natural Earth's land, 1:50 million, in hundredths of a degree (docs/check/report.md).
 docs/make_coast.py makes its file.
 """
 

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 PROJECT = Path(__file__).parent.parent.parent
-PYTHON = (PROJECT / "docs" / "how-to" / "python.md").read_text()
+PYTHON = (PROJECT / "docs" / "extend" / "python.md").read_text()
 (CODE,) = re.findall(r"```python\n(from pathlib.*?)```", PYTHON, re.DOTALL)
 (SCIENCE,) = re.findall(r"```python\n(from espo_luigi.config.*?)```", PYTHON, re.DOTALL)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+HOW_TO = Path(__file__).parents[2] / "docs" / "extend"
 
 
 def code_blocks(page: str) -> dict[str, list[str]]:

@@ -133,7 +133,7 @@ def said(process: subprocess.Popen[str], timeout: float) -> Said:
     return Said(process.pid, process.returncode, text)
 
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-run.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "start" / "tutorial.md"
 
 
 @pytest.fixture()

@@ -28,7 +28,7 @@ from espo_luigi.export.folder import files_of
 from espo_luigi.store.identity import identity_of
 from espo_luigi.tasks.export import Export, every_export
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
+HOW_TO = Path(__file__).parents[2] / "docs" / "check" / "netcdf.md"
 NC = "ESPO-DEMO/Demo-NoLeap/ssp585/r1i1p1f1/day/tasmax"
 STEM = "tasmax_day_ESPO-demo_v1.0.0_CMIP6_ScenarioMIP_NAM_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1"
 

@@ -61,10 +61,10 @@ def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> No
     assert "\nexec python -P -m espo_luigi.job " in preview(Job())
 
 
-HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+HOW_TO = Path(__file__).parents[3] / "docs" / "run"
 PROFILES = [
     dedent(found)
-    for page in ("offline.md", "narval.md", "iq.md", "new-cluster.md")
+    for page in ("offline.md", "narval.md", "iq.md", "cluster.md")
     for found in re.findall(r"```yaml\n(.*?) *```", (HOW_TO / page).read_text(), re.DOTALL)
 ]
 

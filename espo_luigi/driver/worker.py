@@ -30,7 +30,7 @@ from espo_luigi.driver.settings.espo import check_names, check_packages, setting
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.stale import stale_lines, told_of
-from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
+from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask, without_effect
 from espo_luigi.driver.task_classes import has_job
 from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
@@ -120,7 +120,10 @@ class EspoWorker(luigi.worker.Worker):
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
             check_packages()
             hold_folders(_exclusive_folders(jobs))
-            engine(settings().engine).check(one.order() for one in _different(jobs))
+            different = _different(jobs)
+            engine(settings().engine).check(one.order() for one in different)
+            for sentence in () if self._is_running else without_effect(different):
+                logger.warning("%s", sentence)
         return graph
 
     def _refuse_half(self, graph: Graph) -> None:

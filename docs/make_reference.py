@@ -231,7 +231,7 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
     if name in PACKING:
-        return "[several tasks as one submission](../run/slurm.md#several-tasks-as-one-submission)"
+        return "[several tasks as one submission](../run/bundles.md#several-tasks-as-one-submission)"
     if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
         return f"sbatch's `--{name}`"
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)

@@ -16,6 +16,8 @@ from espo_luigi.commands import cli
 from espo_luigi.tasks import make
 
 REPOSITORY = Path(__file__).parents[2]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the repository's luigi.cfg and the demo's configuration, as the README's reader has, in small."""

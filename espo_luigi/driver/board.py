@@ -94,6 +94,13 @@ class RunState:
     measured: Measured = field(default_factory=Measured)
 
 
+@dataclass
+class StateRead(RunState):
+    """The state of a run, as it is read from `run.json`, and the age of that file."""
+
+    silent_seconds: float = 0.0
+
+
 class Board:
     """A driver's account of its run. The threads of its tasks write to it."""
 

@@ -1,6 +1,7 @@
-"""Writes the generated pages of docs/reference from the code: rules, settings of luigi.cfg, keys, commands.
+"""Writes the generated pages of docs/reference from the code, and fills the blocks of written pages.
 
-``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code.
+``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code. The generated
+pages tell of rules, settings of luigi.cfg, keys, commands and DRS. docs/make_blocks.py has most of the blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import click
 import luigi
+from make_blocks import BLOCKS as OTHER_BLOCKS
+from make_blocks import DOCS, code, filled, sentence, table
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -46,22 +49,6 @@ def pages() -> dict[str, str]:
     """Return the text of each generated page, by its file's name."""
     made = {"rules.md": rules(), "settings.md": settings(), "keys.md": keys(), "cli.md": commands(), "drs.md": drs()}
     return {name: f"{MADE}\n{text.strip()}\n" for name, text in made.items()}
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; a bar within a cell is escaped."""
-    lines = [heads, ["---"] * len(heads), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def code(value: object) -> str:
-    """Return a value as a code span; nothing for an empty text."""
-    return f"`{value}`" if str(value) else ""
-
-
-def sentence(docstring: str | None) -> str:
-    """Return the first paragraph of a docstring on one line, with Markdown's code spans."""
-    return " ".join((docstring or "").split("\n\n")[0].split()).replace("``", "`")
 
 
 # Rules
@@ -193,8 +180,8 @@ def settings() -> str:
             "[need more words](slurm.md#settings-that-need-more-words).\n",
             scheduler(slurm),
             "## `[sge]`\n",
-            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains more. The",
-            "other settings of `[slurm]` hold here, too.\n",
+            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
+            "more. The other settings of `[slurm]` hold here, too.\n",
             scheduler(sge, without=slurm),
             "## A rule's own section\n",
             "`[Train]` is about the jobs of the rule `Train`. Its resources' defaults are the rule's",
@@ -477,6 +464,17 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+BLOCKS = {**OTHER_BLOCKS, "slurm-options": lambda: scheduler(slurm), "sge-options": lambda: scheduler(sge, slurm)}
+
+
+def written_pages() -> dict[Path, str]:
+    """Return the text of each page that has blocks, with the blocks as the code has them."""
+    pages = ((page, page.read_text()) for page in sorted(DOCS.rglob("*.md")))
+    return {page: filled(page, text, BLOCKS) for page, text in pages if "<!-- made:" in text or "<!-- end made" in text}
+
+
 if __name__ == "__main__":
     for page_name, text in pages().items():
         (FOLDER / page_name).write_text(text)
+    for page, text in written_pages().items():
+        page.write_text(text)

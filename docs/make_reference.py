@@ -1,6 +1,7 @@
-"""Writes the generated pages of docs/reference from the code: rules, settings of luigi.cfg, keys, commands.
+"""Writes the generated pages of docs/reference from the code, and fills the blocks of written pages.
 
-``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code.
+``python docs/make_reference.py`` writes them; tests/test_site.py fails if they differ from the code. The generated
+pages tell of rules, settings of luigi.cfg, keys, commands and DRS. docs/make_blocks.py has most of the blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import click
 import luigi
+from make_blocks import BLOCKS as OTHER_BLOCKS
+from make_blocks import DOCS, code, filled, sentence, table
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -46,22 +49,6 @@ def pages() -> dict[str, str]:
     """Return the text of each generated page, by its file's name."""
     made = {"rules.md": rules(), "settings.md": settings(), "keys.md": keys(), "cli.md": commands(), "drs.md": drs()}
     return {name: f"{MADE}\n{text.strip()}\n" for name, text in made.items()}
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; a bar within a cell is escaped."""
-    lines = [heads, ["---"] * len(heads), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def code(value: object) -> str:
-    """Return a value as a code span; nothing for an empty text."""
-    return f"`{value}`" if str(value) else ""
-
-
-def sentence(docstring: str | None) -> str:
-    """Return the first paragraph of a docstring on one line, with Markdown's code spans."""
-    return " ".join((docstring or "").split("\n\n")[0].split()).replace("``", "`")
 
 
 # Rules
@@ -193,8 +180,8 @@ def settings() -> str:
             "[need more words](slurm.md#settings-that-need-more-words).\n",
             scheduler(slurm),
             "## `[sge]`\n",
-            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains more. The",
-            "other settings of `[slurm]` hold here, too.\n",
+            "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
+            "more. The other settings of `[slurm]` hold here, too.\n",
             scheduler(sge, without=slurm),
             "## A rule's own section\n",
             "`[Train]` is about the jobs of the rule `Train`. Its resources' defaults are the rule's",
@@ -231,7 +218,7 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
     if name in PACKING:
-        return "[several tasks as one submission](../run/slurm.md#several-tasks-as-one-submission)"
+        return "[several tasks as one submission](../run/bundles.md#several-tasks-as-one-submission)"
     if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
         return f"sbatch's `--{name}`"
     flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
@@ -432,23 +419,23 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[stopping](../run/slurm.md#stopping)",
+    "cancel": "[restart](../run/restart.md#stop)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
-    "clean": "[free disk](../run/disk.md)",
-    "detach": "[stopping](../run/slurm.md#stopping)",
+    "clean": "[free disk](../run/ensembles.md#free-disk-space)",
+    "detach": "[restart](../run/restart.md#stop)",
     "env": "[offline](../run/offline.md)",
     "explain": "[explain a value](../check/explain.md)",
     "export": "[export to NetCDF](../check/netcdf.md)",
-    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "logs": "[watch a run](../run/watch.md)",
     "perfect-model": "[known futures](../check/known-future.md)",
-    "plan": "[the plan](commands.md#espo-plan)",
+    "plan": "[the plan](../run/watch.md#the-plan)",
     "profiles": "[another cluster](../run/cluster.md)",
     "publish": "[hand products on](../check/publish.md)",
     "report": "[the report](../check/report.md)",
     "shell": "[interactive](../run/allocation.md)",
-    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "status": "[watch a run](../run/watch.md)",
     "submit": "[interactive](../run/allocation.md)",
-    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "why": "[watch a run](../run/watch.md)",
 }
 
 
@@ -462,7 +449,11 @@ def commands() -> str:
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
         "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
-        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
+        "[JSON](json.md) has the output of `--json`.\n",
+        "To complete names with the TAB key, add a line to `~/.bashrc`:\n",
+        '```bash\neval "$(_ESPO_COMPLETE=bash_source espo)"\n```\n',
+        "For zsh, write `zsh_source`. For fish, `_ESPO_COMPLETE=fish_source espo | source` in",
+        "`~/.config/fish/completions/espo.fish`.\n",
         table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:
@@ -473,6 +464,17 @@ def commands() -> str:
     return "\n".join(parts)
 
 
+BLOCKS = {**OTHER_BLOCKS, "slurm-options": lambda: scheduler(slurm), "sge-options": lambda: scheduler(sge, slurm)}
+
+
+def written_pages() -> dict[Path, str]:
+    """Return the text of each page that has blocks, with the blocks as the code has them."""
+    pages = ((page, page.read_text()) for page in sorted(DOCS.rglob("*.md")))
+    return {page: filled(page, text, BLOCKS) for page, text in pages if "<!-- made:" in text or "<!-- end made" in text}
+
+
 if __name__ == "__main__":
     for page_name, text in pages().items():
         (FOLDER / page_name).write_text(text)
+    for page, text in written_pages().items():
+        page.write_text(text)

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 import click
 
 from espo_luigi.commands import views
+from espo_luigi.commands.docs import docs
 from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
 from espo_luigi.files import drop_foreign_backend, ready_standard_streams
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
+# The exit codes of `espo`; `espo shell` ends with that of its shell or command.
+EXIT_CODES: Mapping[str, str] = {
+    "0": "complete, or there was nothing to do",
+    "1": "failed: the message says why (`plan`: something is blocked; `logs`: there is no log yet)",
+    "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
+    "130, 143, 129": "stopped, as `luigi` is",
+    "141": "the reader of a pipe went away (`espo rules | head -1`)",
+}
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
 _workers_option = click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
@@ -41,7 +50,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return the process's exit code (docs/reference/files.md lists them)."""
+    """Run a subcommand; return the process's exit code (`EXIT_CODES`)."""
     ready_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
@@ -169,7 +178,8 @@ class _OneScreen(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without a heading, which would take a line."""
         room = formatter.width - 4 - max(map(len, self.commands))
-        rows = [(name, command.get_short_help_str(room)) for name, command in sorted(self.commands.items())]
+        listed = sorted(item for item in self.commands.items() if item[0] != "docs")  # the line above them names it
+        rows = [(name, command.get_short_help_str(room)) for name, command in listed]
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_dl(rows)
@@ -197,7 +207,15 @@ class _OneScreen(click.Group):
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
+    """`luigi` starts runs. Manual: `espo docs`. Examples: `espo COMMAND --help`."""
+
+
+class CatalogJson(TypedDict):
+    """The catalogue that was written, the number of its files, and files that could not be read, with the reason."""
+
+    catalog: Path
+    found: int
+    unreadable: dict[str, str]
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
@@ -214,7 +232,7 @@ def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
     report = make_catalog(folder, out, source)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
-        return _print_json({"catalog": out, "found": report.found, "unreadable": unreadable})
+        return _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))
     say(f"{out}: {report.found} file(s)")
     for path, reason in report.unreadable:
         say(f"  not read: {path}: {reason}")
@@ -298,6 +316,13 @@ def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, worker
     return failed
 
 
+class RuleJson(TypedDict):
+    """A rule: what it makes, and the templates of its files by port."""
+
+    does: str
+    files: Mapping[str, Path]
+
+
 @espo.command(epilog="Example: espo rules Train")
 @click.argument("names", nargs=-1, metavar="[RULE]...")
 @views.module_option
@@ -312,7 +337,7 @@ def rules(names: tuple[str, ...], module: str, as_json: bool) -> None:
             raise ParameterError(no_such_rule(name, known))
     if as_json:
         shown = {name: known[name] for name in names or known}
-        return _print_json({name: {"does": _does(rule), "files": template_of(rule)} for name, rule in shown.items()})
+        return _print_json({name: RuleJson(does=_does(rule), files=template_of(rule)) for name, rule in shown.items()})
     for name in names:
         say(f"{name}: {_does(known[name])}")
         for port, template in template_of(known[name]).items():
@@ -403,6 +428,14 @@ def _stop(how: str) -> None:
     say(stop_from_outside(how))
 
 
+class LeftoverJson(TypedDict):
+    """A file or folder that nothing needs any more."""
+
+    path: Path
+    size_bytes: int
+    deleted: bool
+
+
 @espo.command(epilog="Example: espo clean --yes")
 @click.option("--yes", is_flag=True, help="Delete them; refused while a driver works there.")
 @_json_option
@@ -421,7 +454,7 @@ def clean(yes: bool, as_json: bool) -> None:
             if yes:
                 clean.delete(one)
     if as_json:
-        return _print_json([{"path": one.path, "size_bytes": one.size_bytes, "deleted": yes} for one in found])
+        return _print_json([LeftoverJson(path=one.path, size_bytes=one.size_bytes, deleted=yes) for one in found])
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
     say(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
 
@@ -561,7 +594,7 @@ def report(out: Path) -> None:
     say(out)
 
 
-for _command in (init, *views.COMMANDS):
+for _command in (init, docs, *views.COMMANDS):
     espo.add_command(_command)
 
 

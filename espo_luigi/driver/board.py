@@ -94,6 +94,13 @@ class RunState:
     measured: Measured = field(default_factory=Measured)
 
 
+@dataclass
+class StateRead(RunState):
+    """The state of a run, as it is read from `run.json`, and the age of that file."""
+
+    silent_seconds: float = 0.0
+
+
 class Board:
     """A driver's account of its run. The threads of its tasks write to it."""
 
@@ -133,6 +140,8 @@ class Board:
                 job.message, job.percent = progress.message, progress.percent
                 job.state, job.reason = progress.state or job.state, progress.reason
                 job.column = COLUMNS.get(job.state, job.column)
+                if (given := progress.given) is not None:
+                    job.cpus, job.memory_bytes = given.cpus_per_task, given.memory_bytes
                 job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 
     def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0) -> None:

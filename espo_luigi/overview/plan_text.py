@@ -9,10 +9,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict, cast
 
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.driver.status import cpu_time, duration
+from espo_luigi.driver.task import without_effect
 from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
@@ -150,6 +151,7 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"
     if run:
         yield from _costs(plan, run)
+        yield from without_effect(planned.task for planned in run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
 
@@ -242,7 +244,55 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(existing_parent(folder)).free
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+class CostJson(TypedDict):
+    """The expected cost of a task: `tasks.cost.Cost`."""
+
+    seconds: float
+    cpus: int
+    memory_bytes: int
+    files: float
+    size_bytes: float
+    basis: Basis
+    memory_basis: Basis
+    core_hours: float
+
+
+class PlannedJson(TypedDict):
+    """A task of the plan. `stale` names what has changed since it was done."""
+
+    rule: str
+    wildcards: dict[str, str]
+    state: Literal["done", "to run", "blocked"]
+    reason: str
+    stale: tuple[str, ...]
+    made_again_with_rerun_stale: bool
+    cost: CostJson | None
+
+
+class PlanJson(TypedDict):
+    """The plan of a run.
+
+    `left_out` has the simulations that the search drops, with the reason, and `counts` the number of tasks by state.
+    `wall_seconds` and `most_jobs_at_once` are null where it is unknown how many tasks can run at once.
+    """
+
+    tasks: list[PlannedJson]
+    left_out: dict[str, str]
+    counts: dict[str, int]
+    made_again_with_rerun_stale: int
+    energy_joules_estimated: float
+    wall_seconds: float | None
+    longest_chain_seconds: float
+    most_jobs_at_once: int | None
+    final_bytes: float
+    final_free_bytes: int
+    temporary_bytes: float
+    temporary_bytes_at_once: float
+    temporary_free_bytes: int
+    temporary_bytes_at_once_without_limit: float
+
+
+def as_json(plan: Plan) -> PlanJson:
     """Return the plan as plain values."""
     took, paths = plan.timing(), context().config.paths
     return {
@@ -263,7 +313,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plain(planned: Planned, plan: Plan) -> dict[str, Any]:
+def _plain(planned: Planned, plan: Plan) -> PlannedJson:
     cost = planned.cost.__dict__ | {"core_hours": planned.cost.core_hours} if planned.cost is not None else None
     return {
         "rule": planned.rule,
@@ -272,5 +322,5 @@ def _plain(planned: Planned, plan: Plan) -> dict[str, Any]:
         "reason": planned.reason,
         "stale": planned.status.changed,
         "made_again_with_rerun_stale": planned.task.task_id in plan.again,
-        "cost": cost,
+        "cost": cast(CostJson | None, cost),
     }

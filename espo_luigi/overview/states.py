@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from luigi.configuration import get_config
 from luigi.task import Task
 
-from espo_luigi.driver.board import read_state
+from espo_luigi.driver.board import StateRead, read_state
 from espo_luigi.driver.run import scheduler_name
 from espo_luigi.driver.screen import status_lines
 from espo_luigi.driver.settings.espo import power, settings, state_dir
@@ -38,6 +38,20 @@ _OPEN = re.compile(rb'"state": "(submitting|queued)"')
 # The words of a plan for a task's state.
 DONE, RUN, BLOCKED = "done", "to run", "blocked"
 STOPPED = "was stopped with its run"
+
+
+class StatusJson(TypedDict):
+    """The state of a run.
+
+    `run` is null if no run has begun here. `left` counts, by rule and state, the jobs that go on without a driver.
+    Times are seconds since 1970, by the clock of the driver's host. The `state` of a job and the scheduler's `reason`
+    are codes.
+    """
+
+    workdir: str
+    alive: bool
+    run: StateRead | None
+    left: dict[str, dict[str, int]]
 
 
 def read() -> dict[str, Any]:

@@ -139,11 +139,12 @@ class Experience:
 
 def measured() -> dict[str, Any]:
     """Return the package's table for the run's production: the measured cost of each rule's jobs, processor, date."""
-    return _tables().get(context().production.costs, {"rules": {}})
+    return tables().get(context().production.costs, {"rules": {}})
 
 
 @cache
-def _tables() -> dict[str, dict[str, Any]]:
+def tables() -> dict[str, dict[str, Any]]:
+    """Return the package's measurements, by production."""
     return dict(yaml.safe_load(_MEASURED.read_text()))
 
 

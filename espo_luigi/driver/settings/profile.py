@@ -24,7 +24,7 @@ from espo_luigi.jobs.dask import GPU_DIRECTIVES
 from espo_luigi.jobs.resources import LISTS, TABLES, JobOptions, parse_memory, parse_time
 from espo_luigi.jobs.settings import Site
 
-_PACKAGED = Path(__file__).parent / "profiles"
+PROFILES = Path(__file__).parent / "profiles"
 # The words for null in YAML.
 _NULLS = ("~", "null", "Null", "NULL")
 _NOTHING = ("", *_NULLS)
@@ -140,7 +140,7 @@ def _kind(name: str, parameter: luigi.Parameter[Any]) -> Any:
 
 def packaged_profiles() -> list[str]:
     """Return the names of the profiles that come with this package."""
-    return sorted(path.stem for path in _PACKAGED.glob("*.yml"))
+    return sorted(path.stem for path in PROFILES.glob("*.yml"))
 
 
 def read_profile(section: type[Settings], name: str, options: type[JobOptions]) -> Profile:
@@ -199,7 +199,7 @@ def values_of(name: str, where: str = "") -> dict[str, Any]:
 
 
 def _path_of(name: str, folder: Path) -> Path:
-    return (_PACKAGED / f"{name}.yml" if name in packaged_profiles() else folder / Path(name).expanduser()).absolute()
+    return (PROFILES / f"{name}.yml" if name in packaged_profiles() else folder / Path(name).expanduser()).absolute()
 
 
 def _with_inherited(where: str, path: Path, below: tuple[Path, ...] = ()) -> dict[str, Any]:

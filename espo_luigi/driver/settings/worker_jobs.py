@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, NonNegativeInt, create_model
 
@@ -36,16 +36,49 @@ def _lines(value: Any) -> Any:
     return list(value)
 
 
-_KINDS: Mapping[Any, str] = {
-    NonNegativeInt: "jobs n minimum_jobs maximum_jobs cores job_cpu processes death_timeout",
-    Memory: "memory job_mem",
-    Minutes: "walltime",
-    # The last three are of the job that holds Dask's scheduler.
-    Text: "wait_for_workers idle_timeout interface queue resource_spec virtual_env "
-    "scheduler_profile scheduler_memory scheduler_time",
-    Annotated[list[Text], BeforeValidator(_lines)]: "job_extra",
+_Lines = Annotated[list[Text], BeforeValidator(_lines)]
+
+
+class Entry(NamedTuple):
+    """An entry of `worker_jobs`: the kind of its value, its default in words, and what it does."""
+
+    kind: Any
+    default: str
+    meaning: str
+
+
+# Beside these, a table takes any option of its scheduler.
+ENTRIES: Mapping[str, Entry] = {
+    "jobs": Entry(NonNegativeInt, "the rule's `n_workers`", "the number of jobs (`scale(jobs=10)`)"),
+    "n": Entry(NonNegativeInt, "", "in its place, the number of Dask workers (`scale(n=10)`)"),
+    "minimum_jobs": Entry(NonNegativeInt, "0", "with `maximum_jobs`: the fewest jobs"),
+    "maximum_jobs": Entry(NonNegativeInt, "", "adaptive: as many jobs as there is work for, at most this number"),
+    "cores": Entry(NonNegativeInt, "the share of the rule's CPUs", "the CPUs of each job that Dask uses"),
+    "memory": Entry(Memory, "the share of the rule's memory", "the memory of each job that Dask uses"),
+    "walltime": Entry(Minutes, "the rule's `time`", "the time limit of each job"),
+    "processes": Entry(NonNegativeInt, "1", "Dask workers of a job, which share its cores and memory equally"),
+    "job_cpu": Entry(NonNegativeInt, "`cores`", "the CPUs that each job asks for, if it needs more than Dask uses"),
+    "job_mem": Entry(Memory, "`memory`", "the memory that each job asks for, if it needs more than Dask uses"),
+    "queue": Entry(Text, "the rule's", "the partition or queue"),
+    "virtual_env": Entry(Text, "", "the environment whose `bin/python` the workers run"),
+    "resource_spec": Entry(
+        Text, "", 'Grid Engine\'s `-l`: `"h_vmem=64G"` (not 64GB), of each slot unless `memory_per = job`'
+    ),
+    "job_extra": Entry(_Lines, "", 'further directives: `["--reservation=name"]`, `["-pe threaded 10"]`'),
+    "wait_for_workers": Entry(
+        Text, "0", 'the work starts when this number or percentage (`"50%"`) of the workers is there; 0: at once'
+    ),
+    "idle_timeout": Entry(Text, "", 'a session ends after this time without work (`"2 hours"`)'),
+    "death_timeout": Entry(
+        NonNegativeInt, str(WorkerJobs.death_timeout), "seconds after which a worker without a scheduler ends"
+    ),
+    "interface": Entry(Text, "", "the network interface, such as `ib0`"),
+    # These are of the job that holds Dask's scheduler, has one CPU, and mostly waits.
+    "scheduler_profile": Entry(Text, "", "a profile for the task's own job, with a partition for jobs that wait"),
+    "scheduler_memory": Entry(Text, "the scheduler profile's, else 4GB", "the memory of the task's own job"),
+    "scheduler_time": Entry(Text, "the scheduler profile's, else the rule's `time`", "the time of the task's own job"),
 }
-_FIELDS_OF_TABLE: Any = {name: (kind, None) for kind, names in _KINDS.items() for name in names.split()}
+_FIELDS_OF_TABLE: Any = {name: (entry.kind, None) for name, entry in ENTRIES.items()}
 _Table = create_model("_Table", __base__=Strict, **_FIELDS_OF_TABLE)
 # How `WorkerJobs` calls amounts, and the values that it takes as they are.
 _FIELDS = {"memory": "memory_bytes", "job_mem": "job_mem_bytes", "walltime": "walltime_minutes"} | {

@@ -54,9 +54,10 @@ class Cause(enum.StrEnum):
         return CAUSES[self].words.format(scheduler=scheduler.NAME if scheduler else "the scheduler")
 
     def explanation(self, scheduler: Scheduler | None = None) -> str:
-        """Its meaning for the user, and the remedy."""
+        """Its meaning for the user, and the remedy, if there is any."""
         name, submit = (scheduler.NAME, scheduler.SUBMIT) if scheduler else ("the scheduler", "the scheduler")
-        return CAUSES[self].explanation.format(scheduler=name, submit=submit)
+        told = (CAUSES[self].meaning, CAUSES[self].remedy)
+        return "; ".join(text.format(scheduler=name, submit=submit) for text in told if text)
 
 
 def words_of(code: str, scheduler: Scheduler | None = None) -> str:
@@ -78,7 +79,8 @@ class Consequences:
     """The consequences of a cause, and its words for people."""
 
     words: str
-    explanation: str
+    meaning: str
+    remedy: str = ""
     retry: Retry = Retry.CHARGED
     goes_on: bool = False  # free for a job that completed blocks of its output: it goes on from there
     grows: str = ""  # the amount of a record of which the next submission asks for more
@@ -91,78 +93,131 @@ _NEVER, _, _UNCHARGED, _FREE = Retry
 
 CAUSES: Mapping[Cause, Consequences] = {
     Cause.EXCEPTION: Consequences(
-        "exception", "Python raised an exception, which would come again: not retried", _NEVER, may_be_done=False
+        "exception",
+        "Python raised an exception, which would come again: not retried",
+        "correct what the exception names, and run again",
+        _NEVER,
+        may_be_done=False,
     ),
     # The driver makes the input again, and then asks for the job again.
     Cause.INPUT: Consequences(
         "input gone or replaced",
         "an input was not the one that it began with, and nothing was published",
+        "find out who else writes or deletes in that folder, and run again",
         _NEVER,
         may_be_done=False,
     ),
     Cause.FILES: Consequences(
         "file system failed",
-        "a disk, a quota or a network file system failed under it; see to it, and run again",
+        "a disk, a quota or a network file system failed under it",
+        "see to it, and run again",
         other_node=True,
     ),
     Cause.CONFIGURATION: Consequences(
         "configuration changed",
         "it was ordered under another one, or by another version, and did nothing: not retried",
+        "run again, or put the former files or version back first",
         _NEVER,
     ),
     Cause.MEMORY: Consequences(
-        "out of memory", "it needed more memory than it had; raise `memory` or its cap", grows="memory_bytes"
+        "out of memory",
+        "it needed more memory than it had",
+        "raise `memory` or its cap",
+        grows="memory_bytes",
     ),
     Cause.TIMEOUT: Consequences(
-        "time limit", "it ran into its time limit; raise `time` or its cap", goes_on=True, grows="time_minutes"
+        "time limit",
+        "it ran into its time limit",
+        "raise `time` or its cap",
+        goes_on=True,
+        grows="time_minutes",
     ),
-    Cause.NODE: Consequences("node failed", "nodes failed under it", _UNCHARGED, goes_on=True, other_node=True),
-    Cause.PREEMPTED: Consequences("preempted", "it was preempted again and again", _UNCHARGED, goes_on=True),
-    Cause.NOT_BEGUN: Consequences(
-        "not begun when its bundle ended",
-        "others of its bundle used up its time or memory again and again; lower `pack` or raise `time`",
+    Cause.NODE: Consequences(
+        "node failed",
+        "nodes failed under it",
+        "run again; tell the administrators, or name the nodes in `exclude`",
+        _UNCHARGED,
+        goes_on=True,
+        other_node=True,
+    ),
+    Cause.PREEMPTED: Consequences(
+        "preempted",
+        "it was preempted again and again",
+        "run again, or on a partition without preemption",
         _UNCHARGED,
         goes_on=True,
     ),
-    Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", _NEVER),
-    Cause.DEADLINE: Consequences("deadline", "its deadline passed: not retried", _NEVER),
+    Cause.NOT_BEGUN: Consequences(
+        "not begun when its bundle ended",
+        "others of its bundle used up its time or memory again and again",
+        "lower `pack` or raise `time`",
+        _UNCHARGED,
+        goes_on=True,
+    ),
+    Cause.CANCELLED: Consequences("cancelled", "somebody cancelled it: not retried", "run again", _NEVER),
+    Cause.DEADLINE: Consequences(
+        "deadline", "its deadline passed: not retried", "give it a later `deadline` in `extra`, or none", _NEVER
+    ),
     Cause.STALLED: Consequences(
-        "stalled", "its heartbeat stopped while it ran; the log says where it was", other_node=True
+        "stalled",
+        "its heartbeat stopped while it ran; the log says where it was",
+        "run again; if it only needs longer without progress, raise `stall_timeout`",
+        other_node=True,
     ),
     Cause.CRASHED: Consequences(
         "ended without a result",
-        "it ended without writing a result: look for a signal or a failed set-up in the log",
+        "it ended without writing a result",
+        "look for a signal or a failed set-up in the log",
         other_node=True,
     ),
     Cause.NO_LOG: Consequences(
         "its node could not open its log",
         "no log of this run is there yet: the log folder and the work folder have to be on the nodes, too, under the "
-        "same path; set `log_dir` to a folder that they share",
+        "same path",
+        "set `log_dir` to a folder that they share",
         _NEVER,
     ),
-    Cause.LOST: Consequences("lost", "{scheduler} does not know it any more, and it left no result", other_node=True),
+    Cause.LOST: Consequences(
+        "lost",
+        "{scheduler} does not know it any more, and it left no result",
+        "run again",
+        other_node=True,
+    ),
     Cause.REFUSED: Consequences(
         "refused by {scheduler}",
-        "{submit} refused it; correct its options (where a site forbids to ask for memory: `memory_resource = none`)",
+        "{submit} refused it",
+        "correct its options (where a site forbids to ask for memory: `memory_resource = none`)",
         _NEVER,
         forgets=True,
     ),
     Cause.HOPELESS: Consequences(
         "cannot start",
-        "it waits for something that does not pass by itself, such as a limit: ask for less, or elsewhere",
+        "it waits for something that does not pass by itself, such as a limit",
+        "ask for less, or elsewhere",
         _NEVER,
         forgets=True,
     ),
     Cause.NO_OUTPUT: Consequences(
-        "output missing", "it reported success, but its output is not there", _NEVER, may_be_done=False
+        "output missing",
+        "it reported success, but its output is not there",
+        "find out who else deletes there, or raise `latency_wait` where files appear late",
+        _NEVER,
+        may_be_done=False,
     ),
     Cause.UNCONFIRMED: Consequences(
-        "never arrived in {scheduler}", "{submit} failed, and the job never appeared in {scheduler}", _FREE
+        "never arrived in {scheduler}", "{submit} failed, and the job never appeared in {scheduler}", retry=_FREE
     ),
     # The user stopped the run and has started it again: it is no fault of the job.
-    Cause.DRIVER_CANCELLED: Consequences("cancelled by the driver", "the run was cancelled", _FREE),
-    Cause.DETACHED: Consequences("left to the next driver", "the driver left; the next one takes the job over", _NEVER),
-    Cause.INTERNAL: Consequences("error in the driver", "the driver could not handle it", _NEVER),
+    Cause.DRIVER_CANCELLED: Consequences("cancelled by the driver", "the run was cancelled", retry=_FREE),
+    Cause.DETACHED: Consequences(
+        "left to the next driver", "the driver left; the next one takes the job over", retry=_NEVER
+    ),
+    Cause.INTERNAL: Consequences(
+        "error in the driver",
+        "the driver could not handle it",
+        "report it, with the driver's log",
+        _NEVER,
+    ),
 }
 
 

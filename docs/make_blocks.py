@@ -1,0 +1,329 @@
+"""The tables that written pages take from the code: `BLOCKS`, by the names in their markers.
+
+A page has a block between two lines of its own, ``<!-- made: NAME -->`` and ``<!-- end made -->``.
+``python docs/make_reference.py`` fills the blocks; tests/test_site.py fails if one differs from the code. A link to
+another page is written from the folder `docs`, with a slash (``/run/slurm.md``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from textwrap import indent
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from pydantic import NonNegativeInt
+from yaml import safe_load as load_yaml
+
+from espo_luigi.audit.sample import Audit
+from espo_luigi.audit.value import Way
+from espo_luigi.commands import cli
+from espo_luigi.config.searching import OnInputProblem
+from espo_luigi.driver import install
+from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, Text, packaged_profiles
+from espo_luigi.driver.settings.worker_jobs import ENTRIES
+from espo_luigi.export.drs import load_drs, packaged
+from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
+from espo_luigi.jobs.node import run as node_run
+from espo_luigi.overview.plan_text import PlanJson
+from espo_luigi.overview.states import StatusJson
+from espo_luigi.report.reading import RuleFigures
+from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInput
+from espo_luigi.science.diagnose.flags import default_threshold
+from espo_luigi.tasks.cost import tables
+from espo_luigi.tasks.inputs import COUNTED
+from espo_luigi.tasks.publish import Published
+
+DOCS = Path(__file__).parent
+_MARKER = re.compile(r"^( *)<!-- (?:made: *(?P<name>.*?)|end made) *-->$")
+
+
+def filled(page: Path, text: str, blocks: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page's text with its blocks as the code has them, indented as their markers.
+
+    Raises ValueError for an unknown name, and for a marker without its end or an end without its marker.
+    """
+    lines, open_at = list[str](), ""
+    for number, line in enumerate(text.splitlines(), 1):
+        where, found = f"{page}, line {number}", _MARKER.match(line)
+        if found is None:
+            lines += [] if open_at else [line]
+            continue
+        name = found["name"]
+        if (name is None) != bool(open_at):
+            expected = f"the end of the block that begins at {open_at}" if open_at else "<!-- made: NAME --> before it"
+            raise ValueError(f"{where}: got {line.strip()}; expected {expected}")
+        if name is not None:
+            if name not in blocks:
+                raise ValueError(f"{where}: no block is called {name!r}; expected one of {', '.join(sorted(blocks))}")
+            lines += [line, "", indent(from_page(page, blocks[name]()).strip(), found[1]), ""]
+        else:
+            lines.append(line)
+        open_at = where if name is not None else ""
+    if open_at:
+        raise ValueError(f"{open_at}: the block has no end; expected <!-- end made --> on a line of its own")
+    return "\n".join(lines) + "\n"
+
+
+def from_page(page: Path, text: str) -> str:
+    """Return text of Markdown, whose links begin in `docs`, with the links that lead there from a page."""
+    folder = page.relative_to(DOCS).parent
+    return re.sub(r"\]\(/([^)#]+)", lambda link: f"]({os.path.relpath(link[1], folder)}", text)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar within a cell is escaped."""
+    lines = [heads, ["---"] * len(heads), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def code(value: object) -> str:
+    """Return a value as a code span; nothing for an empty text."""
+    return f"`{value}`" if str(value) else ""
+
+
+def sentence(docstring: str | None) -> str:
+    """Return the first paragraph of a docstring on one line, with Markdown's code spans."""
+    return " ".join((docstring or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+# Failures
+
+
+def causes() -> str:
+    """The causes of failed jobs, and their consequences."""
+    rows = [
+        (one.words(), said(CAUSES[one].meaning), follows(CAUSES[one]), said(CAUSES[one].remedy) or "nothing")
+        for one in CAUSES
+    ]
+    return table(["cause", "what it means", "what the driver does", "what to do if it still fails"], rows)
+
+
+def said(text: str) -> str:
+    """A text about a job, of no certain scheduler, as a sentence without its end."""
+    text = text.format(scheduler="the scheduler", submit="`sbatch` or `qsub`")
+    return f"{text[:1].upper()}{text[1:]}".removesuffix(": not retried")
+
+
+def follows(consequences: Consequences) -> str:
+    """The consequences of a cause, in words."""
+    if consequences.retry is Retry.NEVER:
+        return "does not submit it again"
+    parts = {
+        Retry.CHARGED: "submits it again, up to `retries` times",
+        Retry.UNCHARGED: "submits it again, up to `max_uncharged` times in a row, uncharged",
+        Retry.FREE: "submits it again, any number of times",
+    }
+    more = {"memory_bytes": f" with {GROWTH:g} times the memory", "time_minutes": f" with {GROWTH:g} times the time"}
+    where = " on another node" if consequences.other_node else ""
+    goes_on = "; any number of times, as it was, after new complete blocks" if consequences.goes_on else ""
+    return parts[consequences.retry].replace("again", f"again{where}{more.get(consequences.grows, '')}", 1) + goes_on
+
+
+def problems() -> str:
+    """The kinds of problems with raw files."""
+    defaults = {name: field.default for name, field in OnInputProblem.model_fields.items()}
+    can_warn = {name: name not in get_args(UnusableInput) for name in INPUT_PROBLEMS}
+    rows = [
+        (
+            code(name),
+            (OnInputProblem.model_fields[name].description or ""),
+            COUNTED.get(name, "values"),
+            code(defaults[name]) + ("" if can_warn[name] else " only"),
+        )
+        for name in INPUT_PROBLEMS
+    ]
+    return table(["kind", "what it is", "counts", "by default"], rows)
+
+
+# Clusters
+
+
+def profiles() -> str:
+    """A tab for each profile of the package: its file, and the file that it extends."""
+    return "\n".join(f'=== "{name}"\n\n{indent(profile(name), "    ")}' for name in packaged_profiles())
+
+
+def profile(name: str) -> str:
+    """A profile of the package as a block of YAML."""
+    return f"```yaml\n{(PROFILES / f'{name}.yml').read_text().strip()}\n```\n"
+
+
+def worker_jobs() -> str:
+    """The entries of `worker_jobs`."""
+    rows = [
+        (code(name), next((word for kind, word in _VALUES if entry.kind == kind), "list"), entry.default, entry.meaning)
+        for name, entry in ENTRIES.items()
+    ]
+    others = ("any option of `[slurm]` or `[sge]`", "", "the rule's", "`partition`, `account`, `gres`, `setup`, …")
+    return table(["entry", "value", "default", "meaning"], [*rows, others])
+
+
+_VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time"), (Text, "text"))
+
+
+# Costs
+
+
+def measured() -> str:
+    """What a job of each rule took, of each production."""
+    return "\n".join(f"{measured_on(name, one)}\n\n{measured_table(one['rules'])}" for name, one in tables().items())
+
+
+def measured_on(production: str, found: Mapping[str, Any]) -> str:
+    """Where the costs of a production were measured."""
+    cells = " and ".join(f"{count:,}".replace(",", " ") for count in found["cells"])
+    return (
+        f"Production `{production}`, measured on {found['date']} with {cells} cells (processor: {found['processor']}; "
+        f"load of the machine: {found['load']:g}):"
+    )
+
+
+def measured_table(rules: Mapping[str, Mapping[str, float]]) -> str:
+    """The cost of a job of each rule, as a line over the values that it makes."""
+    names = ("seconds", "seconds_a_million", "mib", "mib_a_million")
+    rows = [[code(rule), *(f"{found[name]:.3g}" for name in names)] for rule, found in sorted(rules.items())]
+    return table(["rule", "CPU seconds", "and for a million", "MiB", "and for a million"], rows)
+
+
+# Reports
+
+
+def report_checks() -> str:
+    """The flags of products that the report tells."""
+    rows = [(code(name), flag.title, finds(name, flag), default_of(name, flag)) for name, flag in FLAGS.items()]
+    return table(["flag", "title in the report", "what it finds", "threshold without your own"], rows)
+
+
+def finds(name: str, flag: Flag) -> str:
+    """What a flag finds, whatever its threshold."""
+    meaning = flag.meaning or name.replace("_", " ").replace("op thresh", "beyond a threshold")
+    return re.sub(r" \{threshold.*", " a threshold", meaning).replace("than a threshold", "than the threshold")
+
+
+def default_of(name: str, flag: Flag) -> str:
+    """The threshold that holds if the configuration gives none."""
+    return code((default_threshold(name) if flag.side else "") or "")
+
+
+def drs() -> str:
+    """The DRS files of the package."""
+    rows = [(f"[`{name}`](/reference/drs.md#{name})", load_drs(name).description) for name in packaged()]
+    return table(["name", "what it is"], rows)
+
+
+# Exit codes
+
+
+def exit_codes() -> str:
+    """The exit codes of `luigi`, of `espo`, and of jobs."""
+    of_luigi = {str(number): meaning for number, meaning in install.RETURN_CODES.values()} | install.EXIT_CODES
+    tables_of = {"luigi": of_luigi, "espo": cli.EXIT_CODES, "a job": node_run.EXIT_CODES}
+    return "\n".join(
+        table([f"code of {name if ' ' in name else code(name)}", "meaning"], [*in_order(codes).items()])
+        for name, codes in tables_of.items()
+    )
+
+
+def in_order(codes: Mapping[str, str]) -> dict[str, str]:
+    """Exit codes by number."""
+    return dict(sorted(codes.items(), key=lambda one: int(one[0].split(",")[0])))
+
+
+# JSON
+
+# What each command prints with `--json`.
+PRINTED: Mapping[str, Any] = {
+    "catalog": cli.CatalogJson,
+    "clean": list[cli.LeftoverJson],
+    "explain": Way,
+    "explain --sample": Audit,
+    "plan": PlanJson,
+    "profiles": dict[str, dict[str, Any]],
+    "publish": Published,
+    "rules": dict[str, cli.RuleJson],
+    "status": StatusJson,
+    "tasks": list[RuleFigures],
+}
+_PLAIN = {str: "text", Path: "text", int: "whole number", float: "number", bool: "true or false", Any: "text or object"}
+
+
+def json() -> str:
+    """The shape of what each command prints with `--json`."""
+    return "\n".join(
+        f"## espo {name}\n\n{about(kind)}\n\n```text\n{shape(kind)}\n```\n" for name, kind in PRINTED.items()
+    )
+
+
+def about(kind: Any) -> str:
+    """The words of a type's docstring about its keys."""
+    inner = kind if isinstance(kind, type) and not get_args(kind) else get_args(kind)[-1]
+    docstring = (inner.__doc__ or "").split("Attributes\n")[0] if has_keys(inner) else _PROFILES
+    return " ".join(docstring.split())
+
+
+_PROFILES = "The options of each profile, with those that it inherits; all values are text."
+
+
+def has_keys(kind: Any) -> bool:
+    """Whether a type stands for an object with known keys."""
+    return is_typeddict(kind) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+
+
+def shape(kind: Any, margin: str = "") -> str:
+    """A type as JSON has it, with words in place of values."""
+    inner, deeper = get_args(kind), f"{margin}  "
+    if has_keys(kind):
+        lines = [f'{deeper}"{name}": {shape(hint, deeper)}' for name, hint in get_type_hints(kind).items()]
+        return "{\n" + ",\n".join(lines) + f"\n{margin}}}"
+    origin = get_origin(kind)
+    if origin is Literal:
+        return " or ".join(f'"{one}"' for one in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if one is type(None) else shape(one, margin) for one in inner)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"{{text: {shape(inner[1], margin)}, …}}"
+    if origin is tuple and Ellipsis not in inner:
+        return f"[{', '.join(shape(one, margin) for one in inner)}]"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"[{shape(inner[0], margin)}, …]"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " or ".join(f'"{one.value}"' for one in kind)
+    return _PLAIN[kind]
+
+
+# Citation
+
+
+def citation() -> str:
+    """How to cite the software, in BibTeX, by CITATION.cff."""
+    said = load_yaml((DOCS.parent / "CITATION.cff").read_text("utf-8"))
+    entries = {
+        "title": said["title"],
+        "author": " and ".join(f"{{{author['name']}}}" for author in said["authors"]),
+        "version": said["version"],
+        "note": f"Software under the licence {said['license']}",
+    }
+    lines = "".join(f"  {name} = {{{text}}},\n" for name, text in entries.items())
+    return f"```bibtex\n@software{{{said['title']},\n{lines}}}\n```\n"
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "causes": causes,
+    "citation": citation,
+    "drs": drs,
+    "exit-codes": exit_codes,
+    "json": json,
+    "measured": measured,
+    "problems": problems,
+    "profiles": profiles,
+    "report-checks": report_checks,
+    "worker-jobs": worker_jobs,
+    **{f"profile-{name}": partial(profile, name) for name in packaged_profiles()},
+}

@@ -28,9 +28,7 @@ from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge,
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.fields import NoEffect
-from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
-from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
 from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
@@ -176,8 +174,7 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md). Some settings",
-            "[need more words](slurm.md#settings-that-need-more-words).\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md).\n",
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
@@ -217,14 +214,9 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
-    if name in PACKING:
-        return "[several tasks as one submission](../run/slurm.md#several-tasks-as-one-submission)"
-    if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
+    if section is slurm:
         return f"sbatch's `--{name}`"
-    flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
-    if section is sge:
-        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../run/grid-engine.md)"
-    return "[explained](slurm.md#settings-that-need-more-words)"
+    return f"qsub's `-{ {own: flag for flag, own in QSUB_FLAGS.items()}[name] }`"
 
 
 def text_of(value: object) -> str:

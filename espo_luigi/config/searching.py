@@ -243,37 +243,88 @@ Fails = Annotated[Literal["fail"], BeforeValidator(_only_fail)]
 class OnInputProblem(Section):
     """The effect of each kind of problem with raw files: the tasks that need them fail, or a warning."""
 
-    unreadable_files: Fails = Field(default="fail", description="files that are missing, empty, truncated or damaged")
-    units: Fails = Field(default="fail", description="units that are absent or unknown")
-    calendars: Fails = Field(default="fail", description="calendars that change between files")
-    grids: Fails = Field(default="fail", description="latitudes and longitudes that change between files")
+    unreadable_files: Fails = Field(
+        default="fail",
+        description="files that are missing, empty, truncated or damaged, or lack the variable or its coordinates",
+    )
+    units: Fails = Field(default="fail", description="units that are absent, unknown, or of another quantity")
+    calendars: Fails = Field(default="fail", description="another calendar than that of most files")
+    grids: Fails = Field(
+        default="fail",
+        description="a grid that differs from the first file's or has no cell in the box, coordinates that are absent "
+        "or out of order, or a variable that is not numbers on time, latitude and longitude (in any "
+        "order)",
+    )
     steps_not_daily: Fails = Field(default="fail", description="steps that are not days")
-    missing_days: Fails = Field(default="fail", description="days that are missing")
+    missing_days: Fails = Field(
+        default="fail", description="days that are missing in a file, between files, or at an end of the period"
+    )
     double_days: Fails = Field(default="fail", description="days that are there twice, in one file or in two")
     days_out_of_order: Fails = Field(default="fail", description="days after later ones")
-    missing_chunks: Action = Field(default="fail", description="chunks that a Zarr store should have, and has not")
-    fill_values: Action = Field(
-        default="fail", description="a number that stands for missing values without saying so, or that may be real"
+    missing_chunks: Action = Field(
+        default="fail",
+        description="chunks that a Zarr store should have, and has not: Zarr reads fill values in their place. Chunks "
+        "may be absent where the fill value stands for missing values, for the same cells at all times or "
+        "for all cells on a single day. If a writer left out chunks of real values, such as days of 0, "
+        "`warn` lets them through",
     )
-    extrapolation: Action = Field(default="fail", description="regions that reach beyond the data's grid")
-    mislabelled_units: Action = Field(default="fail", description="values far from possible on most days")
+    fill_values: Action = Field(
+        default="fail",
+        description="an impossible number that recurs in cells and days (1e20, -9999) and that no attribute declares "
+        "as missing; or a declared number that may be real, such as 0 mm of rain, where cells have values "
+        "on other days. If these are real, set `xr_open_kwargs: {mask_and_scale: {pr: false}}`",
+    )
+    extrapolation: Action = Field(
+        default="fail",
+        description="regions that reach beyond the data's grid by more than `tile_buffer` cells (half a cell without "
+        "buffer)",
+    )
+    mislabelled_units: Action = Field(
+        default="fail",
+        description="values far from possible on more than half of a file's days: the units or the fill value are "
+        "wrong. Also precipitation below 1 mm in all cells (9 or more) on all days of five years",
+    )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
-    impossible_values: Action = Field(default="fail", description="values that no weather has, or infinite ones")
+    impossible_values: Action = Field(
+        default="fail",
+        description="temperatures beyond 170 to 353 K, precipitation below -1 mm or above 3000 mm a day, infinite "
+        "values. With `repairs` of the variable a warning, and `Extract` fails if such values are left "
+        "after them",
+    )
     crossed_temperatures: Action = Field(
-        default="fail", description="tasmax not above tasmin on more than 5 % of a file's values or of a cell's days"
+        default="fail",
+        description="tasmax not above tasmin in more than 5 % of a file's values, on more than 5 % of the days in "
+        "more than 5 % of the cells, or on half of a cell's days",
     )
     too_few_days: Action = Field(
-        default="fail", description="cells with values on less than 90 % of the days, or of the calibration's days"
+        default="fail",
+        description="cells (of the reference: land) with values on less than 90 % of all days, or of the days of "
+        "`custom.ref_period`",
     )
-    values_out_of_range: Action = Field(default="warn", description="values beyond the limits of the data flags")
-    tasmax_below_tasmin: Action = Field(default="warn", description="maxima under minima")
+    values_out_of_range: Action = Field(
+        default="warn",
+        description="possible values beyond the limits of the data flags of `health_checks`; tasmax and tasmin share "
+        "theirs",
+    )
+    tasmax_below_tasmin: Action = Field(
+        default="warn",
+        description="tasmax below tasmin, by however little, or not above it on more than 5 % of the days of a few "
+        "cells",
+    )
     missing_values: Action = Field(default="warn", description="cells without a value on some days")
     maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
-    constant_maps: Action = Field(default="warn", description="days with the same value in all cells")
-    cells_without_first_day: Action = Field(
-        default="warn", description="cells that have data, but none on the first day, which says where land is"
+    constant_maps: Action = Field(
+        default="warn",
+        description="days with the same value in the whole box (of 9 cells or more), except 0 for precipitation",
     )
-    coordinates_by_round_off: Action = Field(default="warn", description="coordinates that differ by round-off")
+    cells_without_first_day: Action = Field(
+        default="warn",
+        description="cells of the reference that have data, but none on the first day, which says where land is: they "
+        "are left out",
+    )
+    coordinates_by_round_off: Action = Field(
+        default="warn", description="coordinates up to 1e-4 degrees from the first file's, which are used"
+    )
 
 
 class ExtractionSection(Section):

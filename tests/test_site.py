@@ -1,4 +1,4 @@
-"""The site's generated pages are what docs/make_reference.py makes of the code, and its index names real proofs."""
+"""The site's generated pages are what docs/make_reference.py makes of the code, and its promises name real proofs."""
 
 import json
 import re
@@ -37,8 +37,8 @@ def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, st
     assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
 
 
-def test_the_index_names_tests_and_programs_that_exist() -> None:
-    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "index.md").read_text())
+def test_the_promises_name_tests_and_programs_that_exist() -> None:
+    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "start" / "for-me.md").read_text())
     assert len(named) == 6
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []
 

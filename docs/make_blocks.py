@@ -19,6 +19,7 @@ from textwrap import indent
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import NonNegativeInt
+from yaml import safe_load as load_yaml
 
 from espo_luigi.audit.sample import Audit
 from espo_luigi.audit.value import Way
@@ -297,8 +298,25 @@ def shape(kind: Any, margin: str = "") -> str:
     return _PLAIN[kind]
 
 
+# Citation
+
+
+def citation() -> str:
+    """How to cite the software, in BibTeX, by CITATION.cff."""
+    said = load_yaml((DOCS.parent / "CITATION.cff").read_text("utf-8"))
+    entries = {
+        "title": said["title"],
+        "author": " and ".join(f"{{{author['name']}}}" for author in said["authors"]),
+        "version": said["version"],
+        "note": f"Software under the licence {said['license']}",
+    }
+    lines = "".join(f"  {name} = {{{text}}},\n" for name, text in entries.items())
+    return f"```bibtex\n@software{{{said['title']},\n{lines}}}\n```\n"
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "causes": causes,
+    "citation": citation,
     "drs": drs,
     "exit-codes": exit_codes,
     "json": json,

@@ -142,3 +142,50 @@ def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
 def test_each_command_that_prints_json_has_its_shape_in_the_documents() -> None:
     printing = {name for name, one in espo.commands.items() if any("--json" in option.opts for option in one.params)}
     assert printing == {name.split()[0] for name in PRINTED}
+
+
+@pytest.fixture(scope="module")
+def hooks() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "hooks.py"))
+
+
+def test_a_file_of_the_root_links_to_pages_and_names_other_files(hooks: dict[str, Any]) -> None:
+    text = (
+        "See [Slurm](docs/run/slurm.md#stopping), [NOTICE](NOTICE), [it](https://a.org/docs/run/slurm.md),\n"
+        "[changes](CHANGELOG.md) and docs/index.md, not docs/gone.md nor `docs/make_coast.py`.\n"
+    )
+    pages = {"run/slurm.md", "index.md", *hooks["OF_THE_ROOT"]}
+    assert hooks["page_of_the_root"](text, "project/contributing.md", pages) == (
+        "See [Slurm](../run/slurm.md#stopping), NOTICE, [it](https://a.org/docs/run/slurm.md),\n"
+        "[changes](changelog.md) and [`docs/index.md`](../index.md), not docs/gone.md nor `docs/make_coast.py`.\n"
+    )
+
+
+def test_outputs_stand_below_the_blocks_that_made_them_and_long_ones_are_cut(hooks: dict[str, Any]) -> None:
+    page = "# Title\n\nText.\n\n```bash\nespo plan\n```\n\nMore.\n\n```sh\nother\n```\n"
+    long = "".join(f"line {number}\n" for number in range(100))
+    shown = hooks["with_outputs"](page, [{"block": "espo plan\n", "output": long}])
+    box = shown.partition('```bash\nespo plan\n```\n\n<div class="output" markdown>\n\n```text\n')[2].partition(
+        "\n```"
+    )[0]
+    lines = box.splitlines()
+    assert lines[0] == "line 0" and lines[-1] == "line 99" and "…" in lines and len(lines) == 33
+    assert shown.endswith("More.\n\n```sh\nother\n```\n") and shown.count("```text") == 1
+    assert shown.startswith("# Title\n\n!!! info") and "\n\nText.\n" in shown
+    assert hooks["with_outputs"](page, [{"block": "another\n", "output": long}]) == page
+
+
+def test_the_gallery_has_every_figure_of_the_folder_that_the_environment_names(
+    hooks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (page,) = [path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).as_posix() == hooks["GALLERY"]]
+    assert "built without a run" in hooks["with_figures"](page.read_text(), [])
+    (tmp_path / "report-figures").mkdir()
+    for name in ("b_maps.png", "a.png", "x.txt"):
+        (tmp_path / "report-figures" / name).touch()
+    monkeypatch.setenv(hooks["OUTPUTS"], str(tmp_path))
+    names = [figure.name for figure in hooks["figures_in"](hooks["outputs_folder"]())]
+    assert names == ["a.png", "b_maps.png"]
+    shown = hooks["with_figures"](page.read_text(), names)
+    assert "![b maps](report-figures/b_maps.png)" in shown and "<!-- figures -->" not in shown
+    assert (DOCS / hooks["TUTORIAL"]).is_file()

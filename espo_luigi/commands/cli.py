@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 import click
 
 from espo_luigi.commands import views
+from espo_luigi.commands.docs import docs
 from espo_luigi.commands.init import init
 from espo_luigi.errors import EspoError, ParameterError, log_as_text, nearest, no_such_rule
 from espo_luigi.files import drop_foreign_backend, ready_standard_streams
@@ -177,7 +178,8 @@ class _OneScreen(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without a heading, which would take a line."""
         room = formatter.width - 4 - max(map(len, self.commands))
-        rows = [(name, command.get_short_help_str(room)) for name, command in sorted(self.commands.items())]
+        listed = sorted(item for item in self.commands.items() if item[0] != "docs")  # the line above them names it
+        rows = [(name, command.get_short_help_str(room)) for name, command in listed]
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_dl(rows)
@@ -205,7 +207,7 @@ class _OneScreen(click.Group):
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """Runs are started by `luigi`. `espo COMMAND --help` has an example."""
+    """`luigi` starts runs. Manual: `espo docs`. Examples: `espo COMMAND --help`."""
 
 
 class CatalogJson(TypedDict):
@@ -592,7 +594,7 @@ def report(out: Path) -> None:
     say(out)
 
 
-for _command in (init, *views.COMMANDS):
+for _command in (init, docs, *views.COMMANDS):
     espo.add_command(_command)
 
 

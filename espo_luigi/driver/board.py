@@ -140,6 +140,8 @@ class Board:
                 job.message, job.percent = progress.message, progress.percent
                 job.state, job.reason = progress.state or job.state, progress.reason
                 job.column = COLUMNS.get(job.state, job.column)
+                if (given := progress.given) is not None:
+                    job.cpus, job.memory_bytes = given.cpus_per_task, given.memory_bytes
                 job.running_since = (job.running_since or time.time()) if job.column == RUNNING else 0.0
 
     def end(self, task_id: str, failure: Failure | None, seconds: float = 0.0) -> None:

@@ -311,6 +311,21 @@ class SlurmTask(KnownParameters, luigi.Task):
 add_options(SlurmTask, OPTION_NAMES)
 
 
+def without_effect(tasks: Iterable[SlurmTask]) -> list[str]:
+    """Return a sentence about each amount of the scheduler's section that `tasks`, which all have their own, ignore."""
+    section, tasks = SECTIONS.get(settings().engine), list(tasks)
+    if section is None or not tasks:
+        return []
+    name, family = section.__name__, tasks[0].get_task_family()
+    said = {amount: getattr(section(), amount) for amount in ("memory", "time") if amount in section.given()}
+    return [
+        f"[{name}] {amount} = {text} changes no job of this run, as each rule has its own: set `{amount}` in the "
+        f"section of a rule, such as [{family}], or give --{family}-{amount} {text}"
+        for amount, text in said.items()
+        if text and all(getattr(task, amount) for task in tasks)
+    ]
+
+
 def rebuild_task(order: JobOrder) -> SlurmTask:
     """Return the task that `order` describes, under the luigi configuration that it had in the driver."""
     configuration = get_config()

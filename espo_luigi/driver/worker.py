@@ -26,11 +26,11 @@ from espo_luigi.driver.engines import close_engines, engine, hold_folders, stop_
 from espo_luigi.driver.run import Graph, Run, each_after_its_needs, places_of
 from espo_luigi.driver.scheduler import LinearScheduler
 from espo_luigi.driver.scratch import scratch_limit
-from espo_luigi.driver.settings.espo import check_names, settings, state_dir
+from espo_luigi.driver.settings.espo import check_names, check_packages, settings, state_dir
 from espo_luigi.driver.settings.sections import OPTION_NAMES, SECTIONS, leaves_jobs_on_sigterm
 from espo_luigi.driver.signals import Detach, Signals, Terminated, end_quietly
 from espo_luigi.driver.stale import stale_lines, told_of
-from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask
+from espo_luigi.driver.task import RESOURCE_NAMES, SlurmTask, without_effect
 from espo_luigi.driver.task_classes import has_job
 from espo_luigi.driver.threads import Results, StatusReporter, ThreadTaskProcess, is_complete
 from espo_luigi.errors import EspoError, Failure, ProcessLimitError, SubmissionError
@@ -118,8 +118,12 @@ class EspoWorker(luigi.worker.Worker):
         self._budget(task, graph)
         jobs = [one for one, _ in graph.values() if isinstance(one, SlurmTask) and has_job(one, SlurmTask)]
         if jobs and not task.complete():  # a run without anything to do only reads, and may go on
+            check_packages()
             hold_folders(_exclusive_folders(jobs))
-            engine(settings().engine).check(one.order() for one in _different(jobs))
+            different = _different(jobs)
+            engine(settings().engine).check(one.order() for one in different)
+            for sentence in () if self._is_running else without_effect(different):
+                logger.warning("%s", sentence)
         return graph
 
     def _refuse_half(self, graph: Graph) -> None:

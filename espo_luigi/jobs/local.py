@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # The likely reason when a job of this machine leaves no result.
 KILLED = "killed, or out of memory"
+# Luigi hands out all tasks that are ready within some milliseconds of each other.
+_OTHERS_COME_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,27 @@ class Room:
     cpus: int
     memory_bytes: int
 
+    def __str__(self) -> str:
+        return f"{self.cpus} CPU(s) and {self.memory_bytes / GIB:.1f} GiB"
+
 
 class Launcher(ABC):
     """Starts jobs on `nodes`, each with room for some jobs.
 
-    `place` names the machine or the allocation for people. `largest` is the most that a job may use. `parent` goes into
-    each order and lets the job notice the end of its driver.
+    `place` names the machine or the allocation for people. `largest` is the most that a job may use beside others.
+    `parent` goes into each order and lets the job notice the end of its driver.
     """
 
     place: str
     nodes: Mapping[str, Room]
     largest: Room
     parent: int | str
+
+    @property
+    def alone(self) -> Room:
+        """The most that a job may use while no other job runs or waits."""
+        # An existing node: the most CPUs and the most memory may be on different nodes.
+        return max(self.nodes.values(), key=lambda room: (room.cpus, room.memory_bytes))
 
     @abstractmethod
     def start(self, order: JobOrder, node: str) -> Child:
@@ -89,7 +100,7 @@ class Forks(Launcher):
         self._command = command
         room = Room(cpus or machine_cpus(), memory_bytes or machine_memory() * 9 // 10)
         self.nodes = {"": room}
-        # Half of the machine: while a job starts, reads or writes, a second job keeps the CPUs busy.
+        # Half of the machine: while a job starts, reads or writes, a second job, if there is any, keeps the CPUs busy.
         self.largest = Room(max(1, room.cpus // 2), room.memory_bytes // 2)
         self.parent = os.getpid()
         self._server: ForkServer | None = None
@@ -112,25 +123,46 @@ class Slots:
 
     def __init__(self, nodes: Mapping[str, Room]) -> None:
         self._free = dict(nodes)
+        # Those that have room, and those that wait for it.
+        self._jobs = 0
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self, resources: Resources) -> Iterator[str]:
-        """Wait until `resources` are free on a node; yield its name, and hold them inside the ``with`` block."""
-        cpus, memory = resources.cpus_per_task, resources.memory_bytes
+    def taken(self, shared: Resources, alone: Resources) -> Iterator[tuple[str, Resources]]:
+        """Wait until there is room for `shared`; yield the node and what was taken, held inside the ``with`` block.
+
+        If no other job runs or waits by then, nor comes in the next moment, that is `alone`: no task can become ready
+        before this job ends.
+        """
+        with self._changed:
+            self._jobs += 1
+            self._changed.notify_all()
+        try:
+            with self._changed:
+                given, node = shared, self._with_room(shared)
+                if alone != shared:
+                    if self._changed.wait_for(lambda: self._jobs > 1, _OTHERS_COME_SECONDS):
+                        node = self._with_room(shared)
+                    else:
+                        given, node = alone, self._with_room(alone)
+                self._add(node, -given.cpus_per_task, -given.memory_bytes)
+            try:
+                yield node, given
+            finally:
+                with self._changed:
+                    self._add(node, given.cpus_per_task, given.memory_bytes)
+        finally:
+            with self._changed:
+                self._jobs -= 1
+                self._changed.notify_all()
+
+    def _with_room(self, asked: Resources) -> str:
+        cpus, memory = asked.cpus_per_task, asked.memory_bytes
 
         def with_room() -> list[str]:
             return [node for node, free in self._free.items() if cpus <= free.cpus and memory <= free.memory_bytes]
 
-        with self._changed:
-            node = self._changed.wait_for(with_room)[0]
-            self._add(node, -cpus, -memory)
-        try:
-            yield node
-        finally:
-            with self._changed:
-                self._add(node, cpus, memory)
-                self._changed.notify_all()
+        return self._changed.wait_for(with_room)[0]
 
     def _add(self, node: str, cpus: int, memory_bytes: int) -> None:
         free = self._free[node]
@@ -158,18 +190,26 @@ class LocalEngine:
 
     def check(self, orders: Iterable[JobOrder]) -> None:
         """Accept all orders, as any value reaches the job in a file; log which rules ask for more than a job gets."""
-        cut = {order.family for order in orders if self.fitted(order).resources != order.resources} - self._said
+        cut = {order.family for order in orders if self._shared(order.resources) != order.resources} - self._said
         if cut:
             self._said |= cut
-            place, largest, names = self._launcher.place, self._launcher.largest, ", ".join(sorted(cut))
-            most = f"{largest.cpus} CPU(s) and {largest.memory_bytes / GIB:.1f} GiB"
+            place, largest, alone = self._launcher.place, self._launcher.largest, self._launcher.alone
+            most = str(largest) if largest == alone else f"{largest} beside other jobs, and {alone} alone"
             told = "A job on %s gets at most %s. %d rule(s) ask for more, and get that: %s"
-            logger.info(told, place, most, len(cut), names)
+            logger.info(told, place, most, len(cut), ", ".join(sorted(cut)))
 
     def fitted(self, order: JobOrder) -> JobOrder:
-        """Return the order with its resources cut to the most that a job gets here."""
-        largest = self._launcher.largest
-        return replace(order, resources=order.resources.fitted(largest.cpus, largest.memory_bytes))
+        """Return the order with its resources cut to the most that a job gets here, if no other job runs or waits.
+
+        Beside others, it gets fewer threads and less memory, but as many processes.
+        """
+        asked, alone = order.resources, self._launcher.alone
+        n_workers, cpus = self._shared(asked).n_workers, min(asked.cpus_per_task, alone.cpus)
+        cut = replace(asked, n_workers=n_workers, cpus_per_task=cpus - cpus % n_workers)
+        return replace(order, resources=cut.fitted(alone.cpus, alone.memory_bytes))
+
+    def _shared(self, asked: Resources) -> Resources:
+        return asked.fitted(self._launcher.largest.cpus, self._launcher.largest.memory_bytes)
 
     def run(self, order: JobOrder) -> float:
         """Run the job, wait for its end, and return its duration in seconds; raise JobError with the `Failure`."""
@@ -182,13 +222,14 @@ class LocalEngine:
     def _run(self, order: JobOrder) -> float:
         self._cancelled.discard(order.id)
         order.on_progress(Progress("waiting for free CPUs", state=JobState.READY))
-        with self._slots.taken(order.resources) as node:
+        with self._slots.taken(self._shared(order.resources), order.resources) as (node, given):
             if self._stopping:
                 raise StoppedError(Failure(order.label, "not started, the run is stopping"))
             if self._over or order.id in self._cancelled:
                 raise JobError(Failure(order.label, f"not started: {self._over or 'it was cancelled'}"))
+            order = replace(order, resources=given)
             self._prepare(order)
-            order.on_progress(Progress("running", state=JobState.RUNNING))
+            order.on_progress(Progress("running", state=JobState.RUNNING, given=given))
             self._carry_out(order, node)
             # Before the CPUs are freed, so that no further job starts in an allocation that is over.
             return self._ended(order)

@@ -173,7 +173,7 @@ class Progress:
     """Where a job stands: a message of some lines, how many per cent are done if that is known, the dashboard's URL.
 
     `reason` is the scheduler's code for why it pends, such as ``Priority``. The job with `job_id`, if it has an id yet,
-    is the task's `attempt`, on that `node`.
+    is the task's `attempt`, on that `node`. `given` are its resources, if these are known only now.
     """
 
     message: str
@@ -184,6 +184,7 @@ class Progress:
     job_id: str | None = None
     attempt: int = 1
     node: str = ""
+    given: Resources | None = None
 
 
 @dataclass(frozen=True)

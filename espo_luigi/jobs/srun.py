@@ -69,8 +69,7 @@ class Steps(Launcher):
         if not found.runs or not found.nodes:
             raise SubmissionError(f"{self.place} is {found.state}, expected RUNNING: {_ANOTHER}")
         self.nodes = {name: _room(name, *has) for name, has in found.nodes.items()}
-        # An existing node: the most CPUs and the most memory may be on different nodes.
-        self.largest = max(self.nodes.values(), key=lambda room: (room.cpus, room.memory_bytes))
+        self.largest = self.alone
         rooms = ", ".join(
             f"{name}: {room.cpus} CPU(s), {render_memory(room.memory_bytes)}" for name, room in self.nodes.items()
         )

@@ -13,6 +13,7 @@ from typing import Literal, TypedDict, cast
 
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.driver.status import cpu_time, duration
+from espo_luigi.driver.task import without_effect
 from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
@@ -150,6 +151,7 @@ def _summary(plan: Plan) -> Iterator[str]:
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"
     if run:
         yield from _costs(plan, run)
+        yield from without_effect(planned.task for planned in run)
     elif not plan.of(BLOCKED):
         yield "nothing to do: all of it is there"
 

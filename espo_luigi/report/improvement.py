@@ -237,7 +237,7 @@ def first_page(compared: Compared) -> list[Any]:
             "is_broken",
             "adjusted_off",
             "Calibrated, and yet not right beyond noise. Something is broken, or the simulation has too few wet days, "
-            "which are kept (docs/understand/uncalibrated.md):",
+            "which are kept (espo docs uncalibrated):",
         ),
         ("is_worse", "farther", "Adjusting has made worse, beyond noise, what it does not calibrate:"),
     ):

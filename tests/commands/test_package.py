@@ -72,7 +72,22 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(archives: list[Pat
     }
     with ZipFile(archives[0]) as wheel:
         theirs = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert theirs == ours
+    pages = {name for name in theirs if f"{VERSION}.data/data/share/doc/" in name}
+    assert theirs - pages == ours
+
+
+def test_the_installed_wheel_shows_every_page_of_the_documentation(installed: Path, tmp_path: Path) -> None:
+    listed = run(installed / "espo", "docs", "--path", folder=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    paths = [Path(line.split()[1]) for line in listed.stdout.splitlines() if line.startswith("  ")]
+    assert all(path.is_relative_to(installed.parent) for path in paths)
+    theirs = {path.relative_to(installed.parent / "share" / "doc" / "espo_luigi").as_posix(): path for path in paths}
+    pages = {path.relative_to(ROOT / "docs").as_posix(): path for path in (ROOT / "docs").rglob("*.md")}
+    pages |= {f"project/{name}": ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")}
+    assert theirs.keys() == pages.keys()
+    assert [name for name, path in theirs.items() if path.read_text() != pages[name].read_text()] == []
+    shown = run(installed / "espo", "docs", "tutorial", folder=tmp_path)
+    assert shown.stdout.startswith("# Tutorial")
 
 
 def test_a_folder_that_the_installed_wheel_makes_can_be_run(installed: Path, tmp_path: Path) -> None:

@@ -1,28 +1,49 @@
 """The examples of documents, as they stand there."""
 
 import doctest
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
+from distributed import Client
+from store_examples import make
 
 PROJECT = Path(__file__).parent.parent.parent
-PYTHON = (PROJECT / "docs" / "extend" / "python.md").read_text()
-(CODE,) = re.findall(r"```python\n(from pathlib.*?)```", PYTHON, re.DOTALL)
-(SCIENCE,) = re.findall(r"```python\n(from espo_luigi.config.*?)```", PYTHON, re.DOTALL)
+EXTEND = PROJECT / "docs" / "extend"
+
+
+def blocks_of(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (EXTEND / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+(CODE,), (COMMANDS,) = blocks_of("slurm-task.md", "python"), blocks_of("slurm-task.md", "sh")
+RUN, SCIENCE, OPENING, CLUSTER = blocks_of("python.md", "python")
+
+
+def shell(folder: Path, commands: str) -> subprocess.CompletedProcess[str]:
+    """Give a page's commands in `folder`, as its reader does."""
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     (folder / "squares.py").write_text(code)
-    luigi = Path(sys.executable).parent / "luigi"
-    command = [str(luigi), "--module", "squares", "Square", "--n", "100", "--local-scheduler"]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    return shell(folder, COMMANDS)
 
 
 def test_the_documented_task_runs_alone_with_the_local_scheduler(tmp_path: Path) -> None:
@@ -62,26 +83,57 @@ def test_a_task_defined_in_the_script_that_is_run_is_refused_with_words(tmp_path
     assert not (tmp_path / "square-3.txt").exists()
 
 
-def series(first: str, last: str, seed: int) -> xr.DataArray:
-    """Daily maxima of two cells."""
-    time = xr.date_range(first, last, calendar="noleap", use_cftime=True)
-    values = np.random.default_rng(seed).normal(280 + seed, 5, (time.size, 2)).astype("float32")
-    cells = {"lat": ("loc", [45.0, 46.0]), "lon": ("loc", [-70.0, -69.0])}
-    return xr.DataArray(values, {"time": time, **cells}, ("time", "loc"), "tasmax", {"units": "K"})
-
-
-def test_the_documented_call_of_the_science_takes_the_arguments_of_the_configuration(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_documented_call_of_the_science_runs_as_pasted_in_the_demo_s_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(PROJECT / "config" / "demo")
-    given = {
-        "reference": series("1991-01-01", "2020-12-31", 1),
-        "historical": series("1991-01-01", "2020-12-31", 5),
-        "simulation": series("1991-01-01", "2030-12-31", 5),
-    }
+    given: dict[str, Any] = {}
     exec(SCIENCE, given)
+    assert float(capsys.readouterr().out) == pytest.approx(281, abs=0.5)
     scenario = given["scenario"].sel(time=slice("1991", "2020"))
     np.testing.assert_allclose(scenario.mean("time"), given["reference"].mean("time"), atol=0.5)
+
+
+def test_the_documented_build_runs_as_a_script_with_a_task_of_the_demo_in_place_of_all(tmp_path: Path) -> None:
+    assert shell(tmp_path, "espo init demo").returncode == 0
+    small = "RefInputCheck()"
+    code = RUN.replace("import All", "import RefInputCheck").replace("All()", small)
+    assert small in code
+    (tmp_path / "demo" / "run.py").write_text(code)
+    (command,) = blocks_of("python.md", "sh")
+    done = shell(tmp_path / "demo", command)
+    assert done.stdout.startswith("True ") and "1 RefInputCheck" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_documented_opening_of_products_prints_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("espo-demo/final/final/NAM")
+    folder.mkdir(parents=True)
+    make(7, folder / "pr.zarr.zip")
+    exec(OPENING, {})
+    assert "pr       (time, loc)" in capsys.readouterr().out
+
+
+def test_the_documented_session_asks_for_what_the_cluster_takes_and_its_code_runs_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a cluster of this machine, in place of jobs; sessions on a real Slurm are in test_many_nodes.py."""
+    asked: list[Any] = []
+
+    @contextmanager
+    def here(workers: Any, *_: Any, **__: Any) -> Iterator[Client]:
+        asked.append(workers)
+        with Client(processes=False, n_workers=workers.workers_to_wait_for, dashboard_address=None) as client:
+            yield client
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("espo_luigi.jobs.dask.jobqueue.jobqueue_session", here)
+    exec(CLUSTER, {"__name__": "__main__"})
+    assert json.loads(capsys.readouterr().out) == [n * n for n in range(100)]
+    assert asked[0].options["account"] == "def-someone"
 
 
 def test_what_the_documents_say_that_a_configuration_means_is_what_python_says(

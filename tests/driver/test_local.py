@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +213,43 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_
     get_config().read_dict({"Count": large, "Sum": large})
     assert run(toy_tasks.Sum(n=8, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
     (told,) = [record.getMessage() for record in log.records if "more" in record.getMessage()]
-    most = rf"at most {max(1, machine_cpus() // 2)} CPU\(s\) and [\d.]+ GiB"
+    half, gib = max(1, machine_cpus() // 2), r"CPU\(s\) and [\d.]+ GiB"
+    most = rf"at most {half} {gib} beside other jobs, and {machine_cpus()} {gib} alone"
     assert re.fullmatch(
         rf"A job on this machine gets {most}\. 2 rule\(s\) ask for more, and get that: Count, Sum", told
     )
+
+
+def test_a_job_gets_half_of_the_machine_beside_others_and_all_of_it_if_no_other_is_ready(
+    tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("espo_luigi.jobs.local._OTHERS_COME_SECONDS", 3.0)
+    large = {"n_workers": "1", "cpus_per_task": "12", "memory": "100GB"}
+    get_config().read_dict({"espo": {"local_cpus": "4", "local_memory": "8GB"}, "Count": large, "Sum": large})
+    assert run(toy_tasks.Sum(n=9, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
+    results = [json.loads(path.read_text()) for path in own_workdir.glob("jobs/*/*.result.json")]
+    got = sorted((one["family"], *(one["parameters"][name] for name in large)) for one in results)
+    assert got == [("Count", "1", "2", "4GB"), ("Count", "1", "2", "4GB"), ("Sum", "1", "4", "8GB")]
+    rules = json.loads((own_workdir / "run.json").read_text())["rules"]
+    assert rules["Sum"]["core_hours"] == pytest.approx(4 * rules["Sum"]["seconds"] / 3600)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shared", "alone"),
+    [
+        (Resources(1, 20, "60GB"), Resources(1, 4, 2**33), Resources(1, 8, 2**34)),
+        (Resources(5, 20, "12GB"), Resources(4, 4, 2**33), Resources(4, 8, "12GB")),
+        (Resources(5, 5, "1GB"), Resources(4, 4, 2**30), Resources(4, 4, "1GB")),
+        (Resources(2, 4, "1GB"), Resources(2, 4, "1GB"), Resources(2, 4, "1GB")),
+    ],
+)
+def test_a_job_that_is_alone_gets_more_threads_and_memory_but_no_more_processes(
+    tmp_path: Path, asked: Resources, shared: Resources, alone: Resources
+) -> None:
+    engine = LocalEngine(Forks(("false",), 8, 2**34))
+    order = replace(toy_tasks.Count(n=1, folder=str(tmp_path)).order(), resources=asked)
+    assert engine.fitted(order).resources == alone
+    assert engine._shared(alone).completed() == shared.completed()
 
 
 def test_slots_never_hand_out_more_than_there_is() -> None:
@@ -223,7 +257,7 @@ def test_slots_never_hand_out_more_than_there_is() -> None:
     busy, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=60)
 
     def take() -> None:
-        with slots.taken(Resources(1, 1, "3GB")):
+        with slots.taken(Resources(1, 1, "3GB"), Resources(1, 3, "9GB")):
             with lock:
                 busy[0] += 1
                 most[0] = max(most[0], busy[0])

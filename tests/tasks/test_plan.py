@@ -407,6 +407,15 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_and_says_by_what
     assert assumed in render_plan(planned())
 
 
+def test_a_plan_says_that_memory_of_the_section_slurm_changes_no_rule(configured: Configure) -> None:
+    configured()
+    get_config().read_dict({"espo": {"engine": "slurm"}, "slurm": {"memory": "60GB"}})
+    assert "[slurm] memory = 60GB changes no job of this run" in render_plan(planned())
+    assert "changes no job" in render_plan(planned("Train"))
+    get_config().remove_option("slurm", "memory")
+    assert "changes no job" not in render_plan(planned())
+
+
 def test_the_table_gives_way_to_the_limits_of_a_rule_that_it_lacks(
     configured: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

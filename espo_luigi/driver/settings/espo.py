@@ -6,6 +6,7 @@ A section or a key that nothing reads is an error, like a key of the YAML files;
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ class espo(Settings):
     grams_per_kwh = FloatParameter(
         default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
     )
-    dashboard = _flag(default=False, description="start Dask's dashboard in each job")
+    dashboard = _flag(default=False, description="start Dask's dashboard in each job; needs the extra `dashboard`")
 
 
 def settings() -> espo:
@@ -208,6 +209,15 @@ def check_names() -> None:
     """
     if problems := list(_problems()):
         raise ConfigurationError(problems_in("luigi.cfg", problems))
+
+
+def check_packages() -> None:
+    """Raise `ConfigurationError` if the settings ask for a package that is not installed."""
+    if settings().dashboard and importlib.util.find_spec("bokeh") is None:
+        raise ConfigurationError(
+            "`[espo] dashboard = true` needs bokeh, which is not installed. Run `pip install 'espo_luigi[dashboard]'`, "
+            "or set it to false."
+        )
 
 
 def _problems() -> Iterator[str]:

@@ -190,3 +190,14 @@ def test_a_value_with_a_wrong_reference_is_told_with_the_spellings(text: str) ->
     with pytest.raises(InterpolationError) as luigis:
         get_config().get("core", "max_reschedules")
     assert "`[core] max_reschedules`: got '1%'; expected `%%`" in wrong_setting(luigis.value)
+
+
+def test_a_dashboard_without_bokeh_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    get_config().set("espo", "dashboard", "true")
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    install()
+    toy_tasks.run(toy_tasks.Count(n=9, folder=str(tmp_path)))
+    assert "needs bokeh, which is not installed. Run `pip install 'espo_luigi[dashboard]'`" in log.text
+    assert list(tmp_path.iterdir()) == []

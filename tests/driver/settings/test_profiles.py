@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -18,6 +19,8 @@ from espo_luigi.driver.engines import engine
 from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.profile import describe, login_host_of, packaged_profiles
 from espo_luigi.driver.settings.sections import SECTIONS
+from espo_luigi.driver.task import without_effect
+from espo_luigi.driver.worker import EspoWorker
 from espo_luigi.errors import ConfigurationError, SubmissionError
 from espo_luigi.jobs.engine import BatchEngine
 from espo_luigi.jobs.local import LocalEngine
@@ -106,6 +109,32 @@ def test_memory_and_time_of_a_profile_are_for_rules_that_say_none(chosen: Callab
     assert Silent(memory="7GB").order("slurm").resources == Resources(1, 2, "7GB", "5").completed()
     get_config().set("slurm", "time", "9")
     assert Silent().order("slurm").resources == Resources(1, 2, "60GB", "9").completed()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_memory_of_the_section_that_no_task_of_a_run_takes_is_told(
+    told: bool, chosen: Callable[..., BatchSettings]
+) -> None:
+    chosen("time: 5\n", memory="60GB")
+    get_config().set("espo", "engine", "slurm")
+    words = "[slurm] memory = 60GB changes no job of this run, as each rule has its own: set `memory` in the section of"
+    expected = [f"{words} a rule, such as [Sized], or give --Sized-memory 60GB"]
+    assert without_effect([Sized()] if told else [Sized(), Silent()]) == (expected if told else [])
+    get_config().set("espo", "engine", "local")
+    assert without_effect([Sized()]) == []
+
+
+def test_a_driver_warns_of_memory_that_changes_no_job(
+    chosen: Callable[..., BatchSettings], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen("time: 5\n", memory="60GB")
+    get_config().set("espo", "engine", "slurm")
+    monkeypatch.setattr("espo_luigi.driver.worker.engine", lambda name: SimpleNamespace(check=list))
+    EspoWorker()._checked(Sized())
+    assert [one.levelname for one in caplog.records if "memory = 60GB changes no job" in one.message] == ["WARNING"]
+    caplog.clear()
+    EspoWorker()._checked(Silent())
+    assert "changes no job" not in caplog.text
 
 
 def test_settings_of_a_profile_stand_between_the_defaults_and_luigi_cfg(chosen: Callable[..., BatchSettings]) -> None:

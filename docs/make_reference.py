@@ -28,9 +28,7 @@ from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge,
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.fields import NoEffect
-from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
-from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
 from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
@@ -176,8 +174,7 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md). Some settings",
-            "[need more words](slurm.md#settings-that-need-more-words).\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md).\n",
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
@@ -217,14 +214,9 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
-    if name in PACKING:
-        return "[several tasks as one submission](../run/bundles.md#several-tasks-as-one-submission)"
-    if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
+    if section is slurm:
         return f"sbatch's `--{name}`"
-    flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
-    if section is sge:
-        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../run/grid-engine.md)"
-    return "[explained](slurm.md#settings-that-need-more-words)"
+    return f"qsub's `-{ {own: flag for flag, own in QSUB_FLAGS.items()}[name] }`"
 
 
 def text_of(value: object) -> str:
@@ -419,23 +411,23 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[restart](../run/restart.md#stop)",
+    "cancel": "[stopping](../run/slurm.md#stopping)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
-    "clean": "[free disk](../run/ensembles.md#free-disk-space)",
-    "detach": "[restart](../run/restart.md#stop)",
+    "clean": "[free disk](../run/disk.md)",
+    "detach": "[stopping](../run/slurm.md#stopping)",
     "env": "[offline](../run/offline.md)",
     "explain": "[explain a value](../check/explain.md)",
     "export": "[export to NetCDF](../check/netcdf.md)",
-    "logs": "[watch a run](../run/watch.md)",
+    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "perfect-model": "[known futures](../check/known-future.md)",
-    "plan": "[the plan](../run/watch.md#the-plan)",
+    "plan": "[the plan](commands.md#espo-plan)",
     "profiles": "[another cluster](../run/cluster.md)",
     "publish": "[hand products on](../check/publish.md)",
     "report": "[the report](../check/report.md)",
     "shell": "[interactive](../run/allocation.md)",
-    "status": "[watch a run](../run/watch.md)",
+    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "submit": "[interactive](../run/allocation.md)",
-    "why": "[watch a run](../run/watch.md)",
+    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
 }
 
 
@@ -449,11 +441,7 @@ def commands() -> str:
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
         "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
-        "[JSON](json.md) has the output of `--json`.\n",
-        "To complete names with the TAB key, add a line to `~/.bashrc`:\n",
-        '```bash\neval "$(_ESPO_COMPLETE=bash_source espo)"\n```\n',
-        "For zsh, write `zsh_source`. For fish, `_ESPO_COMPLETE=fish_source espo | source` in",
-        "`~/.config/fish/completions/espo.fish`.\n",
+        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
         table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:

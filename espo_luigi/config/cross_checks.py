@@ -185,7 +185,7 @@ def _check_grids(config: RunConfig) -> None:
                 raise ConfigurationError(
                     f"`{_CASCADE}.{name}`: its cells ({made}) do not cover `{key}` "
                     f"({region.box}){widened}: {missing} would be extrapolated. Give the grid bounds that cover all "
-                    "regions, or leave the grid out (docs/reference/configuration.md, `regrid`)."
+                    "regions, or leave the grid out (`espo docs configuration`, `regrid`)."
                 )
         margin = grid.cf_grid_2d.d_lon, grid.cf_grid_2d.d_lat
         widened = f" with a cell more of the next grid, {name}, on each side"

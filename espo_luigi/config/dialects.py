@@ -63,16 +63,18 @@ def modernise(content: Content) -> dict[KeyPath, KeyPath]:
             _move(content, (*_REFERENCE, source, key), (*_REFERENCE, key), written)
     for old, new in _MOVES:
         _move(content, tuple(old.split(".")), tuple(new.split(".")), written)
-    for at, checks in mappings(content, "health_checks.final"):  # beside those of other steps
-        content["health_checks"] = checks
-        written[at[:1]] = at
+    for at, checks in mappings(content, "health_checks"):
+        if "final" in checks:  # beside those of other steps
+            content["health_checks"] = checks["final"]
+            written[at] = (*at, "final")
     for _, chunks in mappings(content, "custom.final_chunks"):  # a product's chunks have four years
         chunks.pop("time", None)
     for _, paths in mappings(content, "paths"):
-        older = {"tmpdir": paths.get("exec_workdir"), "final": _folder_of(paths.get("output"))}
-        content["paths"] = {name: path for name, path in older.items() if path} | {
-            name: path for name, path in paths.items() if path is not None
-        }
+        folder = _folder_of(paths.get("output"))
+        older = {"exec_workdir": ("tmpdir", paths.get("exec_workdir")), "output": ("final", folder)}
+        for old, (name, path) in older.items():
+            if old in paths and (path or paths[old] is None) and paths.get(name) is None:
+                paths[name] = path
     return written
 
 

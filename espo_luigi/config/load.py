@@ -42,10 +42,10 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     """Read YAML files, merge them in order, and validate the result once.
 
     Mappings are merged key by key; for anything else, the later file wins. A file's `base` names another that comes
-    before it: beside it, or one of those that the package holds, such as espo-g6/config.yml. In a file with a base,
-    `SECTION: null` takes the section of the files before it away. Files of ESPO-G 2024 and
-    of ESPO v2 are translated. Environment variables and ``~`` in paths are expanded; relative paths start from the
-    working folder, those of files to be read also from the folders of the configuration files and the folders above.
+    before it: beside it, or one of those that the package holds, such as espo-g6/config.yml. `null` for a section or a
+    key takes away what the files before it give. Files of ESPO-G 2024 and of ESPO v2 are translated. Environment
+    variables and ``~`` in paths are expanded; relative paths start from the working folder, those of files to be read
+    also from the folders of the configuration files and the folders above.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."
             )
-        content = merge(content, _known_sections(own, path, with_null="base" in file.content))
+        content = merge(content, _known_sections(own, path))
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
         places |= file.places
@@ -155,8 +155,8 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
     read.setdefault(itself, file)
 
 
-def _known_sections(content: Mapping[str, Any], path: Path, *, with_null: bool) -> dict[str, Any]:
-    """Return the known sections that have a value, or all `with_null`; log a warning for the unknown.
+def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the known sections; log a warning for the unknown.
 
     ESPO-G's files may have unknown sections.
 
@@ -170,7 +170,7 @@ def _known_sections(content: Mapping[str, Any], path: Path, *, with_null: bool) 
             if nearest(section, SECTIONS, cutoff=ALIKE):
                 raise ConfigurationError(f"{path}: `{section}`: {unknown('section', section, SECTIONS)}")
             logger.warning("%s: the section `%s` is unknown and has no effect.", path, section)
-    return {key: value for key, value in content.items() if key in SECTIONS and (with_null or value is not None)}
+    return {key: value for key, value in content.items() if key in SECTIONS}
 
 
 def _read_properties(content: Content, folders: Iterable[Path]) -> None:

@@ -36,7 +36,8 @@ def explain(
     for problem in own or problems:
         at = _locate(model, problem["loc"])
         path = _own(at.path, written, places)
-        same = (path[-1] if path else "", place_of(path, places), _problem(problem, at))
+        text = _problem(problem, at, removed=path in places)
+        same = (path[-1] if path else "", place_of(path, places), text)
         lines.setdefault(same, {})[f"`{'.'.join(path)}`"] = None
     return problems_in(
         what, [f"{', '.join(keys)}{f' ({place})' if place else ''}: {text}" for (_, place, text), keys in lines.items()]
@@ -55,11 +56,11 @@ def _is_written(problem: dict[str, Any], model: type[Section], written: Written,
     return _own(without_index, written, places) in places
 
 
-def _problem(problem: dict[str, Any], at: _Place) -> str:
+def _problem(problem: dict[str, Any], at: _Place, *, removed: bool) -> str:
     field = at.field
     purpose = f" It is {field.description}." if field and field.description else ""
     if problem["type"] == "missing":
-        return f"this key is missing.{purpose}"
+        return f"this key is {'needed, and is `null` (nothing) here' if removed else 'missing'}.{purpose}"
     if problem["type"] == "extra_forbidden":
         return unknown("key", at.path[-1], _keys(at.holder))
     got, context = f"got {_shown(problem['input'])}", problem.get("ctx", {})

@@ -190,10 +190,6 @@ def _syntax_message(error: yaml.YAMLError, path: Path) -> str:
     return f"{where}: not valid YAML: {problem}."
 
 
-# Checks and flags stand here by name, and `null` is a name's value: "without arguments".
-_CHECKS = {"flags", "cfchecks", "missing"}
-
-
 def merge(first: Mapping[str, Any], then: Mapping[str, Any], at: KeyPath = ()) -> dict[str, Any]:
     """Merge two mappings, which are at `at`, deeply: where both hold a mapping, key by key.
 
@@ -212,4 +208,5 @@ def merge(first: Mapping[str, Any], then: Mapping[str, Any], at: KeyPath = ()) -
 
 
 def _may_be_null(at: KeyPath) -> bool:
-    return at[:1] == ("health_checks",) and not _CHECKS.isdisjoint(at)
+    """Whether the keys below are names of checks, for which `null` is a value: "without arguments"."""
+    return at[:1] == ("health_checks",) and (at[-1] == "missing" or at[-2:-1] in (("flags",), ("cfchecks",)))

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # and codecs, and a calendar that may have been converted since.
 _KEPT_ENCODING = ("units",)
 # Bytes of the same significance side by side, then LZ4. On daily fields this is smaller than zarr's default (zstd),
-# five times as fast to write and three times to read (docs/understand/cost.md). Each chunk ends in a checksum:
+# five times as fast to write and three times to read (docs/developers/benchmarks.md). Each chunk ends in a checksum:
 # a chunk that the disk altered raises when it is read.
 _NUMBERS = (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"), Crc32cCodec())
 # Bytes of values that were computed from two datasets hardly repeat. Bits of the same significance do, along a

@@ -473,7 +473,7 @@ def _look_where_pieces_meet(context: RunContext) -> None:
     if apart:
         logger.info(
             "custom.regions: %s of the whole domain, no multiple of custom.final_chunks.%s = %d: for the whole domain, "
-            "their data are written again instead of linked (docs/reference/configuration.md, where bands meet)",
+            "their data are written again instead of linked (`espo docs configuration`, where bands meet)",
             ", ".join(apart),
             y,
             size,

@@ -154,7 +154,8 @@ def test_a_region_that_was_removed_and_still_hosts_a_domain_is_named(load_with: 
 
 def test_a_required_key_that_was_removed_is_missing_where_it_was_removed(load_with: Any, tmp_path: Path) -> None:
     text = message(load_with, "custom: {ref_period: null}")
-    assert f"`custom.ref_period` ({tmp_path / 'change0.yml'}, line 1): this key is missing." in text
+    place = f"({tmp_path / 'change0.yml'}, line 1)"
+    assert f"`custom.ref_period` {place}: this key is needed, and is `null` (nothing) here." in text
 
 
 def test_taking_all_regions_away_is_an_error(load_with: Any) -> None:

@@ -50,8 +50,56 @@ def test_later_files_win_key_by_key_and_replace_lists(load_with: Any) -> None:
     assert criteria == {"experiment": ["ssp245", "ssp370"]}
 
 
-def test_an_empty_section_of_a_later_file_changes_nothing(load_with: Any) -> None:
-    assert load_with("biasadjust:\npaths:\n").hash == load_with().hash
+SECTIONS = {
+    "dask": "dask: {array.chunk-size: 1MiB}",
+    "project": "project: {name: P}",
+    "perfect_model": "perfect_model: {methods: [QDM]}",
+    "health_checks": "health_checks: {freq: D, raise_on: [freq]}",
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_null_removes_a_section_of_an_earlier_file(load_with: Any, section: str) -> None:
+    without = load_with(*(text for name, text in SECTIONS.items() if name != section))
+    then = load_with(*SECTIONS.values(), f"{section}: null")
+    assert getattr(load_with(*SECTIONS.values()), section) != getattr(without, section)
+    assert (then.model_dump(), then.dask, then.hash) == (without.model_dump(), without.dask, without.hash)
+
+
+def test_null_takes_the_diagnostics_of_domains_away(load_with: Any) -> None:
+    assert load_with().off_diag is not None
+    assert load_with("off-diag: null").off_diag is None
+
+
+@pytest.mark.parametrize("key", ["paths", "paths.tmpdir", "paths.final", "biasadjust", "domain", "custom.amno_region"])
+def test_null_for_what_a_run_needs_is_refused_by_file_and_key(load_with: Any, tmp_path: Path, key: str) -> None:
+    nested = "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(key.split(".")))
+    with pytest.raises(ConfigurationError) as caught:
+        load_with(nested)
+    line = len(key.split("."))
+    place = f"({tmp_path / 'change0.yml'}, line {line})"
+    assert f"`{key}` {place}: this key is needed, and is `null` (nothing) here." in str(caught.value)
+
+
+def test_null_gives_a_path_its_default_again(load_with: Any) -> None:
+    with_it, then = "paths: {project_catalog: /tmp/espo/mine.json}", "paths: {project_catalog: null}"
+    assert load_with(with_it).paths.project_catalog == Path("/tmp/espo/mine.json")
+    assert load_with(with_it, then).paths == load_with().paths
+
+
+@pytest.mark.parametrize("key", ["exec_workdir", "output"])
+def test_null_removes_a_path_by_its_older_name(write: Any, small: str, key: str) -> None:
+    older = small.replace("tmpdir: ", "exec_workdir: ").replace("final: /tmp/espo/final", "output: /tmp/espo/a/x.zarr")
+    files = [write(older), write(f"paths: {{{key}: null}}", "over.yml")]
+    assert load(files[:1]).paths.final == Path("/tmp/espo/a")
+    with pytest.raises(ConfigurationError, match=r"`paths\.(tmpdir|final)`"):
+        load(files)
+
+
+def test_null_removes_the_checks_of_a_step_that_older_files_call_final(load_with: Any) -> None:
+    first, then = "health_checks: {final: {freq: D, raise_on: [freq]}}", "health_checks: {final: null}"
+    assert load_with(first).hash != load_with().hash
+    assert load_with(first, then).hash == load_with().hash
 
 
 def test_null_removes_a_key_of_an_earlier_file(load_with: Any) -> None:
@@ -100,11 +148,22 @@ def test_what_null_removed_can_be_given_anew(load_with: Any) -> None:
         ("custom: {regions: {south: {tile_buffer: 2}}}", "custom: {regions: {south: {tile_buffer: null}}}"),
         ("custom: {working_chunks: {lat: 1}}", "custom: {working_chunks: null}"),
         ("clean_up: {xscen_clean_up: {round_var: {pr: 5}}}", "clean_up: {xscen_clean_up: {round_var: {pr: null}}}"),
+        ("health_checks: {flags: {pr: {negative_accumulation_values: }}}", "health_checks: {flags: null}"),
+        ("health_checks: {missing: {any: {freq: D}}}", "health_checks: {missing: null}"),
     ],
 )
 def test_null_gives_a_key_its_default_again(load_with: Any, first: str, then: str) -> None:
     assert load_with(first).hash != load_with().hash
     assert load_with(first, then).hash == load_with().hash
+
+
+def test_null_for_a_variable_removes_its_flags_and_null_for_an_argument_gives_its_default_again(load_with: Any) -> None:
+    first = (
+        "health_checks: {flags: {tasmin: {temperature_extremely_low: }, "
+        "pr: {very_large_precipitation_events: {thresh: 300 mm d-1}}}}"
+    )
+    then = "health_checks: {flags: {tasmin: null, pr: {very_large_precipitation_events: {thresh: null}}}}"
+    assert given(load_with(first, then).health_checks)["flags"] == {"pr": {"very_large_precipitation_events": {}}}
 
 
 def test_null_for_a_flag_takes_its_arguments_away_and_not_the_check(load_with: Any) -> None:

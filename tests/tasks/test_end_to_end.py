@@ -30,6 +30,7 @@ from checked_netcdf import assert_cdo_reads, problems_of
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
 from given_commands import espo
+from json_shapes import check_shape
 from luigi.configuration import get_config
 from page_commands import can_run, commands_of, filled, written_pages
 from small_demo import SMALL_CONFIG
@@ -205,15 +206,17 @@ def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path, made: Made) -> No
         site_outputs.keep(folder, printed, tutorial, made.folder)
 
 
-def of_this_run(words: list[str]) -> list[str]:
-    """A page's command with the cell and the day of this run in the place of those of the whole demo."""
+def of_this_run(words: list[str], run: Path) -> list[str]:
+    """A page's command with the folder of this run, a cell and a day in the place of those of the whole demo."""
     words = [re.sub(r"^(19|20)\d\d(-\d\d-\d\d)$", r"2035\2", word) for word in filled(words)]
+    words = [f"{run}{word.removeprefix('espo-demo')}" if word.startswith("espo-demo/") else word for word in words]
     at = next((place for place, word in enumerate(words) if re.match(r"-?\d+\.\d+$", word)), None)
     return words if at is None else [*words[:at], *LAND, *words[at + 2 :]]
 
 
-def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path) -> None:
-    given = {tuple(of_this_run(words)) for page in written_pages() for words in commands_of(page) if can_run(words)}
+def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path, run: Path) -> None:
+    commands = [words for page in written_pages() for words in commands_of(page) if can_run(words)]
+    given = {tuple(of_this_run(words, run)) for words in commands}
     assert {words[1] for words in given} >= {"init", "plan", "why"}
     done = {words: espo(tutorial, *words[1:]) for words in sorted(given)}
     assert {" ".join(words): one.stderr for words, one in done.items() if one.returncode} == {}
@@ -458,6 +461,8 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert page.count("<h2>") == 8 and "Verdicts of 1 pair(s) of pool and domain" in page
     assert page.count('class="warned"') == 1, "what was not made for the other pairs"
     assert len(list((here / "final" / "report" / "report-figures").glob("*.png"))) == 10
+    if folder := site_outputs.asked_for():
+        site_outputs.keep_figures(folder, report.out_page().path)
     store.remove(flags.out_flags().path)
     assert not report.complete()
 
@@ -484,6 +489,7 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     intake_esm = pytest.importorskip("intake_esm")
     assert cli.main(["publish", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
+    check_shape("publish", told)
     assert told["catalogued"]["catalogue"] == str(here / "project-catalog.json")
     opened = intake_esm.esm_datastore(
         told["catalogued"]["catalogue"], read_kwargs={"converters": {"variable": ast.literal_eval}}
@@ -633,6 +639,7 @@ def test_explain_makes_the_products_values_again_bit_for_bit(
 ) -> None:
     assert cli.main(["explain", sim_id, *LAND, date, "--json"]) == 0
     way = json.loads(capsys.readouterr().out)
+    check_shape("explain", way)
     assert (way["cell"]["lat"], way["cell"]["lon"], way["cell"]["piece"]) == (46.375, -66.625, "middle")
     product = final(here, sim_id).sel(lat=46.375, lon=-66.625, time=date).squeeze().load()
     assert {var: one["steps"][-1]["value"] for var, one in way["products"].items()} == {
@@ -779,7 +786,9 @@ def test_explain_says_in_a_sentence_why_it_explains_nothing(
 
 def test_a_sample_of_the_products_is_what_the_raw_files_give(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--sample", "4", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    told = json.loads(capsys.readouterr().out)
+    check_shape("explain --sample", told)
+    rows = told["rows"]
     assert {(row["sim_id"], row["var"]) for row in rows} == {
         (sim_id, var) for sim_id in SIMULATIONS for var in ("tasmax", "tasmin", "pr")
     }

@@ -114,7 +114,7 @@ def check_client(client: Mapping[str, Any]) -> None:
     for name in sorted(_NOT_FOR_USERS & client.keys()):
         raise ConfigurationError(
             f"`dask.client.{name}`: got {client[name]!r}, expected no such key: each session sets it itself, so that "
-            "no other account can speak with its scheduler and workers (docs/understand/security.md). Remove it."
+            "no other account can speak with its scheduler and workers (`espo docs security`). Remove it."
         )
     on_loopback(client.get("dashboard_address"))
 

@@ -129,7 +129,7 @@ def fill_tables(factors, nearest, historical_quantiles, tables):
 def nearest_in_row(x, row, middles):
     """Return the position of the point nearest to ``x`` in a row: the number of middles below it.
 
-    LLVM vectorises this loop. A bisection is slower (docs/understand/cost.md): it mispredicts half of its
+    LLVM vectorises this loop. A bisection is slower (docs/developers/benchmarks.md): it mispredicts half of its
     branches.
     """
     count = np.uint64(0)

@@ -50,7 +50,7 @@ def weigh_rows(typing_context, rows, first, weights, which, out):  # type: ignor
 
     All are float64 and contiguous, with rows of `ROW`; that there are so many rows as weights from ``first`` on is not
     checked. The sums stay in registers, which LLVM does not see by itself, and multiplying and adding are fused.
-    docs/understand/cost.md tells what this saves.
+    docs/developers/benchmarks.md tells what this saves.
     """
 
     def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]

@@ -2,7 +2,7 @@
 
 A day's window is a subset of the cell's values. The cell is sorted once. The window is a set of bits over the ranks;
 a quantile is a position in that set. From a day of year to the next, only the first and the last day of each year's
-window flip. Sorting each day's window is much slower (docs/understand/cost.md).
+window flip. Sorting each day's window is much slower (docs/developers/benchmarks.md).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def sort_cell(values, keys, ranks, sorted_values):
     """Sort one cell: fill ``sorted_values`` and ``ranks`` (NaN: ``values.size``); return how many are not NaN.
 
     A radix sort of eleven bits a pass; ``keys`` is scratch of two rows, of the unsigned type of the values' size.
-    Faster than argsort (docs/understand/cost.md).
+    Faster than argsort (docs/developers/benchmarks.md).
     """
     order = np.empty((2, values.size), dtype=np.int32)
     starts = np.empty(_N_DIGITS, dtype=np.int32)

@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from itertools import pairwise
 from pathlib import Path
 
@@ -150,6 +151,26 @@ def test_a_single_variable_is_adjusted_as_the_page_on_methods_says(tmp_path: Pat
         config = load([folder / "one.yml", DOCS.parent / "config" / "demo" / "paths.yml"])
         assert list(config.biasadjust.adjusted) == list(config.extraction.simulation.series) == ["pr"]
         assert config.off_diag is None and config.diagnostics is None
+
+
+def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ibicus", reason="needs the package ibicus: pip install -e '.[test]'")
+    page = (DOCS / "set-up" / "methods.md").read_text()
+    found = [textwrap.dedent(text) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
+    monkeypatch.chdir(DOCS.parent / "config" / "espo-g6")
+    (tmp_path / "searches.yml").write_text(
+        "extraction: {reference: &wind {search_data_catalogs: {variables_and_freqs: {sfcWind: D}}}, simulation: *wind}"
+    )
+    methods = {}
+    for text in found[:3]:
+        (tmp_path / "example.yml").write_text(text)
+        files = ["config.yml", "../demo/paths.yml", tmp_path / "searches.yml", tmp_path / "example.yml"]
+        (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
+        chosen = load(files).biasadjust.variables[name]
+        methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]
+    assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"], "sfcWind": ["DetrendedQuantileMapping"]}
 
 
 def test_the_figure_is_what_its_program_makes_of_the_page() -> None:

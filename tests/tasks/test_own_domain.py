@@ -28,7 +28,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def write(path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str, **attrs: str) -> None:
+def write(
+    path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str, attrs: dict[str, str] | None = None
+) -> None:
     """Write two days of a variable, without values where the reference has sea: east of 20 degrees."""
     units, value = VARIABLES[name]
     time = xr.date_range(f"{first}-01-01", periods=2, calendar="noleap", use_cftime=True)
@@ -40,7 +42,7 @@ def write(path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     xr.DataArray(values, coords, ("time", "lat", "lon"), name, {"units": units}).to_dataset().assign_attrs(
-        attrs
+        attrs or {}
     ).to_netcdf(path)
 
 
@@ -54,7 +56,7 @@ def data(tmp_path: Path) -> Path:
         write(tmp_path / f"data/MyRef/{name}.nc", name, lats, lons, "1991")
         for experiment, activity, first in (("historical", "CMIP", "1950"), ("ssp585", "ScenarioMIP", "2015")):
             more = {"experiment_id": experiment, "activity_id": activity, "table_id": "day", **attrs}
-            write(tmp_path / f"data/CMIP6/{name}_{experiment}.nc", name, *globe, first, **more)
+            write(tmp_path / f"data/CMIP6/{name}_{experiment}.nc", name, *globe, first, more)
     return tmp_path / "data"
 
 
@@ -163,10 +165,15 @@ def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_v
     (tmp_path / "searches.yml").write_text(
         "extraction: {reference: &wind {search_data_catalogs: {variables_and_freqs: {sfcWind: D}}}, simulation: *wind}"
     )
-    methods = {}
+    methods: dict[str, list[str]] = {}
     for text in found[:3]:
         (tmp_path / "example.yml").write_text(text)
-        files = ["config.yml", "../demo/paths.yml", tmp_path / "searches.yml", tmp_path / "example.yml"]
+        files: list[str | Path] = [
+            "config.yml",
+            "../demo/paths.yml",
+            tmp_path / "searches.yml",
+            tmp_path / "example.yml",
+        ]
         (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
         chosen = load(files).biasadjust.variables[name]
         methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]

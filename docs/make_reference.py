@@ -28,9 +28,7 @@ from espo_luigi.driver.settings.sections import OPTION_NAMES, BatchSection, sge,
 from espo_luigi.driver.task import RESOURCE_NAMES
 from espo_luigi.export.drs import FIELDS, Drs, load_drs, packaged
 from espo_luigi.fields import NoEffect
-from espo_luigi.jobs.resources import PACKING, own_names
 from espo_luigi.jobs.schedulers.gridengine import FLAGS as QSUB_FLAGS
-from espo_luigi.jobs.schedulers.slurm import NOT_SBATCHS
 from espo_luigi.methods import xsdba
 from espo_luigi.tasks import make
 from espo_luigi.tasks.base import EspoTask, WildcardParameter
@@ -40,7 +38,7 @@ from espo_luigi.tasks.ports import InputPort, OutputPort, ports_of
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/make_reference.py: change the code, then run the script. -->\n"
 WIDTH = 92
-# Large letters, close together: the graph of all rules is wide.
+# Large letters, close together: the graphs are wide.
 _SPACED = '"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}'
 DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
 
@@ -54,14 +52,22 @@ def pages() -> dict[str, str]:
 # Rules
 
 
+# The stages of the workflow of 2024 by the modules of their rules; then the rules of ESPO v2 that it lacks.
+STAGES = {
+    "Raw data": ("inputs", "simulation", "reference"),
+    "Adjustment": ("adjustment",),
+    "Product": ("product", "export"),
+    "Properties and measures": ("diagnostics",),
+    "Report and tests": ("report", "perfect_model"),
+}
+V2 = "Of ESPO v2 only"
+ONLY_V2 = ("MakeRef", "DiagExtract", "Swap", "ConcatClean", "ConcatCleanPreswap", "DiagRef", "Diag", "Inversions")
+
+
 def rules() -> str:
-    """The rules, each after those that it needs."""
+    """The rules by stage, each after those that it needs."""
     found = in_order(make.rules())
-    edges = [(needed, rule.__name__) for rule in found for needed in needs(rule)]
-    ends = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
-    edges += [(name, "Report") for name in ends if name not in ("Export", "PerfectPair")]  # which no run of All makes
-    edges.append(("PerfectPair", "PerfectModel"))
-    graph = "\n".join(f"  {needed} --> {rule}" for needed, rule in edges)
+    stages = {title: [rule for rule in found if stage_of(rule) == title] for title in [*STAGES, V2]}
     return "\n".join(
         [
             "# Rules\n",
@@ -74,11 +80,32 @@ def rules() -> str:
             "task's own, and `*` stands for the names below a key. The outputs of the needed rules count, too. The",
             "*resources* are defaults; `[Train]` of luigi.cfg changes those of `Train`",
             "([a rule's section](settings.md#a-rules-own-section)).\n",
-            "```mermaid",
-            f"{DRAWN}\nflowchart TB\n{graph}",
-            "```\n",
-            *map(rule_section, found),
+            "In the graphs, an arrow leads from a rule to the rule that needs its outputs. Rules in rounded boxes",
+            "belong to a different stage.\n",
+            *(stage(title, of_stage, found) for title, of_stage in stages.items()),
         ]
+    )
+
+
+def stage_of(rule: type[EspoTask]) -> str:
+    """The title of a rule's stage."""
+    module = rule.__module__.rpartition(".")[2]
+    return V2 if rule.__name__ in ONLY_V2 else next(title for title, modules in STAGES.items() if module in modules)
+
+
+def stage(title: str, of_stage: Sequence[type[EspoTask]], found: Sequence[type[EspoTask]]) -> str:
+    """A stage: its graph, with the rules that its rules need, and its rules."""
+    names = [rule.__name__ for rule in of_stage]
+    edges = [(needed, rule.__name__) for rule in of_stage for needed in needs(rule)]
+    edges = [(one, other) for one, other in edges if title == V2 or one not in ONLY_V2]
+    if "Report" in names:
+        used = {one for rule in found for one in needs(rule)}
+        ends = [name for name in names if name not in (*used, "Report", "PerfectPair", "PerfectModel")]
+        edges += [(name, "Report") for name in ends] + [("PerfectPair", "PerfectModel")]
+    elsewhere = dict.fromkeys(one for one, _ in edges if one not in names)
+    lines = [*(f"  {name}([{name}])" for name in elsewhere), *(f"  {one} --> {other}" for one, other in edges)]
+    return "\n".join(
+        [f"## {title}\n\n```mermaid", DRAWN, "flowchart TB", *lines, "```\n", *map(rule_section, of_stage)]
     )
 
 
@@ -118,7 +145,7 @@ def rule_section(rule: type[EspoTask]) -> str:
         ("resources", resources(rule)),
         ("module", code(rule.__module__)),
     ]
-    return f"## {rule.__name__}\n\n{sentence(rule.__doc__)}\n\n" + table(["", ""], [row for row in rows if row[1]])
+    return f"### {rule.__name__}\n\n{sentence(rule.__doc__)}\n\n" + table(["", ""], [row for row in rows if row[1]])
 
 
 def also(parameter: luigi.Parameter) -> str:
@@ -176,8 +203,7 @@ def settings() -> str:
             "## `[espo]`\n",
             table(["setting", "default", "meaning"], [setting(*one) for one in espo.get_params()]),
             "## `[slurm]`\n",
-            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md). Some settings",
-            "[need more words](slurm.md#settings-that-need-more-words).\n",
+            "How jobs go to Slurm with `engine = slurm`: [Run on Slurm](../run/slurm.md).\n",
             scheduler(slurm),
             "## `[sge]`\n",
             "How jobs go to Grid Engine with `engine = sge`; [Run on Grid Engine](../run/grid-engine.md) explains",
@@ -217,14 +243,9 @@ def setting(name: str, parameter: luigi.Parameter, rule: bool = False) -> tuple[
 
 def option(section: type[BatchSection], name: str) -> str:
     """What an option of a scheduler is, where its setting has no description."""
-    if name in PACKING:
-        return "[several tasks as one submission](../run/bundles.md#several-tasks-as-one-submission)"
-    if section is slurm and name in own_names(slurm.options) and name not in NOT_SBATCHS:
+    if section is slurm:
         return f"sbatch's `--{name}`"
-    flag = {own: flag for flag, own in QSUB_FLAGS.items()}.get(name)
-    if section is sge:
-        return f"qsub's `-{flag}`" if flag else "explained in [Run on Grid Engine](../run/grid-engine.md)"
-    return "[explained](slurm.md#settings-that-need-more-words)"
+    return f"qsub's `-{ {own: flag for flag, own in QSUB_FLAGS.items()}[name] }`"
 
 
 def text_of(value: object) -> str:
@@ -419,23 +440,23 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[restart](../run/restart.md#stop)",
+    "cancel": "[stopping](../run/slurm.md#stopping)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
-    "clean": "[free disk](../run/ensembles.md#free-disk-space)",
-    "detach": "[restart](../run/restart.md#stop)",
+    "clean": "[free disk](../run/disk.md)",
+    "detach": "[stopping](../run/slurm.md#stopping)",
     "env": "[offline](../run/offline.md)",
     "explain": "[explain a value](../check/explain.md)",
     "export": "[export to NetCDF](../check/netcdf.md)",
-    "logs": "[watch a run](../run/watch.md)",
+    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "perfect-model": "[known futures](../check/known-future.md)",
-    "plan": "[the plan](../run/watch.md#the-plan)",
+    "plan": "[the plan](commands.md#espo-plan)",
     "profiles": "[another cluster](../run/cluster.md)",
     "publish": "[hand products on](../check/publish.md)",
     "report": "[the report](../check/report.md)",
     "shell": "[interactive](../run/allocation.md)",
-    "status": "[watch a run](../run/watch.md)",
+    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "submit": "[interactive](../run/allocation.md)",
-    "why": "[watch a run](../run/watch.md)",
+    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
 }
 
 
@@ -449,11 +470,7 @@ def commands() -> str:
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
         "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
-        "[JSON](json.md) has the output of `--json`.\n",
-        "To complete names with the TAB key, add a line to `~/.bashrc`:\n",
-        '```bash\neval "$(_ESPO_COMPLETE=bash_source espo)"\n```\n',
-        "For zsh, write `zsh_source`. For fish, `_ESPO_COMPLETE=fish_source espo | source` in",
-        "`~/.config/fish/completions/espo.fish`.\n",
+        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
         table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:

@@ -7,28 +7,74 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from make_blocks import PRINTED, filled
+
+from espo_luigi.commands.cli import espo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, str]:
-    pages: dict[str, str] = runpy.run_path(str(DOCS / "make_reference.py"))["pages"]()
+def reference() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "make_reference.py"))
+
+
+@pytest.fixture(scope="module")
+def made(reference: dict[str, Any]) -> dict[str, str]:
+    pages: dict[str, str] = reference["pages"]()
     return pages
 
 
-@pytest.mark.parametrize("name", ["cli.md", "keys.md", "rules.md", "settings.md"])
+@pytest.mark.parametrize("name", ["cli.md", "drs.md", "keys.md", "rules.md", "settings.md"])
 def test_the_page_is_what_the_code_says(name: str, made: dict[str, str]) -> None:
     written = (DOCS / "reference" / name).read_text()
     assert written == made[name], "run `python docs/make_reference.py`"
 
 
-def test_the_page_of_rules_has_every_rule_with_its_class_s_module(made: dict[str, str]) -> None:
+def test_the_blocks_of_written_pages_are_what_the_code_says(reference: dict[str, Any]) -> None:
+    written = reference["written_pages"]()
+    assert len(written) > 0
+    for page, text in written.items():
+        assert page.read_text() == text, f"{page}: run `python docs/make_reference.py`"
+
+
+def block(text: str) -> str:
+    page = DOCS / "run" / "slurm.md"
+    return filled(page, text, {"one": lambda: "See [it](/run/messages.md#a) or [that](/reference/keys.md).\n"})
+
+
+def test_a_block_is_filled_with_links_from_its_page_and_indented_as_its_markers() -> None:
+    filled_in = "See [it](messages.md#a) or [that](../reference/keys.md)."
+    text = "Before.\n<!-- made: one -->\nold\n<!-- end made -->\nAfter.\n"
+    assert block(text) == f"Before.\n<!-- made: one -->\n\n{filled_in}\n\n<!-- end made -->\nAfter.\n"
+    assert block(block(text)) == block(text)
+    within = '=== "Tab"\n    <!-- made: one -->\n    <!-- end made -->\n'
+    assert block(within) == f'=== "Tab"\n    <!-- made: one -->\n\n    {filled_in}\n\n    <!-- end made -->\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- made: two -->\n<!-- end made -->\n", r"line 1: no block is called 'two'; expected one of one$"),
+        ("<!-- made: one -->\n\n", "line 1: the block has no end"),
+        ("text\n<!-- end made -->\n", r"line 2: got <!-- end made -->; expected <!-- made: NAME --> before it"),
+        ("<!-- made: one -->\n<!-- made: one -->\n<!-- end made -->\n", "line 2: got .* the end of the block"),
+    ],
+)
+def test_a_marker_of_an_unknown_block_or_without_its_other_half_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        block(text)
+
+
+def test_the_page_of_rules_has_every_rule_with_its_class_s_module(
+    reference: dict[str, Any], made: dict[str, str]
+) -> None:
     from espo_luigi.tasks.make import rules
 
-    sections = {part.splitlines()[0]: part for part in made["rules.md"].split("\n## ")[1:]}
-    assert {rule.__name__ for rule in rules()} == sections.keys()
+    sections = {part.splitlines()[0]: part for part in re.split("\n##+ ", made["rules.md"])[1:]}
+    assert {rule.__name__ for rule in rules()} == sections.keys() - {*reference["STAGES"], reference["V2"]}
+    assert set(reference["ONLY_V2"]) < sections.keys()
     assert all(f"`{rule.__module__}`" in sections[rule.__name__] for rule in rules())
 
 
@@ -96,6 +142,11 @@ def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
 
 
+def test_each_command_that_prints_json_has_its_shape_in_the_documents() -> None:
+    printing = {name for name, one in espo.commands.items() if any("--json" in option.opts for option in one.params)}
+    assert printing == {name.split()[0] for name in PRINTED}
+
+
 @pytest.fixture(scope="module")
 def hooks() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "hooks.py"))
@@ -127,17 +178,15 @@ def test_outputs_stand_below_the_blocks_that_made_them_and_long_ones_are_cut(hoo
     assert hooks["with_outputs"](page, [{"block": "another\n", "output": long}]) == page
 
 
-def test_the_gallery_has_every_figure_of_the_folder_that_the_environment_names(
+def test_the_gallery_has_the_figures_of_the_folder_that_the_environment_names(
     hooks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (page,) = [path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).as_posix() == hooks["GALLERY"]]
-    assert "built without a run" in hooks["with_figures"](page.read_text(), [])
-    (tmp_path / "report-figures").mkdir()
-    for name in ("b_maps.png", "a.png", "x.txt"):
-        (tmp_path / "report-figures" / name).touch()
+    assert "built without a run" in hooks["with_figures"](page.read_text(), hooks["figures_in"](tmp_path))
+    figures = [{"file": f"{name}.png", "caption": f"of {name}", "section": "2. Maps"} for name in "ab"]
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
     monkeypatch.setenv(hooks["OUTPUTS"], str(tmp_path))
-    names = [figure.name for figure in hooks["figures_in"](hooks["outputs_folder"]())]
-    assert names == ["a.png", "b_maps.png"]
-    shown = hooks["with_figures"](page.read_text(), names)
-    assert "![b maps](report-figures/b_maps.png)" in shown and "<!-- figures -->" not in shown
+    shown = hooks["with_figures"](page.read_text(), hooks["figures_in"](hooks["outputs_folder"]()))
+    assert shown.count("## Maps") == 1 and "<!-- figures -->" not in shown
+    assert re.findall(r"!\[(of .)\]\(report-figures/(.)\.png\)", shown) == [("of a", "a"), ("of b", "b")]
     assert (DOCS / hooks["TUTORIAL"]).is_file()

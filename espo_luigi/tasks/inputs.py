@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 COLUMNS = ("action", "problem", "variable", "file", "day", "lat", "lon", "value", "count", "message")
 # What each kind of problem counts; kinds that are not listed count values.
 COUNTED = {
+    **dict.fromkeys(("unreadable_files", "units", "calendars", "grids"), "files"),
+    **dict.fromkeys(("extrapolation", "coordinates_by_round_off"), "files"),
+    "steps_not_daily": "steps",
+    "days_out_of_order": "days",
     "too_few_days": "cells",
     "cells_without_first_day": "cells",
     "missing_days": "days",

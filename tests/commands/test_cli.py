@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from given_commands import espo
+from json_shapes import check_shape
 from small_demo import SMALL_CONFIG, ensure_small_demo
 
 from espo_luigi.commands import cli
@@ -49,6 +50,7 @@ def test_rules_lists_every_rule_and_those_that_are_named_with_their_files(folder
         "out_regchunked": demo + "/final/regridded/day+{sim_id}+{piece}+regchunked.zarr.zip",
     }
     told = json.loads(espo(folder, "rules", "--json").stdout)
+    check_shape("rules", told)
     assert {rule: one["files"] for rule, one in told.items()} == listed
     assert json.loads(espo(folder, "rules", "Train", "--json").stdout) == {"Train": told["Train"]}
 
@@ -104,11 +106,13 @@ def test_make_builds_the_file_that_is_named_and_tasks_tells_what_it_took(folder:
         "ReferenceCalendar",
     ]
     figures = json.loads(espo(folder, "tasks", "--json").stdout)
+    check_shape("tasks", figures)
     assert [one["rule"] for one in figures] == [line.split()[0] for line in table.splitlines()[1:]]
     assert [one["jobs"] for one in figures] == [1, 1, 1]
     assert all(0 < one["total_seconds"] == one["longest_seconds"] for one in figures)
     # The cost of a second region is learnt from these.
     planned = json.loads(espo(folder, "plan", "ReferenceCalendar", "--region", "middle", "--json").stdout)
+    check_shape("plan", planned)
     costs = {one["rule"]: one["cost"] for one in planned["tasks"] if one["state"] == "to run"}
     assert costs.keys() == {"RefDefault", "ReferenceCalendar"}
     assert all(cost["basis"] == "jobs" and cost["seconds"] > 0 and cost["files"] > 10 for cost in costs.values())
@@ -159,6 +163,7 @@ def test_catalog_makes_a_catalogue_and_lists_what_it_could_not_read(folder: Path
         done, told = espo(folder, *command), json.loads(espo(folder, *command, "--json").stdout)
     finally:
         broken.unlink()
+    check_shape("catalog", told)
     assert (told["found"], list(told["unreadable"])) == (3, [str(broken)])
     assert done.returncode == 0, done.stderr
     assert "3 file(s)" in done.stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 import luigi
 import pytest
 import toy_tasks
+from json_shapes import check_shape
 from luigi.configuration import get_config
 from throwaway_daemons import eventually
 from toy_tasks import run
@@ -96,6 +97,7 @@ def test_a_run_that_goes_on_is_told_with_its_jobs(
         eventually(lambda: "longest at work:" in report.render(report.read()))
         assert cli.main(["status", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
+        check_shape("status", told)
         (job,) = told["run"]["jobs"].values()
         assert (job["label"], job["column"], told["left"]) == (task.label(), "running", {})
         eventually(lambda: any(": Gated 1 " in line and "GiB" in line for line in report.render(report.read())))

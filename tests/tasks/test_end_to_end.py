@@ -26,6 +26,7 @@ import zarr
 from checked_netcdf import assert_cdo_reads, problems_of
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
+from json_shapes import check_shape
 from luigi.configuration import get_config
 from small_demo import SMALL_CONFIG
 
@@ -451,6 +452,7 @@ def test_all_ends_with_a_catalogue_that_intake_esm_opens_and_the_provenance_of_e
     intake_esm = pytest.importorskip("intake_esm")
     assert cli.main(["publish", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
+    check_shape("publish", told)
     assert told["catalogued"]["catalogue"] == str(here / "project-catalog.json")
     opened = intake_esm.esm_datastore(
         told["catalogued"]["catalogue"], read_kwargs={"converters": {"variable": ast.literal_eval}}
@@ -600,6 +602,7 @@ def test_explain_makes_the_products_values_again_bit_for_bit(
 ) -> None:
     assert cli.main(["explain", sim_id, *LAND, date, "--json"]) == 0
     way = json.loads(capsys.readouterr().out)
+    check_shape("explain", way)
     assert (way["cell"]["lat"], way["cell"]["lon"], way["cell"]["piece"]) == (46.375, -66.625, "middle")
     product = final(here, sim_id).sel(lat=46.375, lon=-66.625, time=date).squeeze().load()
     assert {var: one["steps"][-1]["value"] for var, one in way["products"].items()} == {
@@ -746,7 +749,9 @@ def test_explain_says_in_a_sentence_why_it_explains_nothing(
 
 def test_a_sample_of_the_products_is_what_the_raw_files_give(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--sample", "4", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    told = json.loads(capsys.readouterr().out)
+    check_shape("explain --sample", told)
+    rows = told["rows"]
     assert {(row["sim_id"], row["var"]) for row in rows} == {
         (sim_id, var) for sim_id in SIMULATIONS for var in ("tasmax", "tasmin", "pr")
     }

@@ -76,8 +76,12 @@ class BatchSection(Settings):
         description="what becomes of the jobs if the driver is terminated",
     )
     max_jobs = IntParameter(default=BatchSettings.max_jobs, description="jobs in flight at once")
-    max_submit_per_second = FloatParameter(default=BatchSettings.max_submit_per_second)
-    max_status_per_second = FloatParameter(default=BatchSettings.max_status_per_second)
+    max_submit_per_second = FloatParameter(
+        default=BatchSettings.max_submit_per_second, description="most calls of sbatch or qsub a second"
+    )
+    max_status_per_second = FloatParameter(
+        default=BatchSettings.max_status_per_second, description="most queries (squeue, sacct, qstat, qacct) a second"
+    )
     poll_seconds = FloatParameter(default=BatchSettings.poll_seconds, description="between two looks at squeue, qstat")
     result_seconds = FloatParameter(default=BatchSettings.result_seconds, description="between two looks at results")
     heartbeat_seconds = FloatParameter(default=BatchSettings.beat_seconds, description="between a job's signs of life")
@@ -204,11 +208,24 @@ def refuse_login_host() -> None:
         )
 
 
+# The options of schedulers that are not passed on as they are.
+_MEANINGS = {
+    "pack": "most tasks of one submission, a bundle; empty: 1",
+    "bundle": "what a bundle is: steps (the default), array or pilot",
+    "pack_at_once": "members of a bundle that run at once; empty: of steps all, of a pilot 1, of an array any number",
+    "pack_per_step": "members of a bundle that share a step; empty: 1",
+    "memory_resource": "what memory is called in a job's request; none: jobs ask for no memory",
+    "memory_per": "whether the request for memory is for each slot or for the whole job (slot, job)",
+    "parallel_environment": "of jobs with several CPUs; its allocation_rule has to be $pe_slots",
+}
+
+
 def add_options(owner: type, names: tuple[str, ...]) -> None:
     """Give a class a Luigi parameter for each option that it lacks."""
     for name in names:
         kind, default = (DictParameter, {}) if name in TABLES else (Parameter, "")
-        give_parameter(owner, name, kind(default=default, significant=False))
+        described = {"description": _MEANINGS[name]} if name in _MEANINGS else {}
+        give_parameter(owner, name, kind(default=default, significant=False, **described))
 
 
 for _section in SECTIONS.values():

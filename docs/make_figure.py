@@ -62,7 +62,14 @@ def draw_opening(final: Path) -> None:
 def on_map(paths: Iterable[Path]) -> xr.DataArray:
     """Return January's mean tasmax in °C of stores of cells or of maps, as one map."""
     parts = [january(path) for path in paths]
-    whole = xr.combine_by_coords([part.to_dataset(name="tasmax") for part in parts], combine_attrs="drop").tasmax
+    whole = xr.combine_by_coords(
+        [part.to_dataset(name="tasmax") for part in parts],
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        combine_attrs="drop",
+    ).tasmax
     return whole.assign_attrs(long_name="Mean daily maximum temperature", units="degC")
 
 

@@ -1,10 +1,13 @@
-"""Make docs/demo.png and docs/start/tutorial.png: ``python docs/make_figure.py DEMO``.
+"""Make docs/demo.png, docs/start/tutorial.png and docs/check/report-*.webp: ``python docs/make_figure.py DEMO``.
 
-DEMO is the folder of a finished run of the demo, `espo-demo`. The tutorial's own code draws its figure.
+DEMO is the folder of a finished run of the demo, `espo-demo`. The tutorial's own code draws its figure. The pictures of
+the report need a browser, which `tests/support/browser.py` drives.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 import re
 import shutil
@@ -17,18 +20,33 @@ import matplotlib
 
 matplotlib.use("Agg")
 import xarray as xr
+from PIL import Image
 
 from espo_luigi.report.maps import property_maps
 from espo_luigi.store import open_store
 
 HERE = Path(__file__).parent
 CALIBRATION = slice("1991", "2020")
+# Of each section of the report: the picture's name, and the last element that it shows.
+SECTIONS = {
+    "Summary": ("summary", "table"),
+    "Improvement": ("improvement", "figure"),
+    "Calibrated and not": ("calibrated", "figure"),
+    "Maps": ("maps", "figure"),
+    "Days treated otherwise": ("treated", "figure"),
+    "Series and distributions": ("series", "figure"),
+    "Is the climate-change signal kept?": ("change", "figure"),
+    "Health checks": ("checks", "table"),
+    "The run": ("run", "figure"),
+}
+PICTURE_WIDTH, TALLEST, COLOURS = 900, 1000, 48
 
 
 def main(demo: Path) -> None:
-    """Draw both figures."""
+    """Draw both figures, and photograph the report."""
     draw_opening(demo / "final")
     draw_first_run(demo)
+    photograph_report(demo / "final" / "report" / "report.html")
 
 
 def draw_opening(final: Path) -> None:
@@ -44,7 +62,14 @@ def draw_opening(final: Path) -> None:
 def on_map(paths: Iterable[Path]) -> xr.DataArray:
     """Return January's mean tasmax in °C of stores of cells or of maps, as one map."""
     parts = [january(path) for path in paths]
-    whole = xr.combine_by_coords([part.to_dataset(name="tasmax") for part in parts], combine_attrs="drop").tasmax
+    whole = xr.combine_by_coords(
+        [part.to_dataset(name="tasmax") for part in parts],
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        combine_attrs="drop",
+    ).tasmax
     return whole.assign_attrs(long_name="Mean daily maximum temperature", units="degC")
 
 
@@ -64,6 +89,31 @@ def draw_first_run(demo: Path) -> None:
         os.chdir(folder)
         exec("".join(blocks), {})
         shutil.copy("monthly.png", page.with_suffix(".png"))
+
+
+def photograph_report(page: Path) -> None:
+    """Photograph the beginning of each section of a report, as a browser shows it."""
+    sys.path.insert(0, str(HERE.parent))
+    from tests.support.browser import Browser
+
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=1080, height=900, deviceScaleFactor=1, mobile=False)
+        browser.open(page.resolve().as_uri())
+        for title, (name, last) in SECTIONS.items():
+            place = browser.evaluate(
+                f"""(() => {{
+                    const titled = one => one.querySelector("h2").innerText.endsWith({title!r});
+                    const section = [...document.querySelectorAll("section")].find(titled);
+                    const [all, end] = [section, section.querySelector({last!r})].map(one => one.getBoundingClientRect());
+                    return {{x: all.x - 10, y: all.y, width: all.width + 20, height: end.bottom + 10 - all.y}};
+                }})()"""
+            )
+            clip = place | {"height": min(place["height"], TALLEST), "scale": 1}
+            taken = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+            picture = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
+            size = (PICTURE_WIDTH, round(picture.height * PICTURE_WIDTH / picture.width))
+            few = picture.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS, dither=Image.Dither.NONE)
+            few.convert("RGB").save(HERE / "check" / f"report-{name}.webp", lossless=True, method=6)
 
 
 if __name__ == "__main__":

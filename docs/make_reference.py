@@ -440,23 +440,23 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[restart](../run/restart.md#stop)",
+    "cancel": "[stopping](../run/slurm.md#stopping)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
-    "clean": "[free disk](../run/ensembles.md#free-disk-space)",
-    "detach": "[restart](../run/restart.md#stop)",
+    "clean": "[free disk](../run/disk.md)",
+    "detach": "[stopping](../run/slurm.md#stopping)",
     "env": "[offline](../run/offline.md)",
     "explain": "[explain a value](../check/explain.md)",
     "export": "[export to NetCDF](../check/netcdf.md)",
-    "logs": "[watch a run](../run/watch.md)",
+    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "perfect-model": "[known futures](../check/known-future.md)",
-    "plan": "[the plan](../run/watch.md#the-plan)",
+    "plan": "[the plan](commands.md#espo-plan)",
     "profiles": "[another cluster](../run/cluster.md)",
     "publish": "[hand products on](../check/publish.md)",
     "report": "[the report](../check/report.md)",
     "shell": "[interactive](../run/allocation.md)",
-    "status": "[watch a run](../run/watch.md)",
+    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
     "submit": "[interactive](../run/allocation.md)",
-    "why": "[watch a run](../run/watch.md)",
+    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
 }
 
 
@@ -470,11 +470,7 @@ def commands() -> str:
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
         "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
-        "[JSON](json.md) has the output of `--json`.\n",
-        "To complete names with the TAB key, add a line to `~/.bashrc`:\n",
-        '```bash\neval "$(_ESPO_COMPLETE=bash_source espo)"\n```\n',
-        "For zsh, write `zsh_source`. For fish, `_ESPO_COMPLETE=fish_source espo | source` in",
-        "`~/.config/fish/completions/espo.fish`.\n",
+        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
         table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:

@@ -180,19 +180,17 @@ def test_outputs_stand_below_the_blocks_that_made_them_and_long_ones_are_cut(hoo
     assert hooks["with_outputs"](page, [{"block": "another\n", "output": long}]) == page
 
 
-def test_the_gallery_has_every_figure_of_the_folder_that_the_environment_names(
+def test_the_gallery_has_the_figures_of_the_folder_that_the_environment_names(
     hooks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (page,) = [path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).as_posix() == hooks["GALLERY"]]
-    assert "built without a run" in hooks["with_figures"](page.read_text(), [])
-    (tmp_path / "report-figures").mkdir()
-    for name in ("b_maps.png", "a.png", "x.txt"):
-        (tmp_path / "report-figures" / name).touch()
+    assert "built without a run" in hooks["with_figures"](page.read_text(), hooks["figures_in"](tmp_path))
+    figures = [{"file": f"{name}.png", "caption": f"of {name}", "section": "2. Maps"} for name in "ab"]
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
     monkeypatch.setenv(hooks["OUTPUTS"], str(tmp_path))
-    names = [figure.name for figure in hooks["figures_in"](hooks["outputs_folder"]())]
-    assert names == ["a.png", "b_maps.png"]
-    shown = hooks["with_figures"](page.read_text(), names)
-    assert "![b maps](report-figures/b_maps.png)" in shown and "<!-- figures -->" not in shown
+    shown = hooks["with_figures"](page.read_text(), hooks["figures_in"](hooks["outputs_folder"]()))
+    assert shown.count("## Maps") == 1 and "<!-- figures -->" not in shown
+    assert re.findall(r"!\[(of .)\]\(report-figures/(.)\.png\)", shown) == [("of a", "a"), ("of b", "b")]
     assert (DOCS / hooks["TUTORIAL"]).is_file()
 
 

@@ -260,18 +260,27 @@ class VariableCleanUp(Section):
 class CleanUp(Section):
     """Section `clean_up`."""
 
-    problems: Names = Field(default=(), description="ids whose variables are masked where tasmin is 100 K or less")
+    problems: Names = Field(
+        default=(), description="ids of simulations whose variables are masked where tasmin is 100 K or less"
+    )
     xscen_clean_up: XscenCleanUp = Field(
         default_factory=XscenCleanUp, description="treatment of the adjusted variables"
     )
     variables: Named[VariableCleanUp] = OmitDefault("treatment of each variable's product, in ESPO v2", {})
     temperatures: Consistency = OmitDefault(
-        "how tasmax, tasmin and dtr are made consistent: derived, swap, dqm-dtr", "derived"
+        "how tasmax, tasmin and dtr are made consistent: derived (tasmin is tasmax - dtr), swap (exchanged "
+        "where they cross) or dqm-dtr (all three are adjusted, then tasmin is tasmax - dtr)",
+        "derived",
     )
     bitround: Annotated[Integer, Field(ge=1, le=23)] | None = OmitDefault("bits of the mantissa that products keep")
     # The hash leaves it out, since it changes no number.
     on_impossible: Literal["fail", "warn"] = Field(
-        default="fail", exclude=True, description="what impossible values in a product do: no product, or an attribute"
+        default="fail",
+        exclude=True,
+        description=(
+            "what impossible values in a product do: fail (no product) or warn (the attribute "
+            "`espo_luigi_impossible_values` counts them)"
+        ),
     )
     search_data_catalogs: Ignored = None
     save: Refused = None

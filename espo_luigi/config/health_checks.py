@@ -183,19 +183,30 @@ class Checks(Section):
 
     structure: Structure | None = Field(default=None, description="exactly these dims and coords")
     calendar: Literal[Calendar, "default"] | None = Field(default=None, description="the calendar that products have")
-    start_date: Date | None = Field(default=None, description="the products begin on this day or before")
-    end_date: Date | None = Field(default=None, description="the products end on this day or after")
+    start_date: Date | None = Field(
+        default=None, description="the products begin on this day or before; within `custom.sim_period`"
+    )
+    end_date: Date | None = Field(
+        default=None, description="the products end on this day or after; years of 360 days end on 30 December"
+    )
     variables_and_units: Named[Unit] | None = Field(
         default=None, description="variables that must be there, and their units"
     )
     cfchecks: CfChecksByVariable | None = Field(default=None, description="CF checks by variable")
     freq: Frequency | None = Field(default=None, description="the frequency of the time axis")
     missing: Missing | None = Field(default=None, description="checks of missing values")
-    flags: FlagsByVariable | None = Field(default=None, description="data flags by variable")
+    flags: FlagsByVariable | None = Field(
+        default=None,
+        description="data flags of xclim by variable, with their arguments; limits of `dtr` are differences, in K",
+    )
     flags_kwargs: FlagsArguments | None = Field(default=None, description="further arguments of the data flags")
     return_flags: bool = Field(default=True, description="store the flags")
     raise_on: Annotated[tuple[Check, ...], BeforeValidator(lambda value: [] if value is None else value)] = Field(
-        default=(), description="the checks whose failure stops the run"
+        default=(),
+        description=(
+            "the checks whose failure stops the run: those of this section, and `land` (land cells of the reference "
+            "without data)"
+        ),
     )
 
 
@@ -271,7 +282,11 @@ class Extent(Section):
     lon_bnds: Longitudes | None = Field(default=None, description="the western and the eastern bound, degrees east")
     lat_bnds: Latitudes | None = Field(default=None, description="the southern and the northern bound, degrees north")
     shape: Shape | None = Field(
-        default=None, description="instead of bounds: a GeoJSON file with polygons, in longitudes and latitudes"
+        default=None,
+        description=(
+            "instead of bounds: a GeoJSON file with polygons in longitudes and latitudes; a cell belongs to it if "
+            "its centre does"
+        ),
     )
 
     @model_validator(mode="after")
@@ -307,7 +322,9 @@ class HealthChecks(Checks):
 
     inputs: InputLimits | None = OmitDefault("limits of the raw files' values; by default those of the products")
 
-    scopes: ByFileName[ScopedChecks] | None = OmitDefault("further sets of checks, each of a part of the domain")
+    scopes: ByFileName[ScopedChecks] | None = OmitDefault(
+        "further sets of checks by name, each of a part of the domain; flags are stored as SCOPE_VARIABLE_FLAG"
+    )
 
     @property
     def sets(self) -> dict[str, Checks]:

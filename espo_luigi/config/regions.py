@@ -39,7 +39,9 @@ class Region(Section):
     method: Literal["bbox"] = Field(default="bbox", description="how the region is cut; only boxes are known")
     lon_bnds: Longitudes = Field(description="the western and the eastern bound, degrees east")
     lat_bnds: Latitudes = Field(description="the southern and the northern bound, degrees north")
-    tile_buffer: Number = Field(default=0, ge=0, description="widens each bound by so many of the data's largest steps")
+    tile_buffer: Number = Field(
+        default=0, ge=0, description="widens each bound by so many of the data's largest steps; an older name is buffer"
+    )
 
     @property
     def box(self) -> Box:
@@ -52,9 +54,15 @@ class Paths(Section):
 
     model_config = ConfigDict(extra="ignore")
 
-    tmpdir: OutputPath = Field(description="the folder of intermediate files (ESPO-G's older files: exec_workdir)")
-    final: OutputPath = Field(description="the folder of products that are kept")
-    project_catalog: OutputPath | None = Field(default=None, description="the project's own catalogue")
+    tmpdir: OutputPath = Field(
+        description="the folder of intermediate files, which every compute node sees; an older name is exec_workdir"
+    )
+    final: OutputPath = Field(
+        description="the folder of products that are kept; in older files the folder above NAM_SPLIT in output"
+    )
+    project_catalog: OutputPath | None = Field(
+        default=None, description="the project's own catalogue; by default catalog.json in `final`"
+    )
     home: OutputPath | None = Field(default=None, description="the folder of the project's code")
 
 
@@ -109,12 +117,24 @@ class Custom(Section):
         "true, the only value: land cells alone are computed, stacked along `loc`", True
     )
     working_chunks: Chunks = Field(
-        default={"lat": 20, "lon": 20, "loc": 600, "time": -1}, description="chunks while adjusting"
+        default={"lat": 20, "lon": 20, "loc": 600, "time": -1},
+        description="chunks while adjusting; given, they replace the default whole (older name: chunks)",
     )
-    final_chunks: Chunks = Field(default={"lat": 50, "lon": 50}, description="chunks of the products along lat and lon")
+    final_chunks: Chunks = Field(
+        default={"lat": 50, "lon": 50},
+        description=(
+            "chunks of the products along lat and lon; along time, a chunk has four years (older name: out_chunks)"
+        ),
+    )
     ref_period: Period = Field(description="first and last year of the calibration period")
     sim_period: Period = Field(description="first and last year of the scenarios")
-    maximal_calendar: Calendar = Field(default="noleap", description="the fullest calendar that products may have")
+    maximal_calendar: Calendar = Field(
+        default="noleap",
+        description=(
+            "the fullest calendar that products may have, in the order 360_day, noleap, standard, all_leap; fuller "
+            "calendars are converted to it"
+        ),
+    )
     delete_in_final_zarr: Ignored = None
     delete_in_diag: Ignored = None
     rechunk: Ignored = None

@@ -65,7 +65,12 @@ class RunConfig(Section):
     production: str | None = OmitDefault(
         "the production line by its name; espo-v2 by default where `subregions` is given, else espo-2024"
     )
-    domain: Region = Field(description="the whole domain: what is extracted, and the name of the final product")
+    domain: Region = Field(
+        description=(
+            "the whole domain: what is extracted, and the name of the final product; older names are "
+            "custom.amno_region and full_region"
+        ),
+    )
     custom: Custom = Field(description="regions, chunks and periods")
     keep: Annotated[tuple[Literal["pieces", "regridded"], ...], BeforeValidator(lambda value: value or ())] = Field(
         default=("pieces", "regridded"),

@@ -59,8 +59,12 @@ class SearchDataCatalogs(Section):
     periods: Periods | None = Field(
         default=None, description="years that must be covered; those of `custom` by default"
     )
-    other_search_criteria: AnyMapping = Field(default={}, description="wanted values of catalogue columns")
-    exclusions: AnyMapping | None = Field(default=None, description="unwanted values of catalogue columns")
+    other_search_criteria: AnyMapping = Field(
+        default={}, description="wanted values of catalogue columns: a value, a list, or a regular expression"
+    )
+    exclusions: AnyMapping | None = Field(
+        default=None, description="unwanted values of catalogue columns, written like wanted values"
+    )
     coverage_kwargs: Refused = None
     id_columns: Refused = None
     conversion_yaml: Refused = None
@@ -131,7 +135,9 @@ def _as_open_kwargs(value: Mapping[str, Any]) -> Mapping[str, Any]:
 class ExtractDataset(Section):
     """How datasets are opened."""
 
-    periods: Periods | None = Field(default=None, description="years that are read; those of the search by default")
+    periods: Periods | None = Field(
+        default=None, description="no influence: `custom.ref_period` and `custom.sim_period` say which years are read"
+    )
     xr_open_kwargs: Annotated[AnyMapping, AfterValidator(_as_open_kwargs)] = Field(
         default={}, description="keyword arguments of xarray.open_dataset"
     )
@@ -200,7 +206,10 @@ class Extraction(Section):
     extract_dataset: Annotated[ExtractDataset, NothingIsEmpty] = Field(
         default_factory=ExtractDataset, description="how datasets are opened"
     )
-    chunks: Chunks = Field(default={}, description="chunks of what is extracted")
+    chunks: Chunks = Field(
+        default={},
+        description="chunks of what is extracted; by default whole maps in files of some 64 MB, which suits most runs",
+    )
     properties_and_measures: Ignored = None
     clean_up: Ignored = None
     create_mask: CreateMask | None = OmitDefault("the source cells that are interpolated from; of the simulations")
@@ -247,13 +256,14 @@ class OnInputProblem(Section):
         default="fail",
         description="files that are missing, empty, truncated or damaged, or lack the variable or its coordinates",
     )
-    units: Fails = Field(default="fail", description="units that are absent, unknown, or of another quantity")
-    calendars: Fails = Field(default="fail", description="another calendar than that of most files")
+    units: Fails = Field(default="fail", description="units that are absent, unknown or of another quantity")
+    calendars: Fails = Field(default="fail", description="a calendar that differs from that of most files")
     grids: Fails = Field(
         default="fail",
-        description="a grid that differs from the first file's or has no cell in the box, coordinates that are absent "
-        "or out of order, or a variable that is not numbers on time, latitude and longitude (in any "
-        "order)",
+        description=(
+            "a grid that differs from the first file's or has no cell in the box; coordinates that are absent or "
+            "out of order; a variable that is not numbers on time, latitude and longitude (in any order)"
+        ),
     )
     steps_not_daily: Fails = Field(default="fail", description="steps that are not days")
     missing_days: Fails = Field(
@@ -263,64 +273,72 @@ class OnInputProblem(Section):
     days_out_of_order: Fails = Field(default="fail", description="days after later ones")
     missing_chunks: Action = Field(
         default="fail",
-        description="chunks that a Zarr store should have, and has not: Zarr reads fill values in their place. Chunks "
-        "may be absent where the fill value stands for missing values, for the same cells at all times or "
-        "for all cells on a single day. If a writer left out chunks of real values, such as days of 0, "
-        "`warn` lets them through",
+        description=(
+            "chunks of a Zarr store that are absent: Zarr would read fill values in their place; `warn` suits a "
+            "writer that left out chunks of real values, such as days of 0"
+        ),
     )
     fill_values: Action = Field(
         default="fail",
-        description="an impossible number that recurs in cells and days (1e20, -9999) and that no attribute declares "
-        "as missing; or a declared number that may be real, such as 0 mm of rain, where cells have values "
-        "on other days. If these are real, set `xr_open_kwargs: {mask_and_scale: {pr: false}}`",
+        description=(
+            "an impossible number that recurs (1e20, -9999) and no attribute declares; or a declared fill value "
+            "that the variable may have, such as 0 mm of rain: if such values are real, set `xr_open_kwargs: "
+            "{mask_and_scale: {pr: false}}`"
+        ),
     )
     extrapolation: Action = Field(
         default="fail",
-        description="regions that reach beyond the data's grid by more than `tile_buffer` cells (half a cell without "
-        "buffer)",
+        description=(
+            "a domain that reaches beyond the data's grid by more than `tile_buffer` cells (half a cell without buffer)"
+        ),
     )
     mislabelled_units: Action = Field(
         default="fail",
-        description="values far from possible on more than half of a file's days: the units or the fill value are "
-        "wrong. Also precipitation below 1 mm in all cells (9 or more) on all days of five years",
+        description=(
+            "values far from possible on most of a file's days, or precipitation below 1 mm everywhere for five "
+            "years: the units or the fill value are wrong"
+        ),
     )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
     impossible_values: Action = Field(
         default="fail",
-        description="temperatures beyond 170 to 353 K, precipitation below -1 mm or above 3000 mm a day, infinite "
-        "values. With `repairs` of the variable a warning, and `Extract` fails if such values are left "
-        "after them",
+        description=(
+            "temperatures beyond 170 to 353 K, precipitation below -1 mm or above 3000 mm a day, infinite values; "
+            "of variables with `repairs`, a warning until `Extract` has repaired them"
+        ),
     )
     crossed_temperatures: Action = Field(
         default="fail",
-        description="tasmax not above tasmin in more than 5 % of a file's values, on more than 5 % of the days in "
-        "more than 5 % of the cells, or on half of a cell's days",
+        description=(
+            "tasmax not above tasmin in more than 5 % of a file's values, on more than 5 % of the days in more than "
+            "5 % of the cells, or on half of a cell's days"
+        ),
     )
     too_few_days: Action = Field(
         default="fail",
-        description="cells (of the reference: land) with values on less than 90 % of all days, or of the days of "
-        "`custom.ref_period`",
+        description=(
+            "cells (of the reference: land) with values on less than 90 % of the days, or of those of "
+            "`custom.ref_period`"
+        ),
     )
     values_out_of_range: Action = Field(
         default="warn",
-        description="possible values beyond the limits of the data flags of `health_checks`; tasmax and tasmin share "
-        "theirs",
+        description="values that are possible, but beyond the limits of the data flags of `health_checks`",
     )
-    tasmax_below_tasmin: Action = Field(
-        default="warn",
-        description="tasmax below tasmin, by however little, or not above it on more than 5 % of the days of a few "
-        "cells",
+    tasmax_below_tasmin: Action = Field(default="warn", description="tasmax below tasmin by however little")
+    missing_values: Action = Field(
+        default="warn", description="cells that lack values on up to 10 % of the days; the count is that of the values"
     )
-    missing_values: Action = Field(default="warn", description="cells without a value on some days")
     maps_without_data: Action = Field(default="warn", description="days without a value in any cell")
     constant_maps: Action = Field(
         default="warn",
-        description="days with the same value in the whole box (of 9 cells or more), except 0 for precipitation",
+        description="days with the same value in the whole box of 9 cells or more, except 0 for precipitation",
     )
     cells_without_first_day: Action = Field(
         default="warn",
-        description="cells of the reference that have data, but none on the first day, which says where land is: they "
-        "are left out",
+        description=(
+            "cells of the reference with data, but none on the first day, which says where land is: they are left out"
+        ),
     )
     coordinates_by_round_off: Action = Field(
         default="warn", description="coordinates up to 1e-4 degrees from the first file's, which are used"
@@ -333,7 +351,9 @@ class ExtractionSection(Section):
     reference: Extraction = Field(description="the reference dataset")
     simulation: Extraction = Field(description="the simulations")
     variables_and_units: Named[Unit] = OmitDefault("the units of what is extracted, by variable", {})
-    ref_source: str | None = Field(default=None, description="the reference's source, as in its search criteria")
+    ref_source: str | None = Field(
+        default=None, description="the reference's source, if its search criteria do not name it"
+    )
     # The hash leaves it out, since it changes no number.
     on_input_problem: Annotated[OnInputProblem, NothingIsEmpty] = Field(
         default_factory=OnInputProblem, exclude=True, description="what problems with raw files do, by kind"
@@ -383,8 +403,12 @@ class RegridderKwargs(Arguments):
     extrap_method: ExtrapMethod | None = Field(
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
-    extrap_dist_exponent: Number | None = Field(default=None, gt=0, description="the exponent of the inverse distance")
-    extrap_num_src_pnts: Integer | None = Field(default=None, gt=0, description="how many points inverse_dist takes")
+    extrap_dist_exponent: Number | None = Field(
+        default=None, gt=0, description="the exponent of the inverse distance; 2 by default"
+    )
+    extrap_num_src_pnts: Integer | None = Field(
+        default=None, gt=0, description="how many points inverse_dist takes; 8 by default"
+    )
     periodic: Literal[False] | None = Field(default=None, description="whether the grid goes around the Earth")
     reuse_weights: Literal[False] | None = Field(default=None, description="whether weights are read from a file")
     skipna: Literal[False] | None = Field(default=None, description="whether missing values are left out")
@@ -409,7 +433,9 @@ class RegridDataset(Section):
     regridder_kwargs: Annotated[RegridderKwargs, NothingIsEmpty] = Field(
         default_factory=RegridderKwargs, description="keyword arguments of the last stage's regridder"
     )
-    intermediate_grids: Named[IntermediateGrid] = Field(default={}, description="the grids of the cascade, in order")
+    intermediate_grids: Named[IntermediateGrid] = Field(
+        default={}, description="the grids of the cascade, from coarse to fine"
+    )
     weights_location: Ignored = None
     to_level: Ignored = None
 

@@ -140,6 +140,18 @@ def test_a_box_of_the_page_that_is_too_small_is_refused_by_name(
         load(["config.yml", tmp_path / "alps.yml"])
 
 
+def test_a_single_variable_is_adjusted_as_the_page_on_methods_says(tmp_path: Path) -> None:
+    page = (DOCS / "set-up" / "methods.md").read_text()
+    (given_file,) = re.findall(r"^```yaml\n(base.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for base in ("espo-g6", "demo"):
+        folder = tmp_path / base
+        given(tmp_path, f"espo init {base} --from {base}")
+        (folder / "one.yml").write_text(given_file)
+        config = load([folder / "one.yml", DOCS.parent / "config" / "demo" / "paths.yml"])
+        assert list(config.biasadjust.adjusted) == list(config.extraction.simulation.series) == ["pr"]
+        assert config.off_diag is None and config.diagnostics is None
+
+
 def test_the_figure_is_what_its_program_makes_of_the_page() -> None:
     made = runpy.run_path(str(DOCS / "make_domain.py"))
     assert (DOCS / "set-up" / "domain.svg").read_text() == made["drawing"](), "run `python docs/make_domain.py`"

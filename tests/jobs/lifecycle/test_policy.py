@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,3 +231,11 @@ def test_what_follows_from_each_cause(cause: Cause) -> None:
 def test_each_cause_has_words_for_people_and_a_code_for_records(cause: Cause) -> None:
     assert cause in CAUSES and cause.value == cause.name.lower()
     assert words_of(cause.value, SLURM) == cause.words(SLURM) and "{" not in cause.explanation(SLURM)
+
+
+def test_the_page_on_jobs_has_every_state_in_its_diagram_and_its_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "understand" / "job.md").read_text()
+    diagram = page.split("```mermaid")[1].split("```")[0]
+    in_table = re.findall(r"\b[A-Z]{5,}\b", " ".join(re.findall(r"^\| ([A-Z, ]+) \|", page, re.MULTILINE)))
+    states = {state.name for state in JobState}
+    assert set(re.findall(r"\b[A-Z]{5,}\b", diagram)) == states == set(in_table)

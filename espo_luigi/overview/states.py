@@ -229,7 +229,9 @@ class TaskStatus:
     @property
     def in_plan(self) -> StateInPlan:
         """The word for it in a plan: "done", "to run" or "blocked"."""
-        return {TaskState.COMPLETE: DONE, TaskState.STALE: DONE, TaskState.BLOCKED: BLOCKED}.get(self.state, RUN)
+        if self.state in (TaskState.COMPLETE, TaskState.STALE):
+            return DONE
+        return BLOCKED if self.state is TaskState.BLOCKED else RUN
 
 
 class TaskStates:

@@ -12,8 +12,9 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from configparser import ConfigParser
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ def on_files(files: Any, config: Any) -> Any:
     for uri, name in OF_THE_ROOT.items():
         text = page_of_the_root((ROOT / name).read_text("utf-8"), uri, pages | OF_THE_ROOT.keys())
         files.append(File.generated(config, uri, content=text))
-    for figure in figures_in(outputs_folder()):
-        files.append(File.generated(config, f"check/{FIGURES}/{figure.name}", abs_src_path=str(figure)))
+    for figure in figures_in(folder := outputs_folder()):
+        path = f"{FIGURES}/{figure['file']}"
+        files.append(File.generated(config, f"check/{path}", abs_src_path=str(folder / path)))
     return files
 
 
@@ -59,7 +61,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == TUTORIAL and folder and (folder / "tutorial.json").is_file():
         return with_outputs(markdown, json.loads((folder / "tutorial.json").read_text("utf-8")))
     if page.file.src_uri == GALLERY:
-        return with_figures(markdown, [figure.name for figure in figures_in(folder)])
+        return with_figures(markdown, figures_in(folder))
     return markdown
 
 
@@ -69,9 +71,10 @@ def outputs_folder() -> Path | None:
     return Path(named) if named and Path(named).is_dir() else None
 
 
-def figures_in(folder: Path | None) -> list[Path]:
-    """Return the report's figures, in the order of their names."""
-    return sorted((folder / FIGURES).glob("*.png")) if folder else []
+def figures_in(folder: Path | None) -> list[dict[str, str]]:
+    """Return the report's figures: file, caption and section of each."""
+    listed = folder / "figures.json" if folder else None
+    return list(json.loads(listed.read_text("utf-8"))) if listed and listed.is_file() else []
 
 
 def page_of_the_root(text: str, uri: str, pages: Iterable[str]) -> str:
@@ -110,12 +113,12 @@ def _box(output: str) -> str:
     return f'\n<div class="output" markdown>\n\n```text\n{text}\n```\n\n</div>\n' if text else ""
 
 
-def with_figures(markdown: str, names: Iterable[str]) -> str:
-    """Return the gallery with its figures in the place of its marker, each below what its name says."""
-    shown = [f"![{_words(name)}]({FIGURES}/{name}){{ loading=lazy }}\n\n*{_words(name)}*" for name in names]
-    instead = "\n\n".join(shown) or "This copy of the site was built without a run, so it has no figures."
-    return markdown.replace("<!-- figures -->", instead)
-
-
-def _words(name: str) -> str:
-    return Path(name).stem.replace("_", " ").replace("+", ", ")
+def with_figures(markdown: str, figures: Sequence[Mapping[str, str]]) -> str:
+    """Return the gallery with its figures in the place of its marker, by section of the report."""
+    parts = ["This copy of the site was built without a run, so it has no figures."] if not figures else []
+    for section, those in groupby(figures, key=lambda figure: figure["section"]):
+        parts.append(f"## {re.sub(r'^[0-9]+[.] ', '', section)}")
+        parts += [
+            f"![{one['caption']}]({FIGURES}/{one['file']}){{ loading=lazy }}\n\n*{one['caption']}*" for one in those
+        ]
+    return markdown.replace("<!-- figures -->", "\n\n".join(parts))

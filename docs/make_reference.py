@@ -38,7 +38,7 @@ from espo_luigi.tasks.ports import InputPort, OutputPort, ports_of
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/make_reference.py: change the code, then run the script. -->\n"
 WIDTH = 92
-# Large letters, close together: the graph of all rules is wide.
+# Large letters, close together: the graphs are wide.
 _SPACED = '"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}'
 DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
 
@@ -52,14 +52,22 @@ def pages() -> dict[str, str]:
 # Rules
 
 
+# The stages of the workflow of 2024 by the modules of their rules; then the rules of ESPO v2 that it lacks.
+STAGES = {
+    "Raw data": ("inputs", "simulation", "reference"),
+    "Adjustment": ("adjustment",),
+    "Product": ("product", "export"),
+    "Properties and measures": ("diagnostics",),
+    "Report and tests": ("report", "perfect_model"),
+}
+V2 = "Of ESPO v2 only"
+ONLY_V2 = ("MakeRef", "DiagExtract", "Swap", "ConcatClean", "ConcatCleanPreswap", "DiagRef", "Diag", "Inversions")
+
+
 def rules() -> str:
-    """The rules, each after those that it needs."""
+    """The rules by stage, each after those that it needs."""
     found = in_order(make.rules())
-    edges = [(needed, rule.__name__) for rule in found for needed in needs(rule)]
-    ends = [rule.__name__ for rule in found if not needs_all(rule) and rule.__name__ not in dict(edges)]
-    edges += [(name, "Report") for name in ends if name not in ("Export", "PerfectPair")]  # which no run of All makes
-    edges.append(("PerfectPair", "PerfectModel"))
-    graph = "\n".join(f"  {needed} --> {rule}" for needed, rule in edges)
+    stages = {title: [rule for rule in found if stage_of(rule) == title] for title in [*STAGES, V2]}
     return "\n".join(
         [
             "# Rules\n",
@@ -72,11 +80,32 @@ def rules() -> str:
             "task's own, and `*` stands for the names below a key. The outputs of the needed rules count, too. The",
             "*resources* are defaults; `[Train]` of luigi.cfg changes those of `Train`",
             "([a rule's section](settings.md#a-rules-own-section)).\n",
-            "```mermaid",
-            f"{DRAWN}\nflowchart TB\n{graph}",
-            "```\n",
-            *map(rule_section, found),
+            "In the graphs, an arrow leads from a rule to the rule that needs its outputs. Rules in rounded boxes",
+            "belong to a different stage.\n",
+            *(stage(title, of_stage, found) for title, of_stage in stages.items()),
         ]
+    )
+
+
+def stage_of(rule: type[EspoTask]) -> str:
+    """The title of a rule's stage."""
+    module = rule.__module__.rpartition(".")[2]
+    return V2 if rule.__name__ in ONLY_V2 else next(title for title, modules in STAGES.items() if module in modules)
+
+
+def stage(title: str, of_stage: Sequence[type[EspoTask]], found: Sequence[type[EspoTask]]) -> str:
+    """A stage: its graph, with the rules that its rules need, and its rules."""
+    names = [rule.__name__ for rule in of_stage]
+    edges = [(needed, rule.__name__) for rule in of_stage for needed in needs(rule)]
+    edges = [(one, other) for one, other in edges if title == V2 or one not in ONLY_V2]
+    if "Report" in names:
+        used = {one for rule in found for one in needs(rule)}
+        ends = [name for name in names if name not in (*used, "Report", "PerfectPair", "PerfectModel")]
+        edges += [(name, "Report") for name in ends] + [("PerfectPair", "PerfectModel")]
+    elsewhere = dict.fromkeys(one for one, _ in edges if one not in names)
+    lines = [*(f"  {name}([{name}])" for name in elsewhere), *(f"  {one} --> {other}" for one, other in edges)]
+    return "\n".join(
+        [f"## {title}\n\n```mermaid", DRAWN, "flowchart TB", *lines, "```\n", *map(rule_section, of_stage)]
     )
 
 
@@ -116,7 +145,7 @@ def rule_section(rule: type[EspoTask]) -> str:
         ("resources", resources(rule)),
         ("module", code(rule.__module__)),
     ]
-    return f"## {rule.__name__}\n\n{sentence(rule.__doc__)}\n\n" + table(["", ""], [row for row in rows if row[1]])
+    return f"### {rule.__name__}\n\n{sentence(rule.__doc__)}\n\n" + table(["", ""], [row for row in rows if row[1]])
 
 
 def also(parameter: luigi.Parameter) -> str:

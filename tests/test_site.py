@@ -1,8 +1,9 @@
-"""The site's generated pages are what docs/make_reference.py makes of the code, and its promises name real proofs."""
+"""The site's generated pages are what docs/make_reference.py makes of the code, and its index names real proofs."""
 
 import json
 import re
 import runpy
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from espo_luigi.commands.cli import espo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SITE = ROOT / "mkdocs.yml"
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +69,14 @@ def test_a_marker_of_an_unknown_block_or_without_its_other_half_is_refused(text:
         block(text)
 
 
-def test_the_page_of_rules_has_every_rule_with_its_class_s_module(made: dict[str, str]) -> None:
+def test_the_page_of_rules_has_every_rule_with_its_class_s_module(
+    reference: dict[str, Any], made: dict[str, str]
+) -> None:
     from espo_luigi.tasks.make import rules
 
-    sections = {part.splitlines()[0]: part for part in made["rules.md"].split("\n## ")[1:]}
-    assert {rule.__name__ for rule in rules()} == sections.keys()
+    sections = {part.splitlines()[0]: part for part in re.split("\n##+ ", made["rules.md"])[1:]}
+    assert {rule.__name__ for rule in rules()} == sections.keys() - {*reference["STAGES"], reference["V2"]}
+    assert set(reference["ONLY_V2"]) < sections.keys()
     assert all(f"`{rule.__module__}`" in sections[rule.__name__] for rule in rules())
 
 
@@ -80,8 +85,8 @@ def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, st
     assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
 
 
-def test_the_promises_name_tests_and_programs_that_exist() -> None:
-    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "start" / "for-me.md").read_text())
+def test_the_index_names_tests_and_programs_that_exist() -> None:
+    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "index.md").read_text())
     assert len(named) == 6
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []
 
@@ -139,6 +144,11 @@ def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
 
 
+def test_each_command_that_prints_json_has_its_shape_in_the_documents() -> None:
+    printing = {name for name, one in espo.commands.items() if any("--json" in option.opts for option in one.params)}
+    assert printing == {name.split()[0] for name in PRINTED}
+
+
 @pytest.fixture(scope="module")
 def hooks() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "hooks.py"))
@@ -170,22 +180,30 @@ def test_outputs_stand_below_the_blocks_that_made_them_and_long_ones_are_cut(hoo
     assert hooks["with_outputs"](page, [{"block": "another\n", "output": long}]) == page
 
 
-def test_the_gallery_has_every_figure_of_the_folder_that_the_environment_names(
+def test_the_gallery_has_the_figures_of_the_folder_that_the_environment_names(
     hooks: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (page,) = [path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).as_posix() == hooks["GALLERY"]]
-    assert "built without a run" in hooks["with_figures"](page.read_text(), [])
-    (tmp_path / "report-figures").mkdir()
-    for name in ("b_maps.png", "a.png", "x.txt"):
-        (tmp_path / "report-figures" / name).touch()
+    assert "built without a run" in hooks["with_figures"](page.read_text(), hooks["figures_in"](tmp_path))
+    figures = [{"file": f"{name}.png", "caption": f"of {name}", "section": "2. Maps"} for name in "ab"]
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
     monkeypatch.setenv(hooks["OUTPUTS"], str(tmp_path))
-    names = [figure.name for figure in hooks["figures_in"](hooks["outputs_folder"]())]
-    assert names == ["a.png", "b_maps.png"]
-    shown = hooks["with_figures"](page.read_text(), names)
-    assert "![b maps](report-figures/b_maps.png)" in shown and "<!-- figures -->" not in shown
+    shown = hooks["with_figures"](page.read_text(), hooks["figures_in"](hooks["outputs_folder"]()))
+    assert shown.count("## Maps") == 1 and "<!-- figures -->" not in shown
+    assert re.findall(r"!\[(of .)\]\(report-figures/(.)\.png\)", shown) == [("of a", "a"), ("of b", "b")]
     assert (DOCS / hooks["TUTORIAL"]).is_file()
 
 
-def test_each_command_that_prints_json_has_its_shape_in_the_documents() -> None:
-    printing = {name for name, one in espo.commands.items() if any("--json" in option.opts for option in one.params)}
-    assert printing == {name.split()[0] for name in PRINTED}
+def test_the_inventories_are_what_their_script_makes_and_the_site_uses_all_of_them() -> None:
+    script = runpy.run_path(str(DOCS / "make_inventories.py"))
+    used = dict(re.findall(r"file:docs/assets/inventories/(\w+)\.inv', base_url: '([^']+)'", SITE.read_text()))
+    assert used == {package: documents.address for package, documents in script["DOCUMENTS"].items()}
+    for package, documents in script["DOCUMENTS"].items():
+        written = (DOCS / "assets" / "inventories" / f"{package}.inv").read_bytes()
+        assert entries(written) == entries(script["inventory"](package, documents)), "run docs/make_inventories.py"
+
+
+def entries(inventory: bytes) -> list[str]:
+    """The lines of an inventory; how they are compressed depends on the library."""
+    *_, compressed = inventory.split(b"\n", 4)
+    return zlib.decompress(compressed).decode().splitlines()

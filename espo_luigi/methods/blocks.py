@@ -285,7 +285,11 @@ class _Job:
 def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dataset:
     """Join the periods, and tell how the scenario was made."""
     several = [one["scenario"] for one in parts]
-    scenario = several[0] if len(parts) == 1 else xr.concat(several, dim="time", coords="minimal", compat="override")
+    scenario = (
+        several[0]
+        if len(parts) == 1
+        else xr.concat(several, dim="time", coords="minimal", compat="override", join="exact")
+    )
     if scenario.chunks:
         scenario = scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data)
     said, made, units = job.named.describe(job.setup), {}, job.setup.units
@@ -418,7 +422,7 @@ def _selected(
         raise DataError(f"{name} lacks {', '.join(lacking)}; it has {', '.join(map(str, converted.data_vars))}.")
     parts = [convert_to(converted[one], unit).drop_attrs() for one, unit in units.items()]
     names = xr.Variable(VARIABLE, np.array(list(units), dtype=object))
-    return xr.concat(parts, names, coords="minimal", compat="override").rename(None)
+    return xr.concat(parts, names, coords="minimal", compat="override", join="exact").rename(None)
 
 
 def _members(data: Series) -> tuple[str, ...] | None:

@@ -81,10 +81,18 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         If a period lacks days, or no cell has data in both.
     """
     whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
-    valid = xr.concat([variable.valid for variable in whole.values()], dim="variable", coords="minimal").all("variable")
+    cells = [variable.valid for variable in whole.values()]
+    valid = xr.concat(cells, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
     chosen = _evenly(valid, sampling.cells)
     made = [_compare(variable, plans[name], valid, chosen, sampling.seed) for name, variable in whole.items()]
-    errors = xr.concat(made, dim=xr.Variable("variable", np.array(list(plans), dtype=object)), coords="minimal")
+    errors = xr.concat(
+        made,
+        dim=xr.Variable("variable", np.array(list(plans), dtype=object)),
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="outer",
+    )
     units = np.array(
         [_shown(variable.truth.isel(time=slice(0, 1))).attrs["units"] for variable in whole.values()], dtype=object
     )
@@ -158,7 +166,9 @@ def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
     methods = [name for name in of.data_vars if name != "truth"]
     labels = xr.Variable("adjustment", np.array(methods, dtype=object))
-    minus_truth = xr.concat([of[name] - of["truth"] for name in methods], dim=labels, coords="minimal")
+    minus_truth = xr.concat(
+        [of[name] - of["truth"] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
+    )
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)
     return xr.Dataset({"level": level, "change": change}).astype(np.float32)

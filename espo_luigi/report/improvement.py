@@ -143,7 +143,9 @@ def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any
 
 def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:
     plain = [row.assign_coords(properties=[str(name) for name in row["properties"].values]) for row in rows.values()]
-    return xr.concat(plain, dim=xr.Variable("realization", list(rows)), join="outer")
+    return xr.concat(
+        plain, dim=xr.Variable("realization", list(rows)), coords="minimal", compat="override", join="outer"
+    )
 
 
 def _heatmap_of(domain: str, view: RunView, reader: Reader) -> list[Any]:

@@ -91,11 +91,25 @@ def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
     """
     labels = np.array([f"{pair.truth} {pair.sim_id}" for pair in pairs], dtype=object)
     each = [_pair([store.open_store(path).load() for path in pair.paths]) for pair in pairs]
-    return xr.concat(each, dim=xr.Variable("pair", labels), coords="minimal", compat="override")
+    return xr.concat(
+        each,
+        dim=xr.Variable("pair", labels),
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="outer",
+    )
 
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
-    sampled = xr.concat([abs(piece[["level", "change"]].reset_coords(drop=True)) for piece in pieces], dim="cell")
+    sampled = xr.concat(
+        [abs(piece[["level", "change"]].reset_coords(drop=True)) for piece in pieces],
+        dim="cell",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="outer",
+    )
     counts = [float(piece["cells"].max()) for piece in pieces]
     whole = sum(
         piece[["level_of_all", "change_of_all"]] * count / sum(counts)
@@ -107,7 +121,12 @@ def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     assert isinstance(noise, xr.DataArray)
     axis = noise.dims.index("replicate")
     limit = noise.isel(replicate=0, drop=True).copy(data=np.quantile(noise.values, NOISE_LEVEL, axis=axis))
-    return sampled.mean("cell").merge(whole).assign(noise=limit).assign_coords(units=pieces[0]["units"])
+    return (
+        sampled.mean("cell")
+        .merge(whole, join="outer", compat="no_conflicts")
+        .assign(noise=limit)
+        .assign_coords(units=pieces[0]["units"])
+    )
 
 
 def ranks(errors: xr.Dataset, name: str) -> Table:

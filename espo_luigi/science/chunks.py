@@ -119,7 +119,9 @@ class Blocks:
         data = xr.Dataset({name: _bare(data) for name, data in series.items()})
         if others is not None:
             data = data.merge(
-                others.drop_vars([name for name in others.coords if name not in others.dims or name in dims])
+                others.drop_vars([name for name in others.coords if name not in others.dims or name in dims]),
+                join="exact",
+                compat="equals",
             )
         lazy = is_lazy(data)
         sizes = tuple(first.sizes[dim] for dim in dims)

@@ -43,7 +43,7 @@ def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
         *parents, last = key.split("__")
         part = functools.reduce(lambda part, name: part[name.replace("_DASH_", "-")], parents, config)
         if isinstance(value, list) and isinstance(part.get(last), list):
-            for same in list(_lists_like(part[last], config)):
+            for same in list(lists_like(part[last], config)):
                 same[:] = value
         else:
             part[last] = value
@@ -54,12 +54,12 @@ def write_config(folder: Path, raw: Path, **changes: object) -> list[Path]:
     return files
 
 
-def _lists_like(wanted: list[Any], content: Any) -> Iterator[list[Any]]:
+def lists_like(wanted: list[Any], content: Any) -> Iterator[list[Any]]:
     """All lists of a configuration's content that equal `wanted`."""
     if content == wanted:
         yield content
     for inner in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
-        yield from _lists_like(wanted, inner)
+        yield from lists_like(wanted, inner)
 
 
 def use(files: list[Path], folder: Path) -> None:

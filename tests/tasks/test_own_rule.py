@@ -20,7 +20,7 @@ from others_packages import code_blocks
 from espo_luigi import store
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
-from espo_luigi.tasks import ConcatenationFinal, make
+from espo_luigi.tasks import CleanUp, ConcatenationFinal, make
 
 
 def scenario() -> xr.Dataset:
@@ -88,6 +88,24 @@ def test_why_make_and_rules_know_the_rules_of_a_module(folder: Path, capsys: pyt
     assert f"SummerDays sim_id={NOLEAP}" in said and re.search(
         r"^SummerDays +sim_id +Days of each year", said, re.MULTILINE
     )
+
+
+def test_a_rule_after_cleanup_has_its_task_for_each_region_and_what_a_finished_run_deleted_is_made_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "rain.py").write_text(code_blocks("own-rule.md")["python"][1])
+    try:
+        assert cli.main(["plan", "--module", "rain"]) == 0
+    finally:
+        sys.modules.pop("rain", None)
+    plan = capsys.readouterr().out
+    assert re.search(r"^RegionalRain +- +6 ", plan, re.MULTILINE), plan
+    assert re.search(r"^CleanUp +- +6 ", plan, re.MULTILINE) and "ConcatenationFinal" not in plan, plan
+    rain = importlib.import_module("rain").RegionalRain(sim_id=NOLEAP, piece="south")
+    assert rain.in_cleaned().path == CleanUp(sim_id=NOLEAP, piece="south").out_cleaned_up().path
+    days = xr.date_range("1981-01-01", periods=730, calendar="noleap", use_cftime=True)
+    made = rain.compute(xr.Dataset({"pr": ("time", np.repeat([1.0, 3.0], 365))}, {"time": days}))
+    assert made["pr"].values.tolist() == [1.0, 3.0]
 
 
 def test_a_module_that_is_not_there_or_has_no_rule_is_refused(folder: Path) -> None:

@@ -95,7 +95,9 @@ def _use() -> None:
         reference, historical, group=windows, xclim_train_args=multiplied, adapt_freq={"thresh": "1 mm d-1"}, **asked
     )
     blocks.adjust(historical, training, periods=period, xclim_adjust_args=arguments).load()
-    pool = xr.concat([historical, reference], "realization").assign_coords(realization=["one", "other"])
+    pool = xr.concat(
+        [historical, reference], "realization", coords="minimal", compat="override", join="exact"
+    ).assign_coords(realization=["one", "other"])
     training = blocks.train(
         reference,
         pool,

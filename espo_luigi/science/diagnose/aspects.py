@@ -280,7 +280,9 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
         for name, ds in inside.items()
     }
     years = np.arange(period[0], period[1] + 1)
-    joined = xr.concat(list(sums_of_sources.values()), dim="source", join="exact", coords="minimal")
+    joined = xr.concat(
+        list(sums_of_sources.values()), dim="source", data_vars="all", coords="minimal", compat="override", join="exact"
+    )
     return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
@@ -363,11 +365,24 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
     Benjamini and Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x
     """
     members = xr.concat(
-        [member.load() for member in sums], REALIZATION, join="exact", coords="minimal", combine_attrs="override"
+        [member.load() for member in sums],
+        REALIZATION,
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="exact",
+        combine_attrs="override",
     )
     random = cell_generator(seed, "years", 0)
     names = [name for name in ASPECTS if name in members]
-    compared = xr.concat([_compared(ASPECTS[name], members, random) for name in names], dim="aspect", join="exact")
+    compared = xr.concat(
+        [_compared(ASPECTS[name], members, random) for name in names],
+        dim="aspect",
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="exact",
+    )
     calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
     named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
     return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)

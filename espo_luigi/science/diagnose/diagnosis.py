@@ -119,7 +119,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal")
+    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal", compat="override", join="exact")
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
     return with_level(out, scen_measures.attrs, to_level)
 
@@ -143,9 +143,11 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
     columns = _labels("properties", names)
     table = xr.concat(
-        [xr.concat(row, dim=columns, coords="minimal") for row in rows],
+        [xr.concat(row, dim=columns, coords="minimal", compat="override", join="exact") for row in rows],
         dim=_labels("realization", measured),
         coords="minimal",
+        compat="override",
+        join="exact",
     )
     low, high = table.min("realization"), table.max("realization")
     scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(

@@ -217,14 +217,22 @@ def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple
     described = {
         name: _described(ds.compute(), period, chosen if name in spans else None) for name, ds in sources.items()
     }
-    joined = xr.concat(list(described.values()), dim="source", join="outer", combine_attrs="override", coords="minimal")
+    joined = xr.concat(
+        list(described.values()),
+        dim="source",
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        combine_attrs="override",
+    )
     text = " to ".join(f"{begin}-{end}" for begin, end in chosen)
     return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
 
 
 def _described(daily: xr.Dataset, period: Period, periods: tuple[Period, Period] | None) -> xr.Dataset:
     made = summary(daily, period=period).drop_attrs(deep=False)
-    return made if periods is None else made.merge(changes(daily, periods))
+    return made if periods is None else made.merge(changes(daily, periods), join="outer", compat="no_conflicts")
 
 
 def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:

@@ -93,7 +93,7 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     if all(land[y].equals(lands[0][y]) for land in lands):
         joined = reduce(operator.or_, lands)
     else:
-        joined = xr.concat(lands, dim=y, combine_attrs="drop")
+        joined = xr.concat(lands, dim=y, coords="minimal", compat="override", join="exact", combine_attrs="drop")
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from espo_luigi.commands.cli import espo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SITE = ROOT / "mkdocs.yml"
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +192,18 @@ def test_the_gallery_has_the_figures_of_the_folder_that_the_environment_names(
     assert shown.count("## Maps") == 1 and "<!-- figures -->" not in shown
     assert re.findall(r"!\[(of .)\]\(report-figures/(.)\.png\)", shown) == [("of a", "a"), ("of b", "b")]
     assert (DOCS / hooks["TUTORIAL"]).is_file()
+
+
+def test_the_inventories_are_what_their_script_makes_and_the_site_uses_all_of_them() -> None:
+    script = runpy.run_path(str(DOCS / "make_inventories.py"))
+    used = dict(re.findall(r"file:docs/assets/inventories/(\w+)\.inv', base_url: '([^']+)'", SITE.read_text()))
+    assert used == {package: documents.address for package, documents in script["DOCUMENTS"].items()}
+    for package, documents in script["DOCUMENTS"].items():
+        written = (DOCS / "assets" / "inventories" / f"{package}.inv").read_bytes()
+        assert entries(written) == entries(script["inventory"](package, documents)), "run docs/make_inventories.py"
+
+
+def entries(inventory: bytes) -> list[str]:
+    """The lines of an inventory; how they are compressed depends on the library."""
+    *_, compressed = inventory.split(b"\n", 4)
+    return zlib.decompress(compressed).decode().splitlines()

@@ -16,6 +16,7 @@ from page_commands import (
     problem_of,
     simple_commands,
     spans_of,
+    without_fences,
     written_pages,
 )
 
@@ -55,6 +56,16 @@ def test_the_commands_in_a_page_s_prose_have_options_that_are_there(path: Path) 
                 told = "" if "…" in " ".join(words) or is_of_a_reader(ours) else problem_of(ours)
                 wrong += [f"{span}: {told}"] if told and not NAMED_ONLY.match(told) else []
     assert wrong == []
+
+
+@of_every_page
+def test_no_command_stands_in_a_block_that_is_not_tested(path: Path) -> None:
+    """Commands are in blocks marked `sh`; the output of a command is in a block marked `text`."""
+    untested = [block for block in blocks_of(path) if block.language in ("", "console", "shell", "text")]
+    lines = [line for block in untested if not block.has_commands for line in block.lines()]
+    assert [line for line in lines if re.match(r"(\$ )?(espo|luigi) ", line)] == []
+    plain = without_fences(path)
+    assert re.findall(r"^(?: {4}|\t)+(?:espo|luigi) .*", plain, re.MULTILINE) == [], "a block without a fence"
 
 
 def test_a_command_is_found_behind_assignments_pipes_and_programs_that_start_it() -> None:

@@ -183,9 +183,14 @@ def bash_problem(text: str) -> str:
     return done.stderr.strip()
 
 
+def without_fences(path: Path) -> str:
+    """A page's text without its blocks in fences."""
+    return _FENCE.sub("", path.read_text())
+
+
 def spans_of(path: Path) -> list[str]:
     """The commands of `espo` and `luigi` that stand in a page's prose."""
-    prose = _FENCE.sub("", path.read_text())
+    prose = without_fences(path)
     spans = [" ".join(span.split()) for span in re.findall(r"(?<!`)`((?:espo|luigi) [^`]+)`(?!`)", prose)]
     return [span.replace("\\|", "|") for span in spans]
 

@@ -26,11 +26,12 @@ from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.driver import install
-from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, Text, packaged_profiles
+from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
 from espo_luigi.export.drs import load_drs, packaged
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.node import run as node_run
+from espo_luigi.jobs.order import JobState
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.report.reading import RuleFigures
@@ -153,6 +154,21 @@ def profiles() -> str:
 def profile(name: str) -> str:
     """A profile of the package as a block of YAML."""
     return f"```yaml\n{(PROFILES / f'{name}.yml').read_text().strip()}\n```\n"
+
+
+def profile_keys() -> str:
+    """The keys of a profile besides the scheduler's options."""
+    rows = [(code(name), field.description or "") for name, field in OfTheSite.model_fields.items()]
+    return table(["key", "meaning"], rows)
+
+
+def job_states() -> str:
+    """The states of a job, as the docstring of `JobState` has them."""
+    body = (JobState.__doc__ or "").split("====\n")[1].rpartition("\n")[0]
+    rows = [line.split(maxsplit=1) for line in re.sub(r"\n +(?=[a-z])", " ", body).splitlines()]
+    if [name for name, _ in rows] != [one.name for one in JobState]:
+        raise ValueError("the docstring of JobState has other states than its code")
+    return table(["state", "meaning"], rows)
 
 
 def worker_jobs() -> str:
@@ -319,9 +335,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "citation": citation,
     "drs": drs,
     "exit-codes": exit_codes,
+    "job-states": job_states,
     "json": json,
     "measured": measured,
     "problems": problems,
+    "profile-keys": profile_keys,
     "profiles": profiles,
     "report-checks": report_checks,
     "worker-jobs": worker_jobs,

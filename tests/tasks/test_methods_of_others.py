@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import NOLEAP, in_order
+from others_packages import code_blocks
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.value import way_of
@@ -66,6 +67,15 @@ def test_an_installed_method_is_listed_and_its_arguments_are_checked_before_anyt
     files = configured(biasadjust__variables__dtr=MINE | {"method": "ibicus.QuantileMapping", "training_args": {}})
     with pytest.raises(ConfigurationError, match=r"biasadjust\.variables\.dtr(.|\n)*hurs, pr, "):
         load(files)
+
+
+def test_the_page_s_choice_of_the_method_is_taken_over_production_s_values(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yml").write_text(code_blocks("own-method.md")["yaml"][0])
+    monkeypatch.chdir(Path(__file__).parents[2] / "config" / "espo-g6")
+    chosen = load(["config.yml", "../demo/paths.yml", tmp_path / "mine.yml"]).biasadjust.variables["tasmax"]
+    assert chosen.method == "scaling-of-mine" and chosen.training_args.arguments()["kind"] == "+"
 
 
 def test_markers_have_the_version_of_the_method_s_package(installed: None, configured: Configure) -> None:

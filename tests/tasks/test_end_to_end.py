@@ -13,7 +13,9 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -21,13 +23,16 @@ from urllib.parse import unquote
 import luigi
 import numpy as np
 import pytest
+import site_outputs
 import xarray as xr
 import zarr
 from checked_netcdf import assert_cdo_reads, problems_of
 from complete_demo import DAY360, NOLEAP, in_order
 from demo_runs import CONFIG, use, write_config
+from given_commands import espo
 from json_shapes import check_shape
 from luigi.configuration import get_config
+from page_commands import can_run, commands_of, filled, written_pages
 from small_demo import SMALL_CONFIG
 
 import espo_luigi
@@ -74,11 +79,15 @@ class Said(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The folder of a finished run of the demo, and the ends of its command and of a second command given meanwhile."""
+    """The folder of a finished run of the demo, and the ends of its command and of a second command given meanwhile.
+
+    `planned` is what the plan said before, if the site is to show it.
+    """
 
     folder: Path
     first: Said
     second: Said
+    planned: str
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, demo_raw, **CHANGES)
     commands = write_luigi_cfg(folder)
+    planned = said(start(commands, "espo", "plan"), timeout=120).text if site_outputs.asked_for() else ""
     first = start(commands, "luigi", "--module", "espo_luigi.tasks", "All", "--local-scheduler")
     extracted = folder / "work" / f"{NOLEAP}+NAM+extracted.zarr"
     deadline = time.monotonic() + 300
@@ -95,7 +105,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, demo_raw: Path) -> Made:
     wanted = ["FinalZarr", "--sim-id", NOLEAP, "--region", "south", "--espo-workdir", "other"]
     second = start(commands, "luigi", "--module", "espo_luigi.tasks", *wanted, "--local-scheduler")
     refused = said(second, timeout=120)
-    return Made(folder, said(first, timeout=800), refused)
+    return Made(folder, said(first, timeout=800), refused, planned)
 
 
 @pytest.fixture(scope="module")
@@ -161,19 +171,23 @@ def tutorial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path) -> None:
+def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path, made: Made) -> None:
     """Blocks marked `sh` make a folder or products, which other tests do."""
     python: dict[str, Any] = {}
     answers = []
+    printed = {}
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE):
         if language == "python":
-            exec(compile(block, str(TUTORIAL), "exec"), python)
+            with redirect_stdout(StringIO()) as shown:
+                exec(compile(block, str(TUTORIAL), "exec"), python)
+            printed[block] = shown.getvalue()
         elif language == "bash":
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", block], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, block + done.stdout + done.stderr
             answers.append(done.stdout + done.stderr)
+            printed[block] = answers[-1]
     before, again, after, stale, why = answers
     assert "0 to run, 0 blocked" in before and "would be made again" not in before
     assert "[1/" not in again, "a job ran"
@@ -185,6 +199,25 @@ def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path) -> None:
     mean = {name: float(ds.tasmax.sel(time=slice("1991", "2020")).mean()) for name, ds in python["region"].items()}
     assert abs(mean["adjusted"] - mean["reference"]) < 0.2 < 1 < mean["raw"] - mean["reference"]
     assert (tutorial / "monthly.png").stat().st_size > 10_000
+    if folder := site_outputs.asked_for():
+        # As the reader has them: before the run, and from the run that made everything.
+        printed["espo plan\n"] = made.planned
+        printed["luigi --module espo_luigi.tasks All --local-scheduler\n"] = made.first.text
+        site_outputs.keep(folder, printed, tutorial, made.folder)
+
+
+def of_this_run(words: list[str]) -> list[str]:
+    """A page's command with the cell and the day of this run in the place of those of the whole demo."""
+    words = [re.sub(r"^(19|20)\d\d(-\d\d-\d\d)$", r"2035\2", word) for word in filled(words)]
+    at = next((place for place, word in enumerate(words) if re.match(r"-?\d+\.\d+$", word)), None)
+    return words if at is None else [*words[:at], *LAND, *words[at + 2 :]]
+
+
+def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path) -> None:
+    given = {tuple(of_this_run(words)) for page in written_pages() for words in commands_of(page) if can_run(words)}
+    assert {words[1] for words in given} >= {"init", "plan", "why"}
+    done = {words: espo(tutorial, *words[1:]) for words in sorted(given)}
+    assert {" ".join(words): one.stderr for words, one in done.items() if one.returncode} == {}
 
 
 def jobs_of(folder: Path, *wanted: luigi.Task) -> Counter[str]:

@@ -27,19 +27,19 @@ from espo_luigi.store import open_store
 
 HERE = Path(__file__).parent
 CALIBRATION = slice("1991", "2020")
-# Of each section of the report: the picture's name, and the last element that it shows.
+# Of each section of the report: the picture's name, and the elements from which and to which it shows the section.
 SECTIONS = {
-    "Summary": ("summary", "table"),
-    "Improvement": ("improvement", "figure"),
-    "Calibrated and not": ("calibrated", "figure"),
-    "Maps": ("maps", "figure"),
-    "Days treated otherwise": ("treated", "figure"),
-    "Series and distributions": ("series", "figure"),
-    "Is the climate-change signal kept?": ("change", "figure"),
-    "Health checks": ("checks", "table"),
-    "The run": ("run", "figure"),
+    "Summary": ("summary", "h2", "table"),
+    "Improvement": ("improvement", "h2", "figure"),
+    "Calibrated and not": ("calibrated", "figure", "figure"),
+    "Maps": ("maps", "h2", "figure"),
+    "Days treated otherwise": ("treated", "h2", "figure"),
+    "Series and distributions": ("series", "h2", "figure"),
+    "Is the climate-change signal kept?": ("change", "figure", "figure"),
+    "Health checks": ("checks", "h2", "table"),
+    "The run": ("run", "h2", "figure"),
 }
-PICTURE_WIDTH, TALLEST, COLOURS = 900, 1000, 48
+PICTURE_WIDTH, COLOURS = 900, 96
 
 
 def main(demo: Path) -> None:
@@ -92,28 +92,30 @@ def draw_first_run(demo: Path) -> None:
 
 
 def photograph_report(page: Path) -> None:
-    """Photograph the beginning of each section of a report, as a browser shows it."""
-    sys.path.insert(0, str(HERE.parent))
-    from tests.support.browser import Browser
+    """Photograph a part of each section of a report, as a browser shows it, without the machine's paths."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from browser import Browser
 
-    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
+    text = page.read_text().replace(str(page.resolve().parents[3]), "/home/me/demo").replace(f"{HERE.parent}/", "")
+    with tempfile.TemporaryDirectory() as folder, Browser(Path(folder) / "profile") as browser:
+        (Path(folder) / "report.html").write_text(text)
         browser.call("Emulation.setDeviceMetricsOverride", width=1080, height=900, deviceScaleFactor=1, mobile=False)
-        browser.open(page.resolve().as_uri())
-        for title, (name, last) in SECTIONS.items():
-            place = browser.evaluate(
+        browser.open((Path(folder) / "report.html").as_uri())
+        for title, (name, first, last) in SECTIONS.items():
+            clip = browser.evaluate(
                 f"""(() => {{
-                    const titled = one => one.querySelector("h2").innerText.endsWith({title!r});
+                    const titled = section => section.querySelector("h2").innerText.endsWith({title!r});
                     const section = [...document.querySelectorAll("section")].find(titled);
-                    const [all, end] = [section, section.querySelector({last!r})].map(one => one.getBoundingClientRect());
-                    return {{x: all.x - 10, y: all.y, width: all.width + 20, height: end.bottom + 10 - all.y}};
+                    const box = selector => section.querySelector(selector).getBoundingClientRect();
+                    const [all, top] = [section.getBoundingClientRect(), box({first!r}).top - 10];
+                    return {{x: all.x - 10, y: top, width: all.width + 20, height: box({last!r}).bottom + 10 - top}};
                 }})()"""
             )
-            clip = place | {"height": min(place["height"], TALLEST), "scale": 1}
-            taken = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+            taken = browser.call("Page.captureScreenshot", clip=clip | {"scale": 1}, captureBeyondViewport=True)
             picture = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
             size = (PICTURE_WIDTH, round(picture.height * PICTURE_WIDTH / picture.width))
             few = picture.resize(size, Image.Resampling.LANCZOS).quantize(COLOURS, dither=Image.Dither.NONE)
-            few.convert("RGB").save(HERE / "check" / f"report-{name}.webp", lossless=True, method=6)
+            few.convert("RGB").save(HERE / "check" / f"report-{name}.webp", lossless=True, method=4)
 
 
 if __name__ == "__main__":

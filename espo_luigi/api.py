@@ -20,7 +20,17 @@ from espo_luigi.tasks.context import forget
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended."""
+    """How a run ended.
+
+    Attributes
+    ----------
+    succeeded : bool
+        Whether all tasks are complete.
+    status : luigi.execution_summary.LuigiStatusCode
+        Luigi's word for the end.
+    text : str
+        Luigi's summary: the numbers of tasks that were complete, ran or failed.
+    """
 
     succeeded: bool
     status: LuigiStatusCode
@@ -56,6 +66,12 @@ def build(
         Use Luigi's scheduler inside this process rather than luigid.
     options
         Further keywords for `luigi.build`.
+
+    Returns
+    -------
+    Summary
+        Neither a failed task nor a configuration that cannot be used raises an exception: look at `succeeded`. The log
+        says why.
     """
     files = [config] if isinstance(config, (str, Path)) else config
     _configure(

@@ -1,8 +1,9 @@
-"""The site's generated pages are what docs/make_reference.py makes of the code, and its index names real proofs."""
+"""The site's generated pages are what docs/make_reference.py makes of the code, and the pages name what exists."""
 
 import json
 import re
 import runpy
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from espo_luigi.commands.cli import espo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SITE = ROOT / "mkdocs.yml"
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +85,8 @@ def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, st
     assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
 
 
-def test_the_index_names_tests_and_programs_that_exist() -> None:
-    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "index.md").read_text())
+def test_the_page_of_proofs_names_tests_and_programs_that_exist() -> None:
+    named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "start" / "for-me.md").read_text())
     assert len(named) == 6
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []
 
@@ -137,6 +139,7 @@ def test_the_links_outside_of_the_site_lead_somewhere(name: str) -> None:
 def test_the_pages_that_code_messages_and_changelog_name_exist() -> None:
     texts = [path for name in ("espo_luigi", "tests", "benchmarks", "config") for path in (ROOT / name).rglob("*.*")]
     texts = [path for path in [*texts, ROOT / "CHANGELOG.md"] if path.suffix in (".py", ".cfg", ".yml", ".md")]
+    texts.remove(Path(__file__))
     named = {one for path in texts for one in re.findall(r"\bdocs/[\w/-]+\.(?:md|py|png|ipynb)\b", path.read_text())}
     assert len(named) > 15
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
@@ -191,3 +194,18 @@ def test_the_gallery_has_the_figures_of_the_folder_that_the_environment_names(
     assert shown.count("## Maps") == 1 and "<!-- figures -->" not in shown
     assert re.findall(r"!\[(of .)\]\(report-figures/(.)\.png\)", shown) == [("of a", "a"), ("of b", "b")]
     assert (DOCS / hooks["TUTORIAL"]).is_file()
+
+
+def test_the_inventories_are_what_their_script_makes_and_the_site_uses_all_of_them() -> None:
+    script = runpy.run_path(str(DOCS / "make_inventories.py"))
+    used = dict(re.findall(r"file:docs/assets/inventories/(\w+)\.inv', base_url: '([^']+)'", SITE.read_text()))
+    assert used == {package: documents.address for package, documents in script["DOCUMENTS"].items()}
+    for package, documents in script["DOCUMENTS"].items():
+        written = (DOCS / "assets" / "inventories" / f"{package}.inv").read_bytes()
+        assert entries(written) == entries(script["inventory"](package, documents)), "run docs/make_inventories.py"
+
+
+def entries(inventory: bytes) -> list[str]:
+    """The lines of an inventory; how they are compressed depends on the library."""
+    *_, compressed = inventory.split(b"\n", 4)
+    return zlib.decompress(compressed).decode().splitlines()

@@ -203,7 +203,11 @@ class XscenCleanUp(Section):
     )
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
     add_attrs: Annotated[Named[AnyMapping], NothingIsEmpty] = Field(
-        default={}, description="attributes by variable; `global` for the dataset"
+        default={},
+        description=(
+            "attributes by variable; `global` for the dataset. Texts may hold {reference}, {period}, {first}, {last}, "
+            "{institution}, {project} and {version}"
+        ),
     )
     maybe_unstack_dict: Ignored = None
     variables_and_units: Refused = None

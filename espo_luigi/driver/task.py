@@ -49,6 +49,15 @@ class SlurmTask(KnownParameters, luigi.Task):
 
     Subclass it, give it parameters, `output` and `work`, and, beside them, its `resources_default`. Each resource is a
     Luigi parameter, so that luigi.cfg (``[MyTask] memory = 120GB``) and the command line change it.
+
+    Attributes
+    ----------
+    resources_default : Resources
+        What the job asks for where luigi.cfg and the command line say nothing.
+    options_default : mapping of mappings
+        By engine (``"slurm"``, ``"sge"``), options of the job, such as ``{"slurm": {"partition": "long"}}``.
+    uses_dask : bool
+        Whether `work` runs inside a Dask session.
     """
 
     resources_default = Resources()

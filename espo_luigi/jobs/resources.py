@@ -82,8 +82,20 @@ def headroom(memory_bytes: int) -> int:
 class Resources:
     """A rule's request: Dask workers, CPUs, memory and time.
 
-    Authors write memory and time in Slurm's notation. `completed` makes values of them, in bytes and minutes, which
-    orders carry. Empty memory or time is filled in from the cluster's profile, or else is 4GB or an hour.
+    `completed` makes values of memory and time, in bytes and minutes, which orders carry.
+
+    Parameters
+    ----------
+    n_workers : int
+        Dask workers (processes) of the job, which share its CPUs and memory equally.
+    cpus_per_task : int
+        CPUs of the job, a multiple of `n_workers`.
+    memory : str or int
+        Memory of the job: ``"60GB"`` in Slurm's notation (units of 1024), or bytes. Empty: that of the cluster's
+        profile, else 4GB.
+    time : str or int
+        Time limit of the job: ``"2:00:00"`` in Slurm's notation, or minutes. Empty: that of the cluster's profile, else
+        an hour.
     """
 
     n_workers: int = 1

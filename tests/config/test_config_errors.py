@@ -301,12 +301,12 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once(write
         f"b{n}: &b{n} {{p: *b{n - 1}, q: *b{n - 1}, <<: *b{n - 1}}}" for n in range(1, 40)
     ]
     for text, line in (("\n".join(lines), 6), ("\n".join(merged), 11)):
-        begun = time.perf_counter()
+        begun = time.process_time()
         with pytest.raises(
             ConfigurationError, match=rf"line {line}: its aliases \(`\*name`\) stand for more than 200000"
         ):
             load([write(text)])
-        assert time.perf_counter() - begun < 1
+        assert time.process_time() - begun < 1
 
 
 def test_a_file_that_is_too_large_to_be_a_configuration_is_not_read(write: Any) -> None:

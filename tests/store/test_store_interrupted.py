@@ -29,11 +29,16 @@ def noise(megabytes: int) -> xr.Dataset:
     return xr.Dataset({"pr": (("time", "loc"), values)}).chunk(time=1)
 
 
-def kill_a_writer(path: Path, first: int, after_seconds: float) -> None:
-    child = fork(lambda: write_for_ever(path, first))
-    time.sleep(after_seconds)
+def kill_a_writer(path: Path, first: int, writes: float) -> None:
+    """Kill a process while it writes one store after the other: after so many writes, of the last of them a part."""
+    told, tell = os.pipe()
+    child = fork(lambda: write_for_ever(path, first, lambda: os.write(tell, b".")))
+    begun = [time.monotonic() for _ in range(2 + int(writes)) if os.read(told, 1)]
+    time.sleep((writes % 1) * (begun[-1] - begun[-2]))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
+    os.close(told)
+    os.close(tell)
     assert os.WIFSIGNALED(status), "the writer ended by itself"
 
 
@@ -42,11 +47,8 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_store(tmp_path: Path) -> N
     write_store(constant(0), path, Marker("Write", {"value": "0"}))
     draw = random.Random(1)
     caught_writing, seen = 0, set()
-    kill = 0
-    # On a busy machine fewer of the kills hit a write: more of them are needed.
-    while kill < KILLS or (min(caught_writing, len(seen)) < KILLS / 4 and kill < 10 * KILLS):
-        kill += 1
-        kill_a_writer(path, kill * 1_000_000, draw.uniform(0.02, 0.25))
+    for kill in range(1, KILLS + 1):
+        kill_a_writer(path, kill * 1_000_000, draw.uniform(0, 3))
         stored = open_store(path).pr.values
         assert np.unique(stored).tolist() == [int(read_marker(path).parameters["value"])]
         partials = [entry for entry in tmp_path.iterdir() if entry.name.endswith(".partial")]

@@ -33,9 +33,10 @@ def make(value: int, path: Path) -> None:
     _archived(value, path) if path.suffix == ".zip" else write_store(constant(value), path, MARKER)
 
 
-def write_for_ever(path: Path, first: int) -> None:
+def write_for_ever(path: Path, first: int, before_each: Callable[[], object] = lambda: None) -> None:
     with dask.config.set(scheduler="synchronous"):
         for value in range(first, first + 100_000):
+            before_each()
             write_store(constant(value), path, Marker("Write", {"value": str(value)}))
 
 

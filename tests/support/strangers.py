@@ -54,16 +54,18 @@ asyncio.run(all_of_it())
 
 @contextlib.contextmanager
 def reachable(folder: Path) -> Iterator[None]:
-    """Let other users go through pytest's own folders, which are for their owner alone."""
-    parents = [one for one in (folder, *folder.parents) if one.is_relative_to("/tmp") and one != Path("/tmp")]
-    modes = {one: stat.S_IMODE(one.stat().st_mode) for one in parents}
+    """Let other users go through pytest's own folders, which are for their owner alone.
+
+    Only `folder` is closed again: tests in other processes may need the folders above it.
+    """
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    for one in (folder, *folder.parents):
+        if one.is_relative_to("/tmp") and one != Path("/tmp"):
+            one.chmod(stat.S_IMODE(one.stat().st_mode) | 0o011)
     try:
-        for one in parents:
-            one.chmod(modes[one] | 0o011)
         yield
     finally:
-        for one, mode in modes.items():
-            one.chmod(mode)
+        folder.chmod(mode)
 
 
 def listening(processes: Iterable[psutil.Process]) -> list[Any]:

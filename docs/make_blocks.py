@@ -26,11 +26,12 @@ from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.driver import install
-from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, Text, packaged_profiles
+from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
 from espo_luigi.export.drs import load_drs, packaged
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.node import run as node_run
+from espo_luigi.jobs.order import JobState
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.report.reading import RuleFigures
@@ -155,6 +156,21 @@ def profile(name: str) -> str:
     return f"```yaml\n{(PROFILES / f'{name}.yml').read_text().strip()}\n```\n"
 
 
+def profile_keys() -> str:
+    """The keys of a profile besides the scheduler's options."""
+    rows = [(code(name), field.description or "") for name, field in OfTheSite.model_fields.items()]
+    return table(["key", "meaning"], rows)
+
+
+def job_states() -> str:
+    """The states of a job, as the docstring of `JobState` has them."""
+    body = (JobState.__doc__ or "").split("====\n")[1].rpartition("\n")[0]
+    rows = [line.split(maxsplit=1) for line in re.sub(r"\n +(?=[a-z])", " ", body).splitlines()]
+    if [name for name, _ in rows] != [one.name for one in JobState]:
+        raise ValueError("the docstring of JobState has other states than its code")
+    return table(["state", "meaning"], rows)
+
+
 def worker_jobs() -> str:
     """The entries of `worker_jobs`."""
     rows = [
@@ -173,7 +189,8 @@ _VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time
 
 def measured() -> str:
     """What a job of each rule took, of each production."""
-    return "\n".join(f"{measured_on(name, one)}\n\n{measured_table(one['rules'])}" for name, one in tables().items())
+    parts = [part for name, one in tables().items() for part in (measured_on(name, one), measured_table(one["rules"]))]
+    return "\n".join(f"{part}\n" for part in parts)
 
 
 def measured_on(production: str, found: Mapping[str, Any]) -> str:
@@ -188,8 +205,13 @@ def measured_on(production: str, found: Mapping[str, Any]) -> str:
 def measured_table(rules: Mapping[str, Mapping[str, float]]) -> str:
     """The cost of a job of each rule, as a line over the values that it makes."""
     names = ("seconds", "seconds_a_million", "mib", "mib_a_million")
-    rows = [[code(rule), *(f"{found[name]:.3g}" for name in names)] for rule, found in sorted(rules.items())]
-    return table(["rule", "CPU seconds", "and for a million", "MiB", "and for a million"], rows)
+    rows = [[code(rule), *(number(found[name]) for name in names)] for rule, found in sorted(rules.items())]
+    return table(["rule", "CPU seconds", "more for a million", "MiB", "more for a million"], rows)
+
+
+def number(value: float) -> str:
+    """A number with two or three digits that count."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 # Reports
@@ -197,14 +219,13 @@ def measured_table(rules: Mapping[str, Mapping[str, float]]) -> str:
 
 def report_checks() -> str:
     """The flags of products that the report tells."""
-    rows = [(code(name), flag.title, finds(name, flag), default_of(name, flag)) for name, flag in FLAGS.items()]
+    rows = [(code(name), flag.title, finds(flag), default_of(name, flag)) for name, flag in FLAGS.items()]
     return table(["flag", "title in the report", "what it finds", "threshold without your own"], rows)
 
 
-def finds(name: str, flag: Flag) -> str:
-    """What a flag finds, whatever its threshold."""
-    meaning = flag.meaning or name.replace("_", " ").replace("op thresh", "beyond a threshold")
-    return re.sub(r" \{threshold.*", " a threshold", meaning).replace("than a threshold", "than the threshold")
+def finds(flag: Flag) -> str:
+    """What a flag finds, whatever its threshold; nothing where the title says it."""
+    return re.sub(r" \{threshold.*", " the threshold", flag.meaning)
 
 
 def default_of(name: str, flag: Flag) -> str:
@@ -319,9 +340,11 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "citation": citation,
     "drs": drs,
     "exit-codes": exit_codes,
+    "job-states": job_states,
     "json": json,
     "measured": measured,
     "problems": problems,
+    "profile-keys": profile_keys,
     "profiles": profiles,
     "report-checks": report_checks,
     "worker-jobs": worker_jobs,

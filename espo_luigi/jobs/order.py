@@ -35,15 +35,17 @@ class JobState(enum.StrEnum):
     """Where a job stands; the same codes in `run.json`, `espo status`, on the page and in records.
 
     ============ ====================================================================
-    READY        to be submitted, or waiting for room on this machine
+    READY        to be submitted, or waiting for room on this machine or for its
+                 turn in a bundle
     SUBMITTING   handed to the scheduler, which has not confirmed it yet
     QUEUED       pending or suspended at the scheduler
     RUNNING      at work
-    MISSING      the scheduler answers and does not list it
+    MISSING      the scheduler answers and does not list it; a job that never
+                 arrived is submitted anew
     CANCELLING   the driver has cancelled it and waits for its end
     ENDED        the scheduler has ended it; its result is awaited
     SUCCEEDED    an outcome: the driver does nothing more about the job
-    FAILED       likewise, with a `Cause`
+    FAILED       likewise, with a cause
     ============ ====================================================================
 
     A record is READY, SUBMITTING, QUEUED (confirmed by an id; it may run by now), SUCCEEDED or FAILED.

@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, TypedDict, cast
+from typing import TypedDict, cast
 
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.driver.status import cpu_time, duration
@@ -18,7 +18,7 @@ from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.accounts import in_words
 from espo_luigi.jobs.resources import render_size
 from espo_luigi.overview.plan import Plan, Planned
-from espo_luigi.overview.states import BLOCKED, DONE, RUN
+from espo_luigi.overview.states import BLOCKED, DONE, RUN, StateInPlan
 from espo_luigi.overview.timing import Timing
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.cost import Basis, Cost, measured
@@ -262,7 +262,7 @@ class PlannedJson(TypedDict):
 
     rule: str
     wildcards: dict[str, str]
-    state: Literal["done", "to run", "blocked"]
+    state: StateInPlan
     reason: str
     stale: tuple[str, ...]
     made_again_with_rerun_stale: bool

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from luigi.configuration import get_config
 from luigi.task import Task
@@ -36,7 +36,10 @@ from espo_luigi.jobs.schedulers.script import task_name
 
 _OPEN = re.compile(rb'"state": "(submitting|queued)"')
 # The words of a plan for a task's state.
-DONE, RUN, BLOCKED = "done", "to run", "blocked"
+StateInPlan = Literal["done", "to run", "blocked"]
+DONE: Final = "done"
+RUN: Final = "to run"
+BLOCKED: Final = "blocked"
 STOPPED = "was stopped with its run"
 
 
@@ -224,9 +227,11 @@ class TaskStatus:
     blocked_by: str = ""
 
     @property
-    def in_plan(self) -> str:
+    def in_plan(self) -> StateInPlan:
         """The word for it in a plan: "done", "to run" or "blocked"."""
-        return {TaskState.COMPLETE: DONE, TaskState.STALE: DONE, TaskState.BLOCKED: BLOCKED}.get(self.state, RUN)
+        if self.state in (TaskState.COMPLETE, TaskState.STALE):
+            return DONE
+        return BLOCKED if self.state is TaskState.BLOCKED else RUN
 
 
 class TaskStates:

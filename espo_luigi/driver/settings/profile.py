@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import luigi
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, create_model
 
 from espo_luigi.driver.settings.espo import AMOUNTS, Profile, Settings
 from espo_luigi.errors import ConfigurationError, SizingError, nearest, unknown
@@ -83,14 +83,34 @@ class _Limits(Strict):
     time: Minutes = 0
 
 
-class _OfTheSite(Strict):
-    extends: Text = ""
-    scheduler: Text = ""
-    limits: _Limits = _Limits()
-    needs: Table = {}
-    not_for_workers: dict[str, Texts] = {}
-    grace: dict[str, NonNegativeInt] = {}
-    login_hosts: Texts = ()
+class OfTheSite(Strict):
+    """The keys of a profile that are no options."""
+
+    extends: Text = Field(
+        default="",
+        description="a profile to inherit from: a name, or a path from the file's folder. Tables are merged; "
+        "`licenses: ~` drops a value, `needs: {account: ~}` an entry",
+    )
+    scheduler: Text = Field(default="", description="the engine that it is for (`slurm`, `sge`); others refuse it")
+    limits: _Limits = Field(
+        default=_Limits(),
+        description="the most `memory`, `cpus`, `time` and `steps` of a job, and `jobs` at once. More is refused "
+        "before anything is submitted; retries stop there. Without `max_jobs`, `jobs` takes its place",
+    )
+    needs: Table = Field(
+        default={},
+        description="options that each user has to give, with an example. `SBATCH_ACCOUNT` and the like count",
+    )
+    login_hosts: Texts = Field(
+        default=(),
+        description="machines where `engine = local` is refused, unless `[espo] allow_login_host = true`",
+    )
+    grace: dict[str, NonNegativeInt] = Field(
+        default={}, description="seconds between SIGTERM and the end of a preempted job, by pattern of partition"
+    )
+    not_for_workers: dict[str, Texts] = Field(
+        default={}, description='values that jobs of Dask\'s workers may not have: `{partition: "gpu*,hpc*"}`'
+    )
 
 
 def valid(model: type[BaseModel], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -155,7 +175,7 @@ def read_profile(section: type[Settings], name: str, options: type[JobOptions]) 
         raise ConfigurationError(f"{where}: this profile is for engine = {scheduler}; name it in [{scheduler}]")
     own = options.__dataclass_fields__.keys()
     kinds: Any = {key: (_kind(key, one), None) for key, one in section.get_params() if key not in {*own, "profile"}}
-    values = valid(create_model("Profile", __base__=options_model(options, _OfTheSite), **kinds), content, where)
+    values = valid(create_model("Profile", __base__=options_model(options, OfTheSite), **kinds), content, where)
     for table, known in (("needs", own), ("not_for_workers", own | GPU_DIRECTIVES)):
         for key in values.get(table, {}).keys() - known:
             raise ConfigurationError(f"{where}: {table}: {key}: {unknown('key', key, sorted(known))}")

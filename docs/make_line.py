@@ -39,12 +39,12 @@ def main(demo: Path) -> None:
     scenario = open_store(product).tasmax
     (regridded,) = final.glob("regridded/day+*Demo-NoLeap*+south+*.zarr.zip")
     (reference,) = final.glob("reference/*+south+noleap.zarr")
-    cell = [open_store(path).tasmax.isel(loc=slice(100, 101)).load() for path in (regridded, reference)]
+    cell, truth = (open_store(path).tasmax.isel(loc=slice(100, 101)).load() for path in (regridded, reference))
     pictures: dict[str, Callable[[Any], None]] = {
         "raw": lambda axes: mapped(axes, january(raw_file(demo))),
         "regridded": lambda axes: mapped(axes, on_map(final.glob("regridded/day+*Demo-NoLeap*.zarr.zip"))),
-        "trained": lambda axes: draw_factors(axes, *cell),
-        "adjusted": lambda axes: draw_cycle(axes, *cell, scenario),
+        "trained": lambda axes: draw_factors(axes, cell, truth),
+        "adjusted": lambda axes: draw_cycle(axes, cell, truth, scenario),
         "cleaned": lambda axes: mapped(axes, january(scenario)),
         "report": lambda axes: draw_improvement(axes, final / "report" / "report-improvement.csv"),
     }

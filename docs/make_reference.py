@@ -440,23 +440,23 @@ def yaml(value: object) -> object:
 
 # Pages that tell more than a command's help.
 _MORE = {
-    "cancel": "[stopping](../run/slurm.md#stopping)",
+    "cancel": "[restart](../run/restart.md#stop)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
-    "clean": "[free disk](../run/disk.md)",
-    "detach": "[stopping](../run/slurm.md#stopping)",
+    "clean": "[free disk](../run/ensembles.md#free-disk-space)",
+    "detach": "[restart](../run/restart.md#stop)",
     "env": "[offline](../run/offline.md)",
     "explain": "[explain a value](../check/explain.md)",
     "export": "[export to NetCDF](../check/netcdf.md)",
-    "logs": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "logs": "[watch a run](../run/watch.md)",
     "perfect-model": "[known futures](../check/known-future.md)",
-    "plan": "[the plan](commands.md#espo-plan)",
+    "plan": "[the plan](../run/watch.md#the-plan)",
     "profiles": "[another cluster](../run/cluster.md)",
     "publish": "[hand products on](../check/publish.md)",
     "report": "[the report](../check/report.md)",
     "shell": "[interactive](../run/allocation.md)",
-    "status": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "status": "[watch a run](../run/watch.md)",
     "submit": "[interactive](../run/allocation.md)",
-    "why": "[status, why and logs](commands.md#espo-status-why-and-logs)",
+    "why": "[watch a run](../run/watch.md)",
 }
 
 
@@ -470,7 +470,7 @@ def commands() -> str:
         "# The `espo` command\n",
         "`luigi --module espo_luigi.tasks All --local-scheduler` starts a run. `espo` does everything else. Give",
         "both in the folder that has your `luigi.cfg`. Each section is what `espo COMMAND --help` prints.",
-        "[Plan, status, errors, JSON](commands.md) has what fits into no help.\n",
+        "[JSON](json.md) has the output of `--json`.\n",
         table(["command", "what it does", "more"], rows),
     ]
     with click.Context(espo_command, info_name="espo", terminal_width=WIDTH, max_content_width=WIDTH) as context:

@@ -36,7 +36,7 @@ EXIT_CODES: Mapping[str, str] = {
     "1": "failed: the message says why (`plan`: something is blocked; `logs`: there is no log yet)",
     "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
     "130, 143, 129": "stopped, as `luigi` is",
-    "141": "the reader of a pipe went away (`espo rules | head -1`)",
+    "141": "the reader of a pipe, such as `head -1`, went away",
 }
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option

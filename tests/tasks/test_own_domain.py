@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def write(path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str, **attrs: str) -> None:
+def write(
+    path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str, attrs: dict[str, str] | None = None
+) -> None:
     """Write two days of a variable, without values where the reference has sea: east of 20 degrees."""
     units, value = VARIABLES[name]
     time = xr.date_range(f"{first}-01-01", periods=2, calendar="noleap", use_cftime=True)
@@ -39,7 +42,7 @@ def write(path: Path, name: str, lats: np.ndarray, lons: np.ndarray, first: str,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     xr.DataArray(values, coords, ("time", "lat", "lon"), name, {"units": units}).to_dataset().assign_attrs(
-        attrs
+        attrs or {}
     ).to_netcdf(path)
 
 
@@ -53,7 +56,7 @@ def data(tmp_path: Path) -> Path:
         write(tmp_path / f"data/MyRef/{name}.nc", name, lats, lons, "1991")
         for experiment, activity, first in (("historical", "CMIP", "1950"), ("ssp585", "ScenarioMIP", "2015")):
             more = {"experiment_id": experiment, "activity_id": activity, "table_id": "day", **attrs}
-            write(tmp_path / f"data/CMIP6/{name}_{experiment}.nc", name, *globe, first, **more)
+            write(tmp_path / f"data/CMIP6/{name}_{experiment}.nc", name, *globe, first, more)
     return tmp_path / "data"
 
 
@@ -150,6 +153,31 @@ def test_a_single_variable_is_adjusted_as_the_page_on_methods_says(tmp_path: Pat
         config = load([folder / "one.yml", DOCS.parent / "config" / "demo" / "paths.yml"])
         assert list(config.biasadjust.adjusted) == list(config.extraction.simulation.series) == ["pr"]
         assert config.off_diag is None and config.diagnostics is None
+
+
+def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ibicus", reason="needs the package ibicus: pip install -e '.[test]'")
+    page = (DOCS / "set-up" / "methods.md").read_text()
+    found = [textwrap.dedent(text) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
+    monkeypatch.chdir(DOCS.parent / "config" / "espo-g6")
+    (tmp_path / "searches.yml").write_text(
+        "extraction: {reference: &wind {search_data_catalogs: {variables_and_freqs: {sfcWind: D}}}, simulation: *wind}"
+    )
+    methods: dict[str, list[str]] = {}
+    for text in found[:3]:
+        (tmp_path / "example.yml").write_text(text)
+        files: list[str | Path] = [
+            "config.yml",
+            "../demo/paths.yml",
+            tmp_path / "searches.yml",
+            tmp_path / "example.yml",
+        ]
+        (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
+        chosen = load(files).biasadjust.variables[name]
+        methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]
+    assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"], "sfcWind": ["DetrendedQuantileMapping"]}
 
 
 def test_the_figure_is_what_its_program_makes_of_the_page() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import luigi
 import pytest
 import yaml
+from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
 from espo_luigi import Resources, SlurmTask
@@ -18,6 +19,7 @@ from espo_luigi.driver import engines
 from espo_luigi.driver.run import preview
 from espo_luigi.driver.settings.sections import SECTIONS
 from espo_luigi.errors import ConfigurationError, SizingError, SubmissionError
+from espo_luigi.jobs.resources import parse_memory
 from espo_luigi.jobs.schedulers import slurm
 from espo_luigi.jobs.schedulers.slurm import SlurmOptions
 
@@ -52,6 +54,23 @@ def test_each_source_overrides_the_ones_before_it(tmp_path: Path) -> None:
     assert options.gres == "of the task's section"
     assert options.licenses == "of the command line"
     assert options.scratch == "$SLURM_TMPDIR"
+
+
+@pytest.mark.parametrize(
+    ("words", "qos", "memory"),
+    [
+        ([], "of [Count]", "2GB"),
+        (["--slurm-qos", "of all"], "of [Count]", "2GB"),
+        (["--Count-qos", "of Counts", "--slurm-memory", "9GB"], "of Counts", "2GB"),
+        (["--Count-memory", "3GB"], "of [Count]", "3GB"),
+    ],
+)
+def test_of_the_command_line_and_luigi_cfg_the_rules_own_value_counts(words: list[str], qos: str, memory: str) -> None:
+    get_config().read_dict({"slurm": {"qos": "of [slurm]"}, "Count": {"qos": "of [Count]", "memory": "2GB"}})
+    command = ["--module", "toy_tasks", "Count", "--n", "1", "--folder", ".", *words]
+    with CmdlineParser.global_instance(command, allow_override=True) as parser:
+        order = parser.get_task_obj().order("slurm")
+    assert (order.options.qos, order.resources.memory) == (qos, parse_memory(memory))
 
 
 def test_jobs_are_run_by_the_python_that_the_profile_names(tmp_path: Path) -> None:

@@ -206,15 +206,17 @@ def test_the_tutorial_s_blocks_do_what_it_says(tutorial: Path, made: Made) -> No
         site_outputs.keep(folder, printed, tutorial, made.folder)
 
 
-def of_this_run(words: list[str]) -> list[str]:
-    """A page's command with the cell and the day of this run in the place of those of the whole demo."""
+def of_this_run(words: list[str], run: Path) -> list[str]:
+    """A page's command with the folder of this run, a cell and a day in the place of those of the whole demo."""
     words = [re.sub(r"^(19|20)\d\d(-\d\d-\d\d)$", r"2035\2", word) for word in filled(words)]
+    words = [f"{run}{word.removeprefix('espo-demo')}" if word.startswith("espo-demo/") else word for word in words]
     at = next((place for place, word in enumerate(words) if re.match(r"-?\d+\.\d+$", word)), None)
     return words if at is None else [*words[:at], *LAND, *words[at + 2 :]]
 
 
-def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path) -> None:
-    given = {tuple(of_this_run(words)) for page in written_pages() for words in commands_of(page) if can_run(words)}
+def test_the_commands_on_pages_that_look_at_a_run_succeed(tutorial: Path, run: Path) -> None:
+    commands = [words for page in written_pages() for words in commands_of(page) if can_run(words)]
+    given = {tuple(of_this_run(words, run)) for words in commands}
     assert {words[1] for words in given} >= {"init", "plan", "why"}
     done = {words: espo(tutorial, *words[1:]) for words in sorted(given)}
     assert {" ".join(words): one.stderr for words, one in done.items() if one.returncode} == {}
@@ -459,6 +461,8 @@ def test_the_report_is_about_the_products_that_are_there_and_made_again_when_the
     assert page.count("<h2>") == 8 and "Verdicts of 1 pair(s) of pool and domain" in page
     assert page.count('class="warned"') == 1, "what was not made for the other pairs"
     assert len(list((here / "final" / "report" / "report-figures").glob("*.png"))) == 10
+    if folder := site_outputs.asked_for():
+        site_outputs.keep_figures(folder, report.out_page().path)
     store.remove(flags.out_flags().path)
     assert not report.complete()
 

@@ -85,7 +85,7 @@ def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, st
     assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
 
 
-def test_the_page_of_proofs_names_tests_and_programs_that_exist() -> None:
+def test_the_promises_name_tests_and_programs_that_exist() -> None:
     named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "start" / "for-me.md").read_text())
     assert len(named) == 6
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []

@@ -319,7 +319,7 @@ def test_the_scenario_of_cells_of_every_chunk_equals_xsdbas_of_the_same_series(h
     simulation = store.open_store(here / "final" / "regridded" / f"day+{NOLEAP}+middle+regchunked.zarr.zip")
     reference = store.open_store(here / "final" / "reference" / "Demo-Land+middle+noleap.zarr")
     assert simulation.tasmax.variable.chunks[-1] == (20, 20, 13)
-    cells = {"loc": [3, 19, 20, 52]}
+    cells = {"loc": [19, 20, 52]}
     # Double precision: in single precision, xsdba's round-off moves a few days to the next quantile.
     sim = simulation.tasmax.isel(cells).load().astype("float64")
     ref = reference.tasmax.isel(cells).load().astype("float64")
@@ -420,6 +420,7 @@ def test_a_second_run_says_that_there_is_nothing_to_do_and_where_the_results_are
 ) -> None:
     assert espo_luigi.build([tasks.All()]).succeeded
     assert f"Nothing to do: what was asked for is there already: {here / 'final'}" in log.text
+    assert "STALE" not in log.text
 
 
 def test_a_missing_product_is_made_again_with_its_missing_inputs_only(here: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import xarray as xr
+from generated import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from strangers import NOBODY, as_root, reachable
@@ -188,7 +189,7 @@ def everything(folder: Path) -> dict[str, object]:
     return {str(path.relative_to(folder)): of(path) for path in sorted(folder.rglob("*"))}
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(sorted(OUTPUTS)),
     which=st.integers(0, 2),

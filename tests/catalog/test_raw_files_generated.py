@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from generated import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +22,6 @@ from espo_luigi.science.finalize.gaps import with_incomplete_cells
 from espo_luigi.science.regrid import regrid
 from espo_luigi.science.stack import stack_drop_nans
 
-# `ESPO_EXAMPLES=2000 pytest tests/catalog/test_raw_files_generated.py` looks further.
-EXAMPLES = int(os.environ.get("ESPO_EXAMPLES", "60"))
 LAT, LON = np.arange(-87.5, 90, 5), np.arange(0.0, 360, 7.5)
 PERIOD = ("2001", "2001")
 CALENDARS = ("standard", "proleptic_gregorian", "noleap", "all_leap", "360_day")
@@ -209,11 +207,11 @@ def by_place(ds: xr.Dataset, name: str) -> dict[tuple[float, float], np.ndarray]
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(20),
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-    derandomize=EXAMPLES <= 60,
+    derandomize=examples(1) == 1,
 )
 @given(how=FILES)
 def test_an_odd_file_gives_what_the_plain_one_gives_or_an_error_names_it(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from generated import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -204,7 +205,7 @@ def test_the_shipped_values_mean_what_they_say(folder: Path) -> None:
 
 
 @given(change=changes())
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(120), deadline=None, derandomize=True)
 def test_an_odd_value_is_refused_by_its_key_or_means_what_was_written(
     folder: Path, change: tuple[KeyPath, Any]
 ) -> None:

@@ -63,9 +63,10 @@ def test_a_bias_that_changes_is_found_in_level_and_change() -> None:
     assert found["change"].sel(adjustment=ADJUSTED, property="mean").values == pytest.approx(4, abs=0.8)
 
 
-def test_two_realisations_of_one_climate_differ_beyond_noise_no_more_often_than_stated() -> None:
+@pytest.mark.parametrize("pairs", [40, pytest.param(200, marks=pytest.mark.long)])
+def test_two_realisations_of_one_climate_differ_beyond_noise_no_more_often_than_stated(pairs: int) -> None:
     beyond = []
-    for seed in range(200):
+    for seed in range(pairs):
         draws = np.random.default_rng(seed)
         one, other = (yearly_blocks(draws) for _ in range(2))
         periods = {"calibration": (2001, 2030), "later": (2031, 2060)}

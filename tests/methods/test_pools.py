@@ -384,10 +384,14 @@ def dry_shares(historical: xr.DataArray, window: int) -> xr.DataArray:
 def test_xsdba_trains_pools_of_one_cell_without_sorting_their_members_into_each_other() -> None:
     """xsdba 0.7.0 sorts the historical data of a lone cell in place, before it counts each member's dry days."""
     reference, historical, _ = (one.isel(loc=[0]) for one in rainy("noleap", 3, whole_years))
+    # By month, as xsdba takes long for each group.
     training = blocks.train(
-        reference, historical, period=[1999, 2004], group=POOLED, xsdba_train_args=PR, seed="a", engine="xsdba"
-    )
-    np.testing.assert_allclose(by_day(training["P0_hist"]), by_day(dry_shares(historical, window=31)), rtol=1e-6)
+        reference, historical, period=[1999, 2004], group={**POOLED, "group": "time.month", "window": 1},
+        xsdba_train_args=PR, seed="a", engine="xsdba",
+    )  # fmt: skip
+    expected = (historical <= 1).groupby("time.month").mean("time")
+    found = training["P0_hist"].transpose(*expected.dims)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("order", "mixes"), [("realization time loc", True), ("time realization loc", False)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from generated import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
@@ -154,7 +155,7 @@ def brute_force_training(
     return qm.Training(reference_q / q, q, reference_mean / mean)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(10), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(1, 4),
@@ -235,7 +236,7 @@ def adjustment_by_xsdba(
     return anomalies + found + trends if kind == "+" else anomalies * found * trends
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(6), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(2, 7),

@@ -189,7 +189,8 @@ _VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time
 
 def measured() -> str:
     """What a job of each rule took, of each production."""
-    return "\n".join(f"{measured_on(name, one)}\n\n{measured_table(one['rules'])}" for name, one in tables().items())
+    parts = [part for name, one in tables().items() for part in (measured_on(name, one), measured_table(one["rules"]))]
+    return "\n".join(f"{part}\n" for part in parts)
 
 
 def measured_on(production: str, found: Mapping[str, Any]) -> str:
@@ -204,8 +205,13 @@ def measured_on(production: str, found: Mapping[str, Any]) -> str:
 def measured_table(rules: Mapping[str, Mapping[str, float]]) -> str:
     """The cost of a job of each rule, as a line over the values that it makes."""
     names = ("seconds", "seconds_a_million", "mib", "mib_a_million")
-    rows = [[code(rule), *(f"{found[name]:.3g}" for name in names)] for rule, found in sorted(rules.items())]
-    return table(["rule", "CPU seconds", "and for a million", "MiB", "and for a million"], rows)
+    rows = [[code(rule), *(number(found[name]) for name in names)] for rule, found in sorted(rules.items())]
+    return table(["rule", "CPU seconds", "more for a million", "MiB", "more for a million"], rows)
+
+
+def number(value: float) -> str:
+    """A number with two or three digits that count."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 # Reports
@@ -213,14 +219,13 @@ def measured_table(rules: Mapping[str, Mapping[str, float]]) -> str:
 
 def report_checks() -> str:
     """The flags of products that the report tells."""
-    rows = [(code(name), flag.title, finds(name, flag), default_of(name, flag)) for name, flag in FLAGS.items()]
+    rows = [(code(name), flag.title, finds(flag), default_of(name, flag)) for name, flag in FLAGS.items()]
     return table(["flag", "title in the report", "what it finds", "threshold without your own"], rows)
 
 
-def finds(name: str, flag: Flag) -> str:
-    """What a flag finds, whatever its threshold."""
-    meaning = flag.meaning or name.replace("_", " ").replace("op thresh", "beyond a threshold")
-    return re.sub(r" \{threshold.*", " a threshold", meaning).replace("than a threshold", "than the threshold")
+def finds(flag: Flag) -> str:
+    """What a flag finds, whatever its threshold; nothing where the title says it."""
+    return re.sub(r" \{threshold.*", " the threshold", flag.meaning)
 
 
 def default_of(name: str, flag: Flag) -> str:

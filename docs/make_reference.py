@@ -38,9 +38,9 @@ from espo_luigi.tasks.ports import InputPort, OutputPort, ports_of
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/make_reference.py: change the code, then run the script. -->\n"
 WIDTH = 92
-# Large letters, close together: the graphs are wide.
+# Close together: some graphs are wide.
 _SPACED = '"flowchart": {"nodeSpacing": 12, "rankSpacing": 24, "useMaxWidth": true}'
-DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "24px"}}}}}}%%'
+DRAWN = f'%%{{init: {{{_SPACED}, "themeVariables": {{"fontSize": "18px"}}}}}}%%'
 
 
 def pages() -> dict[str, str]:

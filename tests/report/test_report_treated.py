@@ -35,14 +35,15 @@ def product(counts: dict[str, dict[str, tuple[int, int]]]) -> xr.Dataset:
     return properties(0.0).assign(made)
 
 
-@pytest.fixture()
-def view(tmp_path: Path) -> RunView:
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """Two simulations: the first has an archive for each variable, the second one that is not there yet."""
-    paths = {variable: tmp_path / f"{variable}.zarr" for variable in COUNTS}
+    folder = tmp_path_factory.mktemp("run")
+    paths = {variable: folder / f"{variable}.zarr" for variable in COUNTS}
     for variable, path in paths.items():
         store.write_store(product({variable: COUNTS[variable]}), path, MARKER)
-    archives = {SIMULATIONS[0]: tuple(paths.values()), SIMULATIONS[1]: (tmp_path / "none.zarr",)}
-    return replace(write_run(tmp_path), archives=archives)
+    archives = {SIMULATIONS[0]: tuple(paths.values()), SIMULATIONS[1]: (folder / "none.zarr",)}
+    return replace(write_run(folder), archives=archives)
 
 
 def test_shares_are_of_all_days_and_of_the_cells_with_data(view: RunView) -> None:

@@ -45,17 +45,23 @@ def compared(aspects: dict[str, tuple[bool, int, int, int]]) -> xr.Dataset:
     )
 
 
-def view_of(folder: Path, of: dict[str, xr.Dataset]) -> RunView:
-    """The run of the examples, with such a comparison of each simulation."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    """The run of the examples."""
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+def view_of(run: RunView, folder: Path, of: dict[str, xr.Dataset]) -> RunView:
+    """A run, with such a comparison of each simulation."""
     paths = {(sim_id, DOMAIN): folder / f"{sim_id}+compared.zarr" for sim_id in of}
     for (sim_id, _), path in paths.items():
         store.write_store(of[sim_id], path, MARKER)
-    return replace(write_run(folder), compared=paths)
+    return replace(run, compared=paths)
 
 
 @pytest.fixture()
-def view(tmp_path: Path) -> RunView:
-    return view_of(tmp_path, dict(zip(SIMULATIONS, (compared(BETTER), compared(WORSE)), strict=True)))
+def view(run: RunView, tmp_path: Path) -> RunView:
+    return view_of(run, tmp_path, dict(zip(SIMULATIONS, (compared(BETTER), compared(WORSE)), strict=True)))
 
 
 def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_most(view: RunView) -> None:
@@ -74,8 +80,8 @@ def test_the_first_page_says_what_was_made_worse_and_what_is_broken_and_where_mo
     assert "Calibrated and not" in [one.title for one in others]
 
 
-def test_the_first_page_says_so_if_nothing_is_worse(tmp_path: Path) -> None:
-    found, _ = read_compared(view_of(tmp_path, {SIMULATIONS[0]: compared(BETTER)}))
+def test_the_first_page_says_so_if_nothing_is_worse(run: RunView, tmp_path: Path) -> None:
+    found, _ = read_compared(view_of(run, tmp_path, {SIMULATIONS[0]: compared(BETTER)}))
     (block,) = first_page(found)
     assert type(block) is Text and block.text.startswith("Adjusting has made no aspect worse beyond noise")
     assert first_page({}) == []
@@ -119,10 +125,10 @@ def test_the_figure_has_distances_in_units_of_noise_and_the_mean_shares() -> Non
     np.testing.assert_allclose(widths, [[7.5, 0], [80, 100], [12.5, 0]])
 
 
-def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(tmp_path: Path) -> None:
+def test_missing_comparisons_are_listed_and_few_years_have_no_verdict(run: RunView, tmp_path: Path) -> None:
     few = compared(BETTER)
     few = few.assign({name: few[name] * np.nan for name in ("p_value", "verdict", "off")})
-    found = view_of(tmp_path, {SIMULATIONS[0]: few})
+    found = view_of(run, tmp_path, {SIMULATIONS[0]: few})
     lacking = {(SIMULATIONS[1], DOMAIN): tmp_path / "none.zarr"}
     both = replace(found, compared={**found.compared, **lacking})
     (section,) = uncalibrated_section(*read_compared(both))

@@ -17,6 +17,14 @@ from espo_luigi.driver.engines import close_engines
 from espo_luigi.tasks.context import forget
 
 CONFIG = Path(__file__).parent.parent.parent / "config" / "demo"
+# Changes for `write_config`: the whole domain is a single region, in which both diagnosed domains lie.
+ONE_REGION: dict[str, Any] = {
+    "custom__regions": {"south": {"name": "south", "method": "bbox", "lon_bnds": [-67, -64.5], "lat_bnds": [45, 48]}},
+    **{
+        f"off_DASH_diag__steps__{step}__domain": dict.fromkeys(("Highland", "Lowland"), "south")
+        for step in ("ref", "sim")
+    },
+}
 
 
 def content_of(file: Path) -> dict[str, Any]:

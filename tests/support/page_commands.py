@@ -195,19 +195,21 @@ def spans_of(path: Path) -> list[str]:
     return [span.replace("\\|", "|") for span in spans]
 
 
-# What reads a run, or changes only what is safe in a test's own folder. The others start jobs, wait, or want a cluster.
+# What reads a run, or changes only what is safe in a test's own folder. The others start jobs, take minutes, wait, or
+# want a cluster; tests of their own run `explain`, `report` and `perfect-model`.
 _FOR_A_FINISHED_RUN = (
-    *("cancel", "clean", "detach", "docs", "explain", "init", "logs", "make", "plan", "profiles", "publish", "report"),
+    *("cancel", "clean", "detach", "docs", "init", "logs", "make", "plan", "profiles", "publish"),
     *("rules", "script", "status", "tasks", "why"),
 )
+# Options that wait, or that name a file of the reader's.
+_NOT_HERE = frozenset({"--watch", "--follow", "--import", "--doi-table", "--exported"})
 
 
 def can_run(words: Sequence[str]) -> bool:
     """Whether a command of `espo` succeeds in the folder of a finished run of the demo, and starts nothing."""
     program, name, *rest = [*words, ""]
-    told = {"export": "--plan" in rest, "perfect-model": "--plan" in rest, "env": "--requirements" in rest}
-    waits = "--watch" in rest or "--follow" in rest or "--import" in rest
-    is_ours = program == "espo" and not is_of_a_reader(words) and not waits
+    told = {"export": "--plan" in rest, "env": "--requirements" in rest}
+    is_ours = program == "espo" and not is_of_a_reader(words) and _NOT_HERE.isdisjoint(rest)
     return is_ours and told.get(name, name in _FOR_A_FINISHED_RUN)
 
 

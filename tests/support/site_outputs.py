@@ -37,9 +37,17 @@ def keep(folder: Path, printed: Mapping[str, str], readers: Path, run: Path) -> 
     (folder / "tutorial.json").write_text(json.dumps(outputs, indent=1))
     program = str(Path(sys.executable).parent / "espo")
     subprocess.run([program, "report", "--out", "site.html"], cwd=readers, check=True, capture_output=True)
+    keep_figures(folder, readers / "site.html")
+
+
+def keep_figures(folder: Path, page: Path) -> None:
+    """Add figures of a report to those that are kept, for the kinds of which there is none yet."""
     (folder / "report-figures").mkdir(exist_ok=True)
-    figures = list(figures_of(readers / "site.html", folder / "report-figures"))
-    (folder / "figures.json").write_text(json.dumps(figures, indent=1))
+    listed = folder / "figures.json"
+    kept = json.loads(listed.read_text()) if listed.exists() else []
+    known = {figure["file"] for figure in kept}
+    more = [figure for figure in figures_of(page, folder / "report-figures") if figure["file"] not in known]
+    listed.write_text(json.dumps(sorted(kept + more, key=lambda figure: figure["section"]), indent=1))
 
 
 def figures_of(page: Path, folder: Path) -> Iterator[dict[str, str]]:

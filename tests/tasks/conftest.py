@@ -9,7 +9,10 @@ from complete_demo import complete_all, edit
 from demo_runs import use, write_config
 from luigi.configuration import LuigiConfigParser, get_config
 from others_packages import install_all
+from shared_folder import shared_folder
 from small_demo import ensure_small_demo
+
+from espo_luigi.demo import ensure_demo
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,7 +23,13 @@ def tasks_share_a_fork_server(one_fork_server: None) -> None:
 @pytest.fixture(scope="session")
 def demo_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The raw data of the demo in small."""
-    return ensure_small_demo(tmp_path_factory.mktemp("demo") / "raw")
+    return ensure_small_demo(shared_folder(tmp_path_factory) / "small-demo" / "raw")
+
+
+@pytest.fixture(scope="session")
+def v2_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The raw data of the demo of ESPO v2."""
+    return ensure_demo({"folder": str(shared_folder(tmp_path_factory) / "v2-demo" / "raw"), "production": "v2"})
 
 
 @pytest.fixture()

@@ -12,7 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 import yaml
-from demo_runs import CONFIG, use, write_config
+from demo_runs import CONFIG, ONE_REGION, use, write_config
 from small_demo import ensure_small_demo
 
 from espo_luigi import store, tasks
@@ -23,6 +23,7 @@ FIRST, LAST = 2004, 2031
 DAYS = {"Demo7-NoLeap": 365, "Demo7-360Day": 360}
 SIM_IDS = {name: f"CMIP7_ScenarioMIP_ESPO-DEMO_{name}_scen7-h_r1i1p1f1_global" for name in DAYS}
 SHORT = {
+    **ONE_REGION,
     "custom__ref_period": ["2006", "2017"],
     "custom__sim_period": [str(FIRST), str(LAST)],
     "health_checks__start_date": f"{FIRST}-01-01",
@@ -120,7 +121,7 @@ def test_the_scenario_has_the_references_climate_over_the_calibration(made: Path
     sim_id = SIM_IDS["Demo7-NoLeap"]
     scenario = store.open_store(made / f"final/final/NAM/day+{sim_id}+NAM_{FIRST}-{LAST}.zarr.zip")
     calibration = scenario[["tasmax", "pr"]].sel(time=slice("2006", "2017")).load()
-    reference = store.open_store(made / "final/reference/Demo-Land+middle+noleap.zarr")
+    reference = store.open_store(made / "final/reference/Demo-Land+south+noleap.zarr")
     cells = calibration.sel(lat=reference.lat, lon=reference.lon).mean("time")
     expected = reference[["tasmax", "pr"]].sel(time=slice("2006", "2017")).mean("time").load()
     np.testing.assert_allclose(cells.tasmax, expected.tasmax, atol=0.2)

@@ -26,7 +26,12 @@ from espo_luigi.tasks.report import kept_by
 
 _NO_SLURM, _NO_SGE = missing_for_slurm(False), missing_for_sge()
 _SLURM = [pytest.mark.slurm, pytest.mark.skipif(_NO_SLURM is not None, reason=str(_NO_SLURM))]
-_SGE = [pytest.mark.slurm, pytest.mark.sge, pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE))]
+_SGE = [
+    pytest.mark.long,
+    pytest.mark.slurm,
+    pytest.mark.sge,
+    pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE)),
+]
 pytestmark = pytest.mark.timeout(1500)
 DOMAINS = content_of(CONFIG / "config.yml")["off-diag"]["domains"]
 _WIDE = {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}

@@ -51,6 +51,14 @@ NOT_USED = {
 }
 
 
+FEW_YEARS = {
+    "custom__ref_period": ["1993", "2000"],
+    "custom__sim_period": ["1993", "2000"],
+    "health_checks__start_date": "1993-01-01",
+    "health_checks__end_date": "2000-12-30",
+}
+
+
 @pytest.fixture()
 def in_v2(configured: Callable[..., list[Path]]) -> Callable[..., None]:
     """A function that configures this process for ESPO v2 on the demo in small, with diagnostics."""
@@ -131,7 +139,7 @@ def oracle(maps: xr.Dataset) -> xr.Dataset:
 def test_properties_and_measures_are_those_of_the_raw_files_and_of_the_products(
     in_v2: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_v2(**NOT_USED)
+    in_v2(**NOT_USED, **FEW_YEARS)
     sim = simulation()
     work(tasks.RefInputCheck())
     work(tasks.InputCheck(sim_id=sim))

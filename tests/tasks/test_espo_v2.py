@@ -16,7 +16,6 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
 from espo_luigi import store, tasks
-from espo_luigi.demo import ensure_demo
 from espo_luigi.errors import CatalogError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling
@@ -35,12 +34,6 @@ POOL = "ScenarioMIP_Demo-Ensemble_ssp370"
 REGIONAL_POOL = "Demo-Regional_Demo-Ensemble_ssp370"
 ENSEMBLE = [f"CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Ensemble_ssp370_r{number}i1p1f1_global" for number in (1, 2, 3)]
 REGIONAL = "CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_GSL-33"
-
-
-@pytest.fixture(scope="session")
-def v2_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The raw data of the demo of ESPO v2."""
-    return ensure_demo({"folder": str(tmp_path_factory.mktemp("v2") / "raw"), "production": "v2"})
 
 
 @pytest.fixture()

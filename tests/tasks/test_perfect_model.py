@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from demo_runs import ONE_REGION
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
 
@@ -95,11 +96,7 @@ SHORT = {
     "custom__sim_period": ["1991", "2040"],
     "health_checks__start_date": "1991-01-01",
     "health_checks__end_date": "2040-12-30",
-    "custom__regions": {"south": {"name": "south", "method": "bbox", "lon_bnds": [-67, -64.5], "lat_bnds": [45, 48]}},
-    **{
-        f"off_DASH_diag__steps__{step}__domain": dict.fromkeys(("Highland", "Lowland"), "south")
-        for step in ("ref", "sim")
-    },
+    **ONE_REGION,
     "perfect_model": {"cells": 2, "periods": [[2021, 2040]]},
 }
 

@@ -227,7 +227,7 @@ def of_source(source: str) -> dict[str, object]:
     return {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
 
 
-@pytest.fixture(scope="module", params=["Demo-NoLeap", "Demo-360Day"])
+@pytest.fixture(scope="module", params=[pytest.param("Demo-NoLeap", marks=pytest.mark.long), "Demo-360Day"])
 def pair(request: pytest.FixtureRequest, run: Callable[..., Products]) -> tuple[Products, Products]:
     """The products in many chunks, and in one."""
     return run(**MANY, **of_source(request.param)), run(**ONE, **of_source(request.param))

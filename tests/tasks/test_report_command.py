@@ -2,8 +2,6 @@
 
 import csv
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from luigi.configuration import get_config
 from report_examples import compared, measures, properties, write_job
 
 from espo_luigi import store, tasks
+from espo_luigi.commands import cli
 from espo_luigi.report.reading import Diagnosed
 from espo_luigi.science.diagnose import diagnosis
 from espo_luigi.tasks.report import run_view
@@ -22,11 +21,7 @@ from espo_luigi.tasks.report import run_view
 def part(configured: Callable[..., list[Path]], tmp_path: Path) -> list[Diagnosed]:
     """A configured run with files of a single simulation in a single domain, without the summary."""
     get_config().set("espo", "final_format", "sharded")
-    files = configured()
-    config = " ".join(map(str, files))
-    (tmp_path / "luigi.cfg").write_text(
-        f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {config}\nfinal_format = sharded\n"
-    )
+    configured()
     found = [one for one in run_view().diagnosed if one.sim_id == NOLEAP]
     for one in found:
         write_stores(one, {} if one.domain == "Lowland" else {"summary": compared()})
@@ -48,10 +43,12 @@ def write_stores(one: Diagnosed, more: dict) -> None:
         store.write_store(ds, getattr(one, name), store.Marker("Example", {}, {"xarray": "1"}, {}, "abc"))
 
 
-def test_the_page_is_whole_and_names_missing_products(part: list[Diagnosed], tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).parent / "espo"), "report", "--out", "mine/page.html"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, "mine/page.html\n"), done.stderr
+def test_the_page_is_whole_and_names_missing_products(
+    part: list[Diagnosed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", "--out", "mine/page.html"]) == 0
+    assert capsys.readouterr().out == "mine/page.html\n"
     page = (tmp_path / "mine" / "page.html").read_text()
     assert page.rstrip().endswith("</html>") and page.count("<h2>") == 8
     missing = re.findall(r"• (\S+): not made", page)

@@ -260,7 +260,7 @@ def look(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConf
     return at
 
 
-@pytest.mark.parametrize("which", ["demo", "espo-g6"])
+@pytest.mark.parametrize("which", ["demo", pytest.param("espo-g6", marks=pytest.mark.long)])
 def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it_reads(
     which: str, look: Callable[[RunConfig, dict[str, str]], Look], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,8 +286,8 @@ def drs() -> str:
 
 def exit_codes() -> str:
     """The exit codes of `luigi`, of `espo`, and of jobs."""
-    of_luigi = {str(number): meaning for number, meaning in install.RETURN_CODES.values()} | install.EXIT_CODES
-    tables_of = {"luigi": of_luigi, "espo": cli.EXIT_CODES, "a job": node_run.EXIT_CODES}
+    of_luigi = {str(number): meaning for number, meaning in install.RETURN_CODES.values()}
+    tables_of = {"luigi": {**of_luigi, **install.EXIT_CODES}, "espo": cli.EXIT_CODES, "a job": node_run.EXIT_CODES}
     return "\n".join(
         table([f"code of {name if ' ' in name else code(name)}", "meaning"], [*in_order(codes).items()])
         for name, codes in tables_of.items()

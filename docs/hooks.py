@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-OF_THE_ROOT = {"project/changelog.md": "CHANGELOG.md", "project/contributing.md": "CONTRIBUTING.md"}
+ROOT_PAGES = {"project/changelog.md": "CHANGELOG.md", "project/contributing.md": "CONTRIBUTING.md"}
 TUTORIAL, GALLERY = "start/tutorial.md", "check/gallery.md"
 OUTPUTS = "ESPO_SITE_OUTPUTS"
 FIGURES = "report-figures"
@@ -50,8 +50,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     pages = {file.src_uri for file in files}
-    for uri, name in OF_THE_ROOT.items():
-        text = page_of_the_root((ROOT / name).read_text("utf-8"), uri, pages | OF_THE_ROOT.keys())
+    for uri, name in ROOT_PAGES.items():
+        text = page_of_the_root((ROOT / name).read_text("utf-8"), uri, pages | ROOT_PAGES.keys())
         files.append(File.generated(config, uri, content=text))
     for figure in figures_in(folder := outputs_folder()):
         path = f"{FIGURES}/{figure['file']}"
@@ -87,7 +87,7 @@ def page_of_the_root(text: str, uri: str, pages: Iterable[str]) -> str:
     Paths of pages become links, too. Links to files that the site does not have become their text.
     """
     known = set(pages)
-    ours = {name: page for page, name in OF_THE_ROOT.items()}
+    ours = {name: page for page, name in ROOT_PAGES.items()}
 
     def link(words: str, target: str, anchor: str, otherwise: str) -> str:
         page = ours.get(target, target.removeprefix("docs/"))

@@ -13,7 +13,6 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -28,7 +27,6 @@ from espo_luigi.config.searching import OnInputProblem
 from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
-from espo_luigi.export.drs import load_drs, packaged
 from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.node import run as node_run
@@ -103,19 +101,24 @@ def sentence(docstring: str | None) -> str:
 def causes() -> str:
     """The causes of failed jobs, and their consequences."""
     rows = [
-        (one.words(), said(CAUSES[one].meaning), follows(CAUSES[one]), said(CAUSES[one].remedy) or "nothing")
+        (
+            one.words(),
+            as_sentence(CAUSES[one].meaning),
+            driver_action(CAUSES[one]),
+            as_sentence(CAUSES[one].remedy) or "nothing",
+        )
         for one in CAUSES
     ]
     return table(["cause", "what it means", "what the driver does", "what to do if it still fails"], rows)
 
 
-def said(text: str) -> str:
-    """A text about a job, of no certain scheduler, as a sentence without its end."""
+def as_sentence(text: str) -> str:
+    """Return a cause's text with a capital, for any scheduler."""
     text = text.format(scheduler="the scheduler", submit="`sbatch` or `qsub`")
     return f"{text[:1].upper()}{text[1:]}".removesuffix(": not retried")
 
 
-def follows(consequences: Consequences) -> str:
+def driver_action(consequences: Consequences) -> str:
     """The consequences of a cause, in words."""
     if consequences.retry is Retry.NEVER:
         return "does not submit it again"
@@ -230,7 +233,7 @@ def methods_with(argument: str) -> str:
 
 
 def measured() -> str:
-    """What a job of each rule took, of each production."""
+    """The measured cost of each rule, by production."""
     parts = [part for name, one in tables().items() for part in (measured_on(name, one), measured_table(one["rules"]))]
     return "\n".join(f"{part}\n" for part in parts)
 
@@ -261,11 +264,11 @@ def number(value: float) -> str:
 
 def report_checks() -> str:
     """The flags of products that the report tells."""
-    rows = [(code(name), flag.title, finds(flag), default_of(name, flag)) for name, flag in FLAGS.items()]
+    rows = [(code(name), flag.title, flag_meaning(flag), default_of(name, flag)) for name, flag in FLAGS.items()]
     return table(["flag", "title in the report", "what it finds", "threshold without your own"], rows)
 
 
-def finds(flag: Flag) -> str:
+def flag_meaning(flag: Flag) -> str:
     """What a flag finds, whatever its threshold; nothing where the title says it."""
     return re.sub(r" \{threshold.*", " the threshold", flag.meaning)
 
@@ -273,12 +276,6 @@ def finds(flag: Flag) -> str:
 def default_of(name: str, flag: Flag) -> str:
     """The threshold that holds if the configuration gives none."""
     return code((default_threshold(name) if flag.side else "") or "")
-
-
-def drs() -> str:
-    """The DRS files of the package."""
-    rows = [(f"[`{name}`](/reference/drs.md#{name})", load_drs(name).description) for name in packaged()]
-    return table(["name", "what it is"], rows)
 
 
 # Exit codes
@@ -381,7 +378,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "bundles": bundles,
     "causes": causes,
     "citation": citation,
-    "drs": drs,
     "exit-codes": exit_codes,
     "job-states": job_states,
     "json": json,
@@ -392,5 +388,4 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "profiles": profiles,
     "report-checks": report_checks,
     "worker-jobs": worker_jobs,
-    **{f"profile-{name}": partial(profile, name) for name in packaged_profiles()},
 }

@@ -29,9 +29,9 @@ TABS = {
     "developers": "Developers",
 }
 # Pages that lie beside these folders.
-_BESIDE = {"index": "start", "architecture": "developers"}
+_TAB_OF_TOP_PAGES = {"index": "start", "architecture": "developers"}
 # Files of the checkout's root that are pages of the tab `project`.
-_OF_THE_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
+_ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 # Where setup.cfg has the pages put, below the environment's folder.
 _INSTALLED = "share/doc/espo_luigi/"
 _MOST_COLUMNS = 100
@@ -129,11 +129,15 @@ def pages() -> list[Page]:
     checkout = Path(__file__).parents[2]
     if (checkout / "docs" / "index.md").is_file() and (checkout / "mkdocs.yml").is_file():
         found = {path: path.relative_to(checkout / "docs").parent.name for path in (checkout / "docs").rglob("*.md")}
-        found |= {checkout / name: "project" for name in _OF_THE_ROOT}
+        found |= {checkout / name: "project" for name in _ROOT_PAGES}
     else:
         found = _installed()
     order = list(TABS)
-    known = [Page(path, tab or _BESIDE[path.stem]) for path, tab in found.items() if tab or path.stem in _BESIDE]
+    known = [
+        Page(path, tab or _TAB_OF_TOP_PAGES[path.stem])
+        for path, tab in found.items()
+        if tab or path.stem in _TAB_OF_TOP_PAGES
+    ]
     return sorted(known, key=lambda page: (order.index(page.tab), page.stem != "index", page.stem))
 
 
@@ -144,7 +148,9 @@ def _installed() -> dict[Path, str]:
     except PackageNotFoundError:
         listed = ()
     places = {file: file.as_posix().partition(_INSTALLED)[2] for file in listed if file.suffix == ".md"}
-    return {Path(str(file.locate())).resolve(): place.rpartition("/")[0] for file, place in places.items() if place}
+    found = {Path(str(file.locate())).resolve(): place.rpartition("/")[0] for file, place in places.items() if place}
+    # `pip install --target` puts the pages elsewhere than it lists.
+    return {path: folder for path, folder in found.items() if path.is_file()}
 
 
 def page_of(word: str, known: list[Page]) -> Page | None:
@@ -236,7 +242,8 @@ def _show(page: Page, known: list[Page], only_path: bool) -> None:
     if only_path:
         say(page.path)
     elif sys.stdout.isatty():
-        click.echo_via_pager(_rendered(page, known), color=True)
+        # Without `color`, click has `less` show the styles; a pager that cannot gets plain text.
+        click.echo_via_pager(_rendered(page, known))
     else:
         say(page.text, end="")
 

@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import PackagePath
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -64,10 +66,16 @@ def test_a_pipe_gets_markdown_without_images_and_comments(capsys: pytest.Capture
         assert "<!--" not in prose and "![" not in prose and "```mermaid" not in shown, page.path
 
 
-def test_a_terminal_gets_a_page_in_a_pager_with_the_names_of_linked_pages() -> None:
+def test_a_terminal_gets_a_page_in_a_pager_with_the_names_of_linked_pages(tmp_path: Path) -> None:
+    pager = tmp_path / "less"
+    pager.write_text('#!/bin/sh\necho "LESS=$LESS"; cat\n')
+    pager.chmod(0o755)
+    environ = {name: value for name, value in os.environ.items() if name not in ("PAGER", "LESS")}
+    environ |= {"TERM": "xterm", "COLUMNS": "80", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     ours, theirs = pty.openpty()
-    environ = os.environ | {"PAGER": "cat", "TERM": "xterm", "COLUMNS": "80"}
-    with subprocess.Popen([*COMMAND, "job"], stdout=theirs, stderr=subprocess.PIPE, env=environ) as process:
+    with subprocess.Popen(
+        [*COMMAND, "job"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environ
+    ) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -78,10 +86,27 @@ def test_a_terminal_gets_a_page_in_a_pager_with_the_names_of_linked_pages() -> N
         os.close(ours)
     assert process.returncode == 0
     text = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).replace("\r", "")
-    assert text.split("\n")[0].strip() == "How a job lives" and "\x1b[1" in shown.decode()
+    assert [line.strip() for line in text.split("\n")[:2]] == ["LESS=-R", "How a job lives"], "less shows codes as text"
+    assert "\x1b[1" in shown.decode()
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^Linked pages: espo docs \w+", text, re.M)
     assert "](" not in text
+
+
+def test_pages_that_are_not_where_the_installation_lists_them_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "slurm.md").write_text("# Slurm\n")
+    listed = [PackagePath(f"../share/doc/espo_luigi/run/{name}.md") for name in ("slurm", "elsewhere")]
+    for file in listed:
+        file.dist = SimpleNamespace(locate_file=lambda path: tmp_path / "run" / Path(path).name)
+    monkeypatch.setattr(docs, "distribution", lambda name: SimpleNamespace(files=listed))
+    monkeypatch.setattr(docs, "__file__", str(tmp_path / "lib" / "espo_luigi" / "commands" / "docs.py"))
+    assert [(page.path, page.tab) for page in docs.pages()] == [(tmp_path / "run" / "slurm.md", "run")]
+    monkeypatch.setattr(docs, "distribution", lambda name: SimpleNamespace(files=listed[1:]))
+    assert cli.main(["docs"]) == 1
+    assert "espo: no page found" in capsys.readouterr().err
 
 
 def test_a_misspelt_page_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,4 +5,4 @@ import os
 
 def examples(number: int) -> int:
     """`ESPO_EXAMPLES=20 pytest FILE` makes twenty times as many."""
-    return int(number * float(os.environ.get("ESPO_EXAMPLES", "1")))
+    return max(1, int(number * float(os.environ.get("ESPO_EXAMPLES", "1"))))

@@ -30,7 +30,7 @@ OPTION_NAMES = tuple(
 )
 
 
-_FOR_WHAT_HAS_NONE = (
+_SECTION_AMOUNT = (
     "{} of `espo shell`, `espo submit`, sessions, and tasks of your own without any; each rule of ESPO has its own: {}"
 )
 
@@ -43,8 +43,8 @@ class BatchSection(Settings):
     profile = Parameter(
         default="", description="name (`espo profiles`) or YAML file of this cluster's values of all that is below"
     )
-    memory = Parameter(default="", description=_FOR_WHAT_HAS_NONE.format("memory", "`[Train] memory`"))
-    time = Parameter(default="", description=_FOR_WHAT_HAS_NONE.format("time limit", "`[Train] time`"))
+    memory = Parameter(default="", description=_SECTION_AMOUNT.format("memory", "`[Train] memory`"))
+    time = Parameter(default="", description=_SECTION_AMOUNT.format("time limit", "`[Train] time`"))
     step_options: Any = DictParameter(default={}, description='options of each step of a bundle, {"overlap": ""}')
     exclude = Parameter(default="", description="nodes on which no job may run, such as n[1-3],m1")
     extra: Any = DictParameter(default={}, description='further directives, {"reservation": "maintenance"}')

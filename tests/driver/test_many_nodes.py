@@ -199,7 +199,10 @@ def listening_in(folder: Path, *but: str) -> list[Any]:
 
 
 @as_root
-@pytest.mark.parametrize("section", [f'{JOBQUEUE}worker_jobs = {{"jobs": 2, "memory": "600MB"}}', SPREAD])
+@pytest.mark.parametrize(
+    "section",
+    [f'{JOBQUEUE}worker_jobs = {{"jobs": 2, "memory": "600MB"}}', pytest.param(SPREAD, marks=pytest.mark.long)],
+)
 def test_another_account_reaches_no_scheduler_worker_or_page_of_a_session_on_several_nodes(
     tmp_path: Path, cluster: ThrowawayCluster, section: str
 ) -> None:

@@ -25,6 +25,7 @@ class Rerun(Driver):
     computed = Preempted.computed
 
 
+@pytest.mark.long
 def test_a_job_that_is_run_again_goes_on_from_its_complete_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

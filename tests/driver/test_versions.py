@@ -97,6 +97,7 @@ def test_jobs_that_start_after_an_upgrade_to_another_layout_say_so_and_do_nothin
     assert driver.starts() == Counter()
 
 
+@pytest.mark.long
 def test_jobs_that_start_after_an_upgrade_with_the_same_layout_run(
     driver: Driver, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

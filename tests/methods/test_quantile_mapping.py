@@ -155,7 +155,7 @@ def brute_force_training(
     return qm.Training(reference_q / q, q, reference_mean / mean)
 
 
-@settings(max_examples=examples(10), deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(20), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(1, 4),
@@ -203,9 +203,9 @@ def trends_by_xsdba(scaled: np.ndarray, dayofyear: np.ndarray, days: np.ndarray,
         x = (days[times] - days[times[0]]) / (days[times[-1]] - days[times[0]])
         equal = np.ptp(np.diff(days[times])) == 0
         for cell in range(len(scaled)):
-            trends[cell, times] = loess._loess_nb.py_func(
-                x, means[cell, times], f=FRACTION, niter=1, weight_func=loess._tricube_weighting.py_func,
-                reg_func=loess._constant_regression.py_func, dx=x[1] - x[0] if equal else 0, skipna=True,
+            trends[cell, times] = loess._loess_nb(
+                x, means[cell, times].astype("f8"), f=FRACTION, niter=1, weight_func=loess._tricube_weighting,
+                reg_func=loess._constant_regression, dx=x[1] - x[0] if equal else 0.0, skipna=True,
             )  # fmt: skip
     return trends
 
@@ -236,7 +236,7 @@ def adjustment_by_xsdba(
     return anomalies + found + trends if kind == "+" else anomalies * found * trends
 
 
-@settings(max_examples=examples(6), deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=examples(10), deadline=None, derandomize=True, phases=[Phase.generate])
 @given(
     calendar=st.sampled_from(["noleap", "360_day", "standard"]),
     n_years=st.integers(2, 7),

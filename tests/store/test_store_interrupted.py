@@ -21,6 +21,8 @@ from espo_luigi.store import Marker, is_complete, link_store, open_store, pack, 
 from espo_luigi.store.publish import written_aside
 
 KILLS = 20
+# About what a write takes: how long a writer that is killed in its first write may have written.
+FIRST_WRITE_SECONDS = 0.03
 
 
 def noise(megabytes: int) -> xr.Dataset:
@@ -33,12 +35,13 @@ def kill_a_writer(path: Path, first: int, writes: float) -> None:
     """Kill a process while it writes one store after the other: after so many writes, of the last of them a part."""
     told, tell = os.pipe()
     child = fork(lambda: write_for_ever(path, first, lambda: os.write(tell, b".")))
-    begun = [time.monotonic() for _ in range(2 + int(writes)) if os.read(told, 1)]
-    time.sleep((writes % 1) * (begun[-1] - begun[-2]))
+    os.close(tell)  # so that the end of the writer ends the reading
+    begun = [time.monotonic() for _ in range(1 + int(writes)) if os.read(told, 1)]
+    assert len(begun) == 1 + int(writes), "the writer ended by itself"
+    time.sleep((writes % 1) * (begun[-1] - begun[-2] if len(begun) > 1 else FIRST_WRITE_SECONDS))
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     os.close(told)
-    os.close(tell)
     assert os.WIFSIGNALED(status), "the writer ended by itself"
 
 

@@ -29,6 +29,10 @@ _NOTE = (
     '!!! info ""\n    The outputs on this page were made together with this site, by the example on a smaller land '
     "and for 1971 to 2040: your numbers differ.\n"
 )
+_FIGURES_NOTE = (
+    "`espo report` made these figures when this site was built: of the example, on a smaller land than the tutorial's "
+    "and for 1971 to 2040."
+)
 _PAGE_OF_THE_REPOSITORY = re.compile(r"(?<![\w/.(\[])docs/([\w/-]+\.md)")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]+)?\)")
 
@@ -115,7 +119,7 @@ def _box(output: str) -> str:
 
 def with_figures(markdown: str, figures: Sequence[Mapping[str, str]]) -> str:
     """Return the gallery with its figures in the place of its marker, by section of the report."""
-    parts = ["This copy of the site was built without a run, so it has no figures."] if not figures else []
+    parts = [_FIGURES_NOTE if figures else "This copy of the site was built without a run, so it has no figures."]
     for section, those in groupby(figures, key=lambda figure: figure["section"]):
         parts.append(f"## {re.sub(r'^[0-9]+[.] ', '', section)}")
         parts += [

@@ -29,9 +29,12 @@ from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
 from espo_luigi.export.drs import load_drs, packaged
+from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
 from espo_luigi.jobs.node import run as node_run
 from espo_luigi.jobs.order import JobState
+from espo_luigi.jobs.schedulers.slurm import log_pattern
+from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, AdjustArguments, TrainArguments
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.report.reading import RuleFigures
@@ -182,6 +185,45 @@ def worker_jobs() -> str:
 
 
 _VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time"), (Text, "text"))
+
+
+def bundles() -> str:
+    """The kinds of bundles, with the logs of a member."""
+    rows = [
+        (
+            code(name) + (" (default)" if name == Bundling().kind else ""),
+            *kind,
+            code(log_pattern("slurm_logs", "Train", {"sim_id": "NoLeap"}, name)),
+        )
+        for name, kind in KINDS.items()
+    ]
+    return table(["`bundle =`", "what is submitted", "good for", "log of a member, such as"], rows)
+
+
+# Methods
+
+
+def method_arguments() -> str:
+    """The arguments of xsdba's methods, of training before those of adjusting."""
+    meanings = {name: field.description for kind in _ARGUMENTS for name, field in kind.model_fields.items()}
+    return table(
+        ["argument", "meaning", "methods"],
+        [(code(name), meaning or "", methods_with(name)) for name, meaning in meanings.items()],
+    )
+
+
+_ARGUMENTS = (TrainArguments, AdjustArguments)
+
+
+def methods_with(argument: str) -> str:
+    """The methods that take an argument, those that require it marked, or the fewer ones that do not."""
+    takers = [name for name, of in METHOD_ARGUMENTS.items() if argument in (*of.train, *of.adjust)]
+    others = [code(name) for name in METHOD_ARGUMENTS if name not in takers]
+    if len(others) < len(takers):
+        return f"all but {', '.join(others)}" if others else "all"
+    return ", ".join(
+        code(name) + (" (required)" if argument in METHOD_ARGUMENTS[name].required else "") for name in takers
+    )
 
 
 # Costs
@@ -336,6 +378,7 @@ def citation() -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "bundles": bundles,
     "causes": causes,
     "citation": citation,
     "drs": drs,
@@ -343,6 +386,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "job-states": job_states,
     "json": json,
     "measured": measured,
+    "method-arguments": method_arguments,
     "problems": problems,
     "profile-keys": profile_keys,
     "profiles": profiles,

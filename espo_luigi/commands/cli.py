@@ -500,6 +500,7 @@ def shell(command: tuple[str, ...], **options: str | None) -> None:
     """Open a shell, or run a command, on a node (salloc)."""
     from espo_luigi.commands.interactive import shell
 
+    views.be_quiet_about_other_parameters()
     shell(_given(options), command)
 
 
@@ -516,6 +517,7 @@ def submit(words: tuple[str, ...], **options: str | None) -> None:
     """
     from espo_luigi.commands.interactive import submit
 
+    views.be_quiet_about_other_parameters()
     say(submit(_given(options), words))
 
 

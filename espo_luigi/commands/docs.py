@@ -67,14 +67,22 @@ class Page:
 
     @property
     def first_sentence(self) -> str:
-        """The first sentence of the page's first paragraph; nothing if the page has no prose."""
-        for paragraph in re.split(r"\n\s*\n", _BLOCK.sub("\n", self.text)):
+        """The first sentence of the page's first paragraph; nothing if the page begins without prose."""
+        before_sections = re.split(r"^## ", _BLOCK.sub("\n", self.text), maxsplit=1, flags=re.MULTILINE)[0]
+        for paragraph in re.split(r"\n\s*\n", before_sections):
             words = _plain(" ".join(paragraph.split()))
-            if words and not re.match(r"\s*([#|>`*-]|\d+\.)|    ", paragraph.strip("\n")):
-                return re.split(r"(?<=[.?!])\s", words, maxsplit=1)[0].rstrip(":")
+            if words and not _NO_PROSE.match(paragraph.strip("\n")):
+                return re.split(r"(?<=[.?!])(?<!et al\.)\s", words, maxsplit=1)[0].rstrip(":")
         return ""
 
+    @cached_property
+    def headings(self) -> list[str]:
+        """The page's headings, the title first."""
+        return [_plain(words) for words in re.findall(r"^#+ +(.+)", _BLOCK.sub("", self.text), re.MULTILINE)]
 
+
+# Headings, tables, quotations, items, what the site takes from docstrings, titles of tabs and notes, indented code.
+_NO_PROSE = re.compile(r"\s*(#|\||>|:::|[*+-]\s|\d+\.\s|\*\*[^*]+\*\*\s*$)|    ")
 _BLOCK = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s]+)[^)]*\)")
 # What only the site can show, and what stands for it in a terminal.
@@ -146,12 +154,26 @@ def page_of(word: str, known: list[Page]) -> Page | None:
 
 
 def with_word(word: str, known: list[Page]) -> dict[Page, str]:
-    """Return the pages whose text has `word`, those that have it most often first, with its first line there."""
+    """Return the pages whose text has `word`, with its first heading there, else its first line.
+
+    Pages with the word in their title come first, and pages for users before those for developers; then pages with the
+    word in a heading, and those that have it most often.
+    """
     wanted = re.compile(re.escape(word), re.IGNORECASE)
-    counts = {page: len(wanted.findall(page.text)) for page in known}
-    found = sorted((page for page in known if counts[page]), key=lambda page: -counts[page])
-    lines = {page: next(line for line in page.text.splitlines() if wanted.search(line)) for page in found}
-    return {page: _plain(line).strip("|#- ") for page, line in lines.items()}
+    found = {page: line for page in known if (line := _line_with(wanted, page))}
+
+    def rank(page: Page) -> tuple[bool, bool, bool, int]:
+        in_title, in_heading = (any(map(wanted.search, words)) for words in ([page.title], page.headings))
+        is_for_few = page.tab == "developers" or page.stem == "changelog"
+        return not in_title, is_for_few, not in_heading, -len(wanted.findall(page.text))
+
+    return {page: found[page] for page in sorted(found, key=rank)}
+
+
+def _line_with(wanted: re.Pattern[str], page: Page) -> str:
+    """The first heading that matches, else the first line; nothing if the page has none."""
+    found = next((line for line in (*page.headings, *page.text.splitlines()) if wanted.search(line)), "")
+    return _plain(found).strip("|#- ")
 
 
 def _stems(_context: object, _parameter: object, begun: str) -> list[str]:
@@ -179,11 +201,11 @@ def docs(word: str, only_path: bool) -> int:
         _show(page, known, only_path)
         return 0
     found = {} if only_path else with_word(word, known)
-    close = nearest(word.lower(), [page.stem for page in known])
     if not found:
+        close = nearest(word.lower(), [page.stem for page in known])
         no_page = f"there is no page {word}{close or ('.' if only_path else ', and no page has the word.')}"
         raise PageError(f"{no_page} `espo docs` lists the pages")
-    say(f"There is no page {word}{close or '.'} These pages have the word:")
+    say(f"There is no page {word}. These pages have the word:")
     say("\n".join(_rows({page.stem: line for page, line in list(found.items())[:_NAMED]})))
     return 0
 

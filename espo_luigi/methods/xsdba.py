@@ -188,7 +188,7 @@ class TrainArguments(Arguments):
         default=None, description="how many quantiles, or which"
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(
-        default=None, description="dry days are adapted up to this, in training and adjusting"
+        default=None, description="dry days are adapted up to this, in training and adjusting; kind `*`"
     )
     jitter_under_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise under it")
     jitter_over_thresh_value: PositiveThreshold | None = Field(default=None, description="xsdba adds noise over it")

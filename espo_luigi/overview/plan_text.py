@@ -105,12 +105,14 @@ def _worst(found: Iterable[Basis]) -> Basis:
 
 def _reasons(plan: Plan) -> Iterator[str]:
     stale: dict[tuple[str, ...], list[str]] = {}
+    others = ""
     for rule, tasks in _by_rule(plan).items():
         to_run = [planned.status.why for planned in tasks if planned.status.in_plan == RUN]
         for reason, count in Counter(why.partition(": ")[0] for why in to_run if why).items():
             if reason == _MISSING:
                 continue  # as expected
             example = next(why for why in to_run if why.startswith(reason)).removeprefix(reason).removeprefix(": ")
+            others = "other "
             yield f"{rule}: {count} {RUN}: {reason}{f' ({example.splitlines()[0]}{_more(count)})' if example else ''}"
         changes = [planned.status.changed for planned in tasks if planned.status.changed]
         if keys := tuple(dict.fromkeys(itertools.chain(*changes))):
@@ -118,7 +120,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     for keys, counts in stale.items():
         yield f"stale: {', '.join(counts)}: {', '.join(keys[:_SHOWN])}{_more(len(keys), _SHOWN)} changed since"
     if any(planned.status.why.startswith(_MISSING) for planned in plan.tasks.values()):
-        yield "of all others that are to run, an output is missing (--tasks names it)"
+        yield f"All {others}tasks to run have a missing output; `--tasks` names it."
 
 
 def _more(count: int, shown: int = 1) -> str:

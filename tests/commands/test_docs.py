@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from espo_luigi.commands import cli, docs
+from espo_luigi.errors import nearest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "espo_luigi.commands.cli", "docs"]
@@ -91,11 +92,61 @@ def test_a_misspelt_page_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_word_that_is_no_page_is_searched_in_all(capsys: pytest.CaptureFixture[str]) -> None:
     first, *rows = said(capsys, "nquantiles").splitlines()
-    assert re.fullmatch(r"There is no page nquantiles(\.|; did you mean \w+\?) These pages have the word:", first)
+    assert first == "There is no page nquantiles. These pages have the word:"
     assert [row for row in rows if "nquantiles" not in row] == []
     assert "keys" in [row.split()[0] for row in rows]
     assert cli.main(["docs", "no_page_has_this"]) == 1
     assert "and no page has the word. `espo docs` lists" in capsys.readouterr().err
+
+
+def test_where_pages_have_the_word_no_other_page_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert nearest("memory", [page.stem for page in docs.pages()]), "a page's name is like this word"
+    assert said(capsys, "memory").startswith("There is no page memory. These pages have the word:\n")
+
+
+def a_page(folder: Path, stem: str, text: str, tab: str = "run") -> docs.Page:
+    (folder / f"{stem}.md").write_text(text)
+    return docs.Page(folder / f"{stem}.md", tab)
+
+
+def test_pages_about_a_word_come_before_those_that_mention_it_often(tmp_path: Path) -> None:
+    often = a_page(tmp_path, "often", "# Jobs\n\nWith memory, memory, memory.\n")
+    in_code = a_page(tmp_path, "in-code", "# Nodes\n\n```sh\n# memory\n```\n")
+    heading = a_page(tmp_path, "heading", "# Laptop\n\nIts memory.\n\n## Little `memory`\n")
+    title = a_page(tmp_path, "title", "# Time and memory\n\nCosts.\n")
+    for_few = a_page(tmp_path, "for-few", "# Tests\n\n## Memory\n", tab="developers")
+    changes = a_page(tmp_path, "changelog", "# Changes\n\nMemory and memory.\n", tab="project")
+    without = a_page(tmp_path, "without", "# Disks\n")
+    found = docs.with_word("Memory", [changes, without, for_few, in_code, often, heading, title])
+    assert list(found.items()) == [
+        (title, "Time and memory"),
+        (heading, "Little memory"),
+        (often, "With memory, memory, memory."),
+        (in_code, "memory"),
+        (for_few, "Memory"),
+        (changes, "Memory and memory."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("::: package.function\n\nIt runs.", "It runs."),
+        ("**Yes**, if you can. Else not.", "Yes, if you can."),
+        ("`engine = local` runs jobs here. Others do not.", "engine = local runs jobs here."),
+        ("By quantiles (Cannon et al. 2015) of a day. More.", "By quantiles (Cannon et al. 2015) of a day."),
+        ('=== "Narval"\n\n    - an item\n\n| a |\n|---|\n\n1. Go.\n\n```sh\nespo plan\n```\n\nSo:\n', "So"),
+        ("| a |\n|---|\n\n## A section\n\nOf something else.", ""),
+    ],
+)
+def test_the_first_sentence_of_a_page_is_that_of_its_first_paragraph(tmp_path: Path, text: str, first: str) -> None:
+    assert a_page(tmp_path, "page", f"# Title\n\n{text}\n").first_sentence == first
+
+
+def test_no_page_is_described_by_what_is_no_sentence() -> None:
+    told = {page.stem: page.first_sentence for page in docs.pages()}
+    assert {stem: words for stem, words in told.items() if re.match(r":::|\W*$", words) and words} == {}
+    assert {stem: words for stem, words in told.items() if words.count("(") != words.count(")")} == {}
 
 
 def test_tabs_and_notes_of_the_site_are_paragraphs_with_a_title() -> None:

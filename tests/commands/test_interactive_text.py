@@ -1,5 +1,8 @@
 """What `espo shell` and `espo submit` give to Slurm, beside what the document of the Institut quantique says."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,23 @@ def test_a_scheduler_that_is_not_slurm_is_refused_with_its_own_commands() -> Non
     get_config().set("espo", "engine", "sge")
     with pytest.raises(SubmissionError, match=r"engine = sge, .* on Grid Engine, give qrsh or qsub with"):
         request_of({})
+
+
+@pytest.mark.parametrize(("program", "words"), [("salloc", ("shell", "true")), ("sbatch", ("submit", "job.sh"))])
+def test_settings_that_concern_other_commands_cause_no_warning(
+    tmp_path: Path, program: str, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "luigi.cfg").write_text("[espo]\nengine = slurm\nfinal_format = zip\n[slurm]\nprofile = iq\n")
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n")
+    (tmp_path / program).write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / program).chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "espo_luigi.commands.cli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "7" in done.stdout

@@ -146,13 +146,17 @@ def test_a_box_of_the_page_that_is_too_small_is_refused_by_name(
 def test_a_single_variable_is_adjusted_as_the_page_on_methods_says(tmp_path: Path) -> None:
     page = (DOCS / "set-up" / "methods.md").read_text()
     (given_file,) = re.findall(r"^```yaml\n(base.*?)^```", page, re.DOTALL | re.MULTILINE)
+    searched, adjusted = re.findall(r"\{.*null\}", given_file)
+    for_searches, for_variables = re.findall(r"`(\{.*?null\})`", page)
+    for_tasmax = given_file.replace(searched, for_searches).replace(adjusted, for_variables)
     for base in ("espo-g6", "demo"):
         folder = tmp_path / base
         given(tmp_path, f"espo init {base} --from {base}")
-        (folder / "one.yml").write_text(given_file)
-        config = load([folder / "one.yml", DOCS.parent / "config" / "demo" / "paths.yml"])
-        assert list(config.biasadjust.adjusted) == list(config.extraction.simulation.series) == ["pr"]
-        assert config.off_diag is None and config.diagnostics is None
+        for variable, text in (("pr", given_file), ("tasmax", for_tasmax)):
+            (folder / "one.yml").write_text(text)
+            config = load([folder / "one.yml", DOCS.parent / "config" / "demo" / "paths.yml"])
+            assert list(config.biasadjust.adjusted) == list(config.extraction.simulation.series) == [variable]
+            assert config.off_diag is None and config.diagnostics is None
 
 
 def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_values(
@@ -162,20 +166,11 @@ def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_v
     page = (DOCS / "set-up" / "methods.md").read_text()
     found = [textwrap.dedent(text) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     monkeypatch.chdir(DOCS.parent / "config" / "espo-g6")
-    (tmp_path / "searches.yml").write_text(
-        "extraction: {reference: &wind {search_data_catalogs: {variables_and_freqs: {sfcWind: D}}}, simulation: *wind}"
-    )
     methods: dict[str, list[str]] = {}
     for text in found[:3]:
         (tmp_path / "example.yml").write_text(text)
-        files: list[str | Path] = [
-            "config.yml",
-            "../demo/paths.yml",
-            tmp_path / "searches.yml",
-            tmp_path / "example.yml",
-        ]
         (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
-        chosen = load(files).biasadjust.variables[name]
+        chosen = load(["config.yml", "../demo/paths.yml", tmp_path / "example.yml"]).biasadjust.variables[name]
         methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]
     assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"], "sfcWind": ["DetrendedQuantileMapping"]}
 

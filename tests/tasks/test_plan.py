@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import luigi
@@ -69,7 +70,14 @@ def test_a_plan_names_what_a_run_would_do_and_the_output_that_is_missing(complet
     assert in_state(plan, RUN) == {move.task_id}
     assert plan.tasks[move.task_id].status.why.startswith(f"output missing: {move.out_scenario().path.name}, ")
     remove(move.in_regchunked.task)  # type: ignore[attr-defined]
-    assert in_state(planned(), RUN) == {move.task_id, move.in_regchunked.task.task_id}
+    plan = planned()
+    assert in_state(plan, RUN) == {move.task_id, move.in_regchunked.task.task_id}
+    assert "\nAll tasks to run have a missing output; `--tasks` names it.\n" in render_plan(plan)
+    status = plan.tasks[move.task_id].status
+    plan.tasks[move.task_id].status = replace(status, why="made of something else: x")
+    lines = render_plan(plan).splitlines()
+    assert "Move: 1 to run: made of something else (x)" in lines
+    assert "All other tasks to run have a missing output; `--tasks` names it." in lines
     move.out_scenario().path.mkdir()
     assert "it is no folder with a marker" in planned().tasks[move.task_id].status.why
 

@@ -1,20 +1,35 @@
-"""Bundles: several tasks of a rule as one submission; `slurm` renders its scripts, `pilot` is one of its programs.
-
-There are three kinds. Steps run side by side in a job, each task or group of tasks as a Slurm step. An array has a job
-for each task. A pilot is a job whose process has imported everything, and forks a child for each task.
-"""
+"""Bundles: several tasks of a rule as one submission; `slurm` renders its scripts, `pilot` is one of its programs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues, element_name
 
-KINDS = (STEPS, ARRAY, PILOT)
+
+class Kind(NamedTuple):
+    """What a kind of bundle submits for its members, which are tasks, and what it is good for."""
+
+    submits: str
+    good_for: str
+
+
+KINDS = {
+    STEPS: Kind(
+        "a job with a step for each member (`srun --exclusive`)",
+        "filling large nodes, sharing GPUs, limits on the number of jobs",
+    ),
+    ARRAY: Kind("`sbatch --array=0-n%m`: a job for each member", "many equal tasks, slow `sbatch`"),
+    PILOT: Kind(
+        "a job whose process has imported everything, and forks a child for each member",
+        "tasks that are shorter than their imports",
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ PROFILES = [
 
 
 def test_the_pages_have_a_profile_for_each_way_to_install_and_for_a_cluster() -> None:
-    assert len(PROFILES) >= 6
+    assert len(PROFILES) >= 5
 
 
 @pytest.mark.parametrize("profile", PROFILES)

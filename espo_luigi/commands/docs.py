@@ -136,7 +136,9 @@ def _installed() -> dict[Path, str]:
     except PackageNotFoundError:
         listed = ()
     places = {file: file.as_posix().partition(_INSTALLED)[2] for file in listed if file.suffix == ".md"}
-    return {Path(str(file.locate())).resolve(): place.rpartition("/")[0] for file, place in places.items() if place}
+    paths = {Path(str(file.locate())).resolve(): place.rpartition("/")[0] for file, place in places.items() if place}
+    # `pip install --target` moves files away from where its list says that they are.
+    return {path: folder for path, folder in paths.items() if path.is_file()}
 
 
 def page_of(word: str, known: list[Page]) -> Page | None:

@@ -122,8 +122,9 @@ class EspoWorker(luigi.worker.Worker):
             hold_folders(_exclusive_folders(jobs))
             different = _different(jobs)
             engine(settings().engine).check(one.order() for one in different)
-            for sentence in () if self._is_running else without_effect(different):
-                logger.warning("%s", sentence)
+            if not self._is_running:
+                for sentence in without_effect(different):
+                    logger.warning("%s", sentence)
         return graph
 
     def _refuse_half(self, graph: Graph) -> None:

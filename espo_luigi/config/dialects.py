@@ -70,12 +70,18 @@ def modernise(content: Content) -> dict[KeyPath, KeyPath]:
     for _, chunks in mappings(content, "custom.final_chunks"):  # a product's chunks have four years
         chunks.pop("time", None)
     for _, paths in mappings(content, "paths"):
-        folder = _folder_of(paths.get("output"))
-        older = {"exec_workdir": ("tmpdir", paths.get("exec_workdir")), "output": ("final", folder)}
-        for old, (name, path) in older.items():
-            if old in paths and (path or paths[old] is None) and paths.get(name) is None:
-                paths[name] = path
+        _put_folders(paths, written)
     return written
+
+
+def _put_folders(paths: Content, written: dict[KeyPath, KeyPath]) -> None:
+    """Give a file's folders their current names, also where its older names are `null`."""
+    folder = _folder_of(paths.get("output"))
+    for old, name, path in (("exec_workdir", "tmpdir", paths.get("exec_workdir")), ("output", "final", folder)):
+        if old in paths and (path or paths[old] is None) and paths.get(name) is None:
+            paths[name] = path
+            if path is None:
+                written["paths", name] = ("paths", old)
 
 
 def _sources(content: Content) -> list[str]:
@@ -255,6 +261,8 @@ def translate(content: Content) -> dict[KeyPath, KeyPath]:
     unused = [".".join(at) for at, _ in mappings(content, "clean_up.xscen_clean_up.*.maybe_unstack_dict")]
     _put_chunks(content, written)
     _put_periods(content, written)
+    if "diagnostics" not in content:
+        unused += ["diagregion"] if content.pop("diagregion", None) else []
     if "diagregion" not in content:
         unused += ["diagnostics"] if content.pop("diagnostics", None) else []
     has_checks = _has(content, ("health_checks", "finalNAM"))
@@ -271,6 +279,39 @@ def translate(content: Content) -> dict[KeyPath, KeyPath]:
     if unused:
         logger.info("keys without effect here: %s", ", ".join(unused))
     return written
+
+
+def null_older_keys(own: Content, before: Content) -> None:
+    """Write each `null` of a file at the key of ESPO v2 that earlier files give in its place.
+
+    `translate` moves keys once all files are merged, and would bring back what `null` takes away.
+    """
+    for at in list(_nulls(own, ())):
+        for old, new in ((tuple(old.split(".")), tuple(new.split("."))) for old, new in _V2_MOVES):
+            if not all(wanted in ("*", key) for key, wanted in zip(at, new, strict=False)):
+                continue
+            names = iter([key for key, wanted in zip(at, new, strict=False) if wanted == "*"])
+            older = tuple(next(names, "") if key == "*" else key for key in old)
+            older = (*(key for key in older if key), *at[len(new) :])
+            if _has(before, older) and older != at:
+                if len(at) >= len(new):
+                    _remove(own, at)
+                _put(own, older, None)
+
+
+def _nulls(content: Content, at: KeyPath) -> Iterator[KeyPath]:
+    for key, value in content.items():
+        if value is None:
+            yield (*at, key)
+        elif isinstance(value, dict):
+            yield from _nulls(value, (*at, key))
+
+
+def _remove(content: Content, at: KeyPath) -> None:
+    """Remove a value, and the mappings that this empties."""
+    _take(content, at)
+    if len(at) > 1 and any(not holder for _, holder in _mappings(content, at[:-1], ())):
+        _remove(content, at[:-1])
 
 
 def _is_v2(content: Content) -> bool:

@@ -22,6 +22,7 @@ from espo_luigi.config.dialects import (
     fill_in,
     mappings,
     modernise,
+    null_older_keys,
     owned,
     reference_source,
     translate,
@@ -118,6 +119,7 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
         path = file.path
         own = owned({key: value for key, value in file.content.items() if key != "base"})
         moved = modernise(own)
+        null_older_keys(own, content)
         before, source = reference_source(written), reference_source(moved)
         if before and source and source != before:
             raise ConfigurationError(
@@ -127,6 +129,7 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
         content = merge(content, _known_sections(own, path))
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
+        places = {path: place for path, place in places.items() if as_written(path, moved) not in file.places}
         places |= file.places
     content = {section: value for section, value in content.items() if value is not None}
     return content, {**written, **COPIED}, places, [file.path for file in read.values()]

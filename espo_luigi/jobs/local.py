@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 
 # The likely reason when a job of this machine leaves no result.
 KILLED = "killed, or out of memory"
-# Luigi hands out all tasks that are ready within some milliseconds of each other.
-_OTHERS_COME_SECONDS = 0.2
+# Luigi starts tasks that are ready together within some milliseconds.
+_READY_TOGETHER_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Slots:
 
     def __init__(self, nodes: Mapping[str, Room]) -> None:
         self._free = dict(nodes)
-        # Those that have room, and those that wait for it.
+        # The number of jobs that have room or wait for it.
         self._jobs = 0
         self._changed = threading.Condition()
 
@@ -131,8 +131,8 @@ class Slots:
     def taken(self, shared: Resources, alone: Resources) -> Iterator[tuple[str, Resources]]:
         """Wait until there is room for `shared`; yield the node and what was taken, held inside the ``with`` block.
 
-        If no other job runs or waits by then, nor comes in the next moment, that is `alone`: no task can become ready
-        before this job ends.
+        If no other job runs or waits by then, nor within `_READY_TOGETHER_SECONDS`, that is `alone`. A task that
+        becomes ready later waits for the end of this job.
         """
         with self._changed:
             self._jobs += 1
@@ -141,7 +141,7 @@ class Slots:
             with self._changed:
                 given, node = shared, self._with_room(shared)
                 if alone != shared:
-                    if self._changed.wait_for(lambda: self._jobs > 1, _OTHERS_COME_SECONDS):
+                    if self._changed.wait_for(lambda: self._jobs > 1, _READY_TOGETHER_SECONDS):
                         node = self._with_room(shared)
                     else:
                         given, node = alone, self._with_room(alone)
@@ -195,7 +195,7 @@ class LocalEngine:
             self._said |= cut
             place, largest, alone = self._launcher.place, self._launcher.largest, self._launcher.alone
             most = str(largest) if largest == alone else f"{largest} beside other jobs, and {alone} alone"
-            told = "A job on %s gets at most %s. %d rule(s) ask for more, and get that: %s"
+            told = "A job on %s gets at most %s. %d rule(s) ask for more, and get at most that: %s"
             logger.info(told, place, most, len(cut), ", ".join(sorted(cut)))
 
     def fitted(self, order: JobOrder) -> JobOrder:

@@ -124,8 +124,18 @@ def test_null_removes_a_path_by_its_older_name(write: Any, small: str, key: str)
     older = small.replace("tmpdir: ", "exec_workdir: ").replace("final: /tmp/espo/final", "output: /tmp/espo/a/x.zarr")
     files = [write(older), write(f"paths: {{{key}: null}}", "over.yml")]
     assert load(files[:1]).paths.final == Path("/tmp/espo/a")
-    with pytest.raises(ConfigurationError, match=r"`paths\.(tmpdir|final)`"):
+    with pytest.raises(ConfigurationError, match=rf"`paths\.{key}`"):
         load(files)
+
+
+@pytest.mark.parametrize("key", ["exec_workdir", "output"])
+def test_null_for_a_path_by_its_older_name_is_refused_by_the_file_that_has_the_null(
+    write: Any, small: str, key: str
+) -> None:
+    files = [write(small), write(f"paths:\n  {key}:\n", "over.yml")]
+    with pytest.raises(ConfigurationError) as caught:
+        load(files)
+    assert f"`paths.{key}` ({files[1]}, line 2): this key is needed, and is `null`" in str(caught.value)
 
 
 def test_null_removes_the_checks_of_a_step_that_older_files_call_final(load_with: Any) -> None:

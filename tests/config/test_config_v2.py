@@ -290,3 +290,39 @@ def test_treatments_of_products_that_only_v2_does_are_refused_without_its_sectio
     (tmp_path / "more.yml").write_text(f"clean_up: {{{given}}}\n")
     with pytest.raises(ConfigurationError, match=said):
         load([*(CONFIG / "demo" / name for name in ("config.yml", "paths.yml")), tmp_path / "more.yml"])
+
+
+@pytest.mark.parametrize(
+    ("newer", "older"),
+    [
+        ("domain-diag", "diagregion"),
+        ("diagnostics", "diagregion"),
+        ("clean_up.variables", "clean_up.xscen_clean_up"),
+        ("clean_up.variables.pr.round_var", "clean_up.xscen_clean_up.pr.round_var"),
+        ("extraction.variables_and_units", "extraction.clean_up.variables_and_units"),
+        ("health_checks.flags", "health_checks.finalNAM.flags"),
+        ("health_checks.scopes.QC", "health_checks.finalQC"),
+        ("health_checks.inputs.flags.tasmax", "health_checks.NAM.flags.tasmax"),
+        ("QC", "QC"),
+    ],
+)
+def test_null_for_a_key_of_the_schema_also_removes_that_of_v2(
+    loaded: Any, tmp_path: Path, newer: str, older: str
+) -> None:
+    loaded()
+    files = [tmp_path / "config.yml", CONFIG / "espo-v2" / "paths.yml", tmp_path / "over.yml"]
+    before = load(files[:2]).hash
+
+    def result(key: str) -> str:
+        null: dict[str, Any] = {}
+        inside = null
+        *outer, last = key.split(".")
+        for name in outer:
+            inside = inside.setdefault(name, {})
+        inside[last] = None
+        files[2].write_text(yaml.safe_dump(null))
+        with suppress(ConfigurationError):
+            return load(files).hash
+        return "refused"
+
+    assert result(newer) == result(older) != before

@@ -216,14 +216,14 @@ def test_resources_larger_than_the_machine_are_fitted_and_the_user_is_told_once_
     half, gib = max(1, machine_cpus() // 2), r"CPU\(s\) and [\d.]+ GiB"
     most = rf"at most {half} {gib} beside other jobs, and {machine_cpus()} {gib} alone"
     assert re.fullmatch(
-        rf"A job on this machine gets {most}\. 2 rule\(s\) ask for more, and get that: Count, Sum", told
+        rf"A job on this machine gets {most}\. 2 rule\(s\) ask for more, and get at most that: Count, Sum", told
     )
 
 
 def test_a_job_gets_half_of_the_machine_beside_others_and_all_of_it_if_no_other_is_ready(
     tmp_path: Path, own_workdir: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("espo_luigi.jobs.local._OTHERS_COME_SECONDS", 3.0)
+    monkeypatch.setattr("espo_luigi.jobs.local._READY_TOGETHER_SECONDS", 3.0)
     large = {"n_workers": "1", "cpus_per_task": "12", "memory": "100GB"}
     get_config().read_dict({"espo": {"local_cpus": "4", "local_memory": "8GB"}, "Count": large, "Sum": large})
     assert run(toy_tasks.Sum(n=9, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS, log.text
@@ -254,23 +254,42 @@ def test_a_job_that_is_alone_gets_more_threads_and_memory_but_no_more_processes(
 
 def test_slots_never_hand_out_more_than_there_is() -> None:
     slots = Slots({"": Room(3, 10 * 2**30)})
-    busy, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=60)
+    cpus, most, lock, three = [0], [0], threading.Lock(), threading.Barrier(3, timeout=60)
 
     def take() -> None:
-        with slots.taken(Resources(1, 1, "3GB"), Resources(1, 3, "9GB")):
+        with slots.taken(Resources(1, 1, "3GB"), Resources(1, 3, "9GB")) as (_, given):
             with lock:
-                busy[0] += 1
-                most[0] = max(most[0], busy[0])
+                cpus[0] += given.cpus_per_task
+                most[0] = max(most[0], cpus[0])
             three.wait()  # until three are busy
             with lock:
-                busy[0] -= 1
+                cpus[0] -= given.cpus_per_task
 
     threads = [threading.Thread(target=take) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most[0] == 3
+    assert (most[0], cpus[0]) == (3, 0)
+
+
+def test_a_job_that_comes_while_another_has_everything_waits_for_its_end() -> None:
+    slots, shared, alone = Slots({"": Room(4, 10 * 2**30)}), Resources(1, 2, "3GB"), Resources(1, 4, "9GB")
+    ends, events = threading.Event(), []
+
+    def come() -> None:
+        with slots.taken(shared, alone) as (_, given):
+            events.append(("second", ends.is_set(), given.cpus_per_task))
+
+    with ThreadPoolExecutor() as pool:
+        with slots.taken(shared, alone) as (_, given):
+            assert given.cpus_per_task == 4
+            late = pool.submit(come)
+            time.sleep(0.5)  # longer than a job waits for others
+            assert events == []
+            ends.set()
+        late.result(60)
+    assert [event[:2] for event in events] == [("second", True)]
 
 
 def test_a_job_ends_soon_after_its_driver_is_killed(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
         _read_with_base(path, read)
     for file in read.values():
         path = file.path
-        own = owned({key: value for key, value in file.content.items() if key != "base"})
+        own = _known_sections(owned({key: value for key, value in file.content.items() if key != "base"}), path)
+        own = {section: value for section, value in own.items() if section not in file.empty}
         moved = modernise(own)
         null_older_keys(own, content)
         before, source = reference_source(written), reference_source(moved)
@@ -126,7 +127,7 @@ def merged(paths: Iterable[Path]) -> tuple[Content, Written, Mapping[KeyPath, st
                 f"{path}: `extraction.reference.{source}`: a file before it gives `extraction.reference.{before}`, and "
                 "a run has one reference. Name the same source in both files."
             )
-        content = merge(content, _known_sections(own, path))
+        content = merge(content, own)
         written = {key: old for key, old in written.items() if key not in file.places}
         written |= moved
         places = {path: place for path, place in places.items() if as_written(path, moved) not in file.places}

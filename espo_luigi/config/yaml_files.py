@@ -32,11 +32,15 @@ _DECIMALS = {
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The content of a YAML file, and its places: `places` maps each key's path to "file, line n"."""
+    """The content of a YAML file, and its places: `places` maps each key's path to "file, line n".
+
+    `empty` names the sections with nothing below them, not even `null`: all their keys may be commented out.
+    """
 
     path: Path
     content: dict[str, Any]
     places: Mapping[KeyPath, str]
+    empty: frozenset[str]
 
 
 class _Scalars(yaml.constructor.SafeConstructor):
@@ -66,7 +70,8 @@ def read_yaml(path: Path) -> YamlFile:
             raise ConfigurationError(
                 f"{reader.place(node)}: got {_kind(node)}, expected sections (`name:` and its keys)."
             )
-        return YamlFile(path, {} if node is None else reader.value(node, (), ()), reader.places)
+        empty = [key.value for key, given in (node.value if node else ()) if given.value == "" and not given.style]
+        return YamlFile(path, reader.value(node, (), ()) if node else {}, reader.places, frozenset(empty))
     except yaml.YAMLError as error:
         raise ConfigurationError(_syntax_message(_explained(text, error), path)) from error
     except RecursionError as error:

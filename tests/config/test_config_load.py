@@ -98,6 +98,12 @@ def test_null_for_any_key_is_as_if_no_file_had_given_it(write: Any, content: dic
     assert wrong == []
 
 
+def test_a_section_whose_keys_are_all_commented_out_changes_nothing(load_with: Any) -> None:
+    before = load_with(*SECTIONS.values())
+    assert load_with(*SECTIONS.values(), "health_checks:\n  # freq: D\n").health_checks == before.health_checks
+    assert load_with(*SECTIONS.values(), "health_checks: ~").health_checks != before.health_checks
+
+
 def test_null_takes_the_diagnostics_of_domains_away(load_with: Any) -> None:
     assert load_with().off_diag is not None
     assert load_with("off-diag: null").off_diag is None
@@ -105,7 +111,7 @@ def test_null_takes_the_diagnostics_of_domains_away(load_with: Any) -> None:
 
 @pytest.mark.parametrize("key", ["paths", "paths.tmpdir", "paths.final", "biasadjust", "domain", "custom.amno_region"])
 def test_null_for_what_a_run_needs_is_refused_by_file_and_key(load_with: Any, tmp_path: Path, key: str) -> None:
-    nested = "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(key.split(".")))
+    nested = "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(key.split("."))).rstrip() + " null"
     with pytest.raises(ConfigurationError) as caught:
         load_with(nested)
     line = len(key.split("."))
@@ -553,7 +559,7 @@ def test_a_base_that_has_two_names_is_merged_once(write: Any) -> None:
 
 def test_null_takes_a_section_of_the_base_away(write: Any) -> None:
     write("production: espo-2024\ndiagnostics: {a: 1}\ndiagregion: {Ute: {}}\nproject: {name: P}\n", "base.yml")
-    over = write("base: base.yml\nproduction: null\ndiagnostics: null\ndiagregion:\ndask: null\n", "over.yml")
+    over = write("base: base.yml\nproduction: null\ndiagnostics: null\ndiagregion: null\ndask: null\n", "over.yml")
     assert set(merged([over])[0]) == {"project"}
 
 

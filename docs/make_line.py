@@ -78,7 +78,12 @@ def on_map(paths: Any) -> xr.DataArray:
     """Return January's tasmax of the regions' stores of cells as one map."""
     parts = [january(open_store(path).tasmax).set_index(loc=["lat", "lon"]).unstack("loc") for path in paths]
     return xr.combine_by_coords(
-        [part.to_dataset(name="tasmax") for part in parts], combine_attrs="drop", join="outer"
+        [part.to_dataset(name="tasmax") for part in parts],
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        combine_attrs="drop",
     ).tasmax
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_blocks import PRINTED, filled
+from make_blocks import BLOCKS, PRINTED, filled
 
 from espo_luigi.commands.cli import espo
 
@@ -39,6 +39,11 @@ def test_the_blocks_of_written_pages_are_what_the_code_says(reference: dict[str,
     assert len(written) > 0
     for page, text in written.items():
         assert page.read_text() == text, f"{page}: run `python docs/make_reference.py`"
+
+
+def test_each_block_stands_on_a_page() -> None:
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    assert [name for name in BLOCKS if f"<!-- made: {name} -->" not in pages] == []
 
 
 def block(text: str) -> str:

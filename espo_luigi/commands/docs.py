@@ -35,7 +35,7 @@ _ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
 # Where setup.cfg has the pages put, below the environment's folder.
 _INSTALLED = "share/doc/espo_luigi/"
 _MOST_COLUMNS = 100
-_NAMED = 10
+_MOST_MATCHES = 10
 
 
 class PageError(EspoError):
@@ -212,7 +212,7 @@ def docs(word: str, only_path: bool) -> int:
         no_page = f"there is no page {word}{close or ('.' if only_path else ', and no page has the word.')}"
         raise PageError(f"{no_page} `espo docs` lists the pages")
     say(f"There is no page {word}. These pages have the word:")
-    say("\n".join(_rows({page.stem: line for page, line in list(found.items())[:_NAMED]})))
+    say("\n".join(_rows({page.stem: line for page, line in list(found.items())[:_MOST_MATCHES]})))
     return 0
 
 

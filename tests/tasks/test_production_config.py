@@ -45,7 +45,7 @@ def test_a_small_region_is_regridded_and_trained_with_the_production_values(
 ) -> None:
     summary = espo_luigi.build([tasks.Train(pool=DAY360, piece="south", var="pr")])
     assert summary.succeeded, log.text
-    assert re.search(r"A job on this machine gets at most .* ask for more, and get that: .*\bTrain\b", log.text)
+    assert re.search(r"A job on this machine gets at most .* ask for more, and get at most that: .*\bTrain\b", log.text)
     training = store.open_store(tasks.Train(pool=DAY360, piece="south", var="pr").out_training().path)
     assert dict(training.sizes) == {"loc": 37, "dayofyear": 360, "quantiles": 50}
     assert {"af", "hist_q", "scaling", "pth", "dP0"} <= set(training.data_vars)

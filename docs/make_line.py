@@ -18,6 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import numpy as np
 import xarray as xr
+from make_figure import on_map
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -72,19 +73,6 @@ def january(tasmax: xr.DataArray) -> xr.DataArray:
     """Return the mean tasmax of January in °C."""
     chosen = tasmax.sel(time=YEARS)
     return chosen.sel(time=chosen.time.dt.month == 1).mean("time").load() - 273.15
-
-
-def on_map(paths: Any) -> xr.DataArray:
-    """Return January's tasmax of the regions' stores of cells as one map."""
-    parts = [january(open_store(path).tasmax).set_index(loc=["lat", "lon"]).unstack("loc") for path in paths]
-    return xr.combine_by_coords(
-        [part.to_dataset(name="tasmax") for part in parts],
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="outer",
-        combine_attrs="drop",
-    ).tasmax
 
 
 def mapped(axes: Any, field: xr.DataArray) -> None:

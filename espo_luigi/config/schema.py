@@ -19,8 +19,10 @@ from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.health_checks import HealthChecks
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
-from espo_luigi.fields import AnyMapping, Ignored, OmitDefault, Section
+from espo_luigi.config.variables import VariableSection
+from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 
 def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -77,6 +79,9 @@ class RunConfig(Section):
         exclude=True,  # the hash leaves it out, since it changes no number
         description="archives of the steps before the product that are kept, too",
     )
+    own_variables: ByFileName[VariableSection] = OmitDefault(
+        "variables that the table of variables lacks, or has otherwise", {}, alias="variables"
+    )
     extraction: ExtractionSection = Field(description="the data to read: reference and simulations")
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
@@ -122,6 +127,11 @@ class RunConfig(Section):
         """The variables of the simulations that vary in time, in the order of the file."""
         wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
         return tuple(name for name, freq in wanted.items() if freq != "fx")
+
+    @cached_property
+    def table(self) -> Mapping[str, Variable]:
+        """The table of variables, with the section `variables` over it."""
+        return {**VARIABLES, **{name: own.over(variable(name)) for name, own in self.own_variables.items()}}
 
     def treatment(self, variable: str) -> dict[str, Any]:
         """Return what is done to a variable's product in ESPO v2; the fields in its attributes are filled in."""

@@ -73,8 +73,8 @@ class Variable:
 
 
 def _temperature(what: str, method: str, filling: Filling) -> Variable:
-    # Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass. Models may be colder
-    # over Antarctica, and have hot spikes: the raw limits are near -100 and 80 °C.
+    # Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass. Models may be
+    # colder over Antarctica, and have hot spikes: the raw limits are near -100 and 80 °C.
     return Variable(
         units="K",
         possible=(180.0, 340.0),

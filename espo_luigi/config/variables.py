@@ -1,0 +1,37 @@
+"""Section `variables`: what a configuration adds to the table of variables, or overrides there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from espo_luigi.fields import Number, Section, Unit
+from espo_luigi.science.variables import Filling, Kind, Transformation, Variable
+
+
+class VariableSection(Section):
+    """What is known of a variable; what is not given is as in the table, or unknown."""
+
+    units: Unit | None = Field(default=None, description="what is extracted has these units")
+    kind: Kind | None = Field(default=None, description="whether adjustment factors are added (+) or multiplied (*)")
+    possible: tuple[Number, Number] | None = Field(default=None, description="the limits of a product")
+    raw: tuple[Number, Number] | None = Field(default=None, description="the limits of raw data")
+    bounds: tuple[Number | None, Number | None] | None = Field(
+        default=None, description="what a value cannot pass by its definition; null for no bound"
+    )
+    transformation: Transformation | None = Field(
+        default=None, description="how a bounded variable becomes an unbounded one for the adjustment"
+    )
+    wet: Number | None = Field(default=None, description="a day below it is dry")
+    difference: bool | None = Field(default=None, description="whether it is a difference of temperatures")
+    filling: Filling | None = Field(default=None, description="how days that a calendar lacks are filled")
+    display_units: Unit | None = Field(default=None, description="the units of reports")
+    colours: str | None = Field(default=None, description="matplotlib's colour map of the variable's maps")
+    standard_name: str | None = Field(default=None, description="CF's standard name")
+    long_name: str | None = Field(default=None, description="the name in words")
+    cell_methods: str | None = Field(default=None, description="CF's cell methods")
+
+    def over(self, known: Variable) -> Variable:
+        """Return a row of the table with what is given here in place of its own."""
+        return replace(known, **{name: getattr(self, name) for name in self.model_fields_set})

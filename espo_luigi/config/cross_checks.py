@@ -18,7 +18,8 @@ from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, NEEDED_FOR, each_period
+from espo_luigi.science.choices import FLAGS, NEEDED_FOR, each_period
+from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ def _check_thresholds(config: RunConfig) -> None:
     for variable, adjustment in config.biasadjust.variables.items():
         path = f"biasadjust.variables.{variable}.training_args"
         for key, threshold in _thresholds(adjustment.training_args.arguments()):
-            _check_units(f"{path}.{key}", threshold, CANONICAL_UNITS.get(variable))
+            _check_units(f"{path}.{key}", threshold, row_of(variable, config.table).units)
     given = config.health_checks.variables_and_units or {}
     flags = [
         (f"{key}.flags.{variable}", variable, chosen)
@@ -257,7 +258,7 @@ def _check_thresholds(config: RunConfig) -> None:
         for variable, chosen in checks.arguments().get("flags", {}).items()
     ]
     for path, variable, chosen in flags:
-        units = CANONICAL_UNITS.get(variable) or given.get(variable)
+        units = row_of(variable, config.table).units or given.get(variable)
         for flag in chosen:
             # Its threshold is 0, in any unit.
             own = FLAGS[flag].units if flag in FLAGS and flag != "negative_accumulation_values" else ""
@@ -300,7 +301,7 @@ def _check_properties(config: RunConfig) -> None:
                 threshold = definition.get("parameters", {}).get(key)
                 if isinstance(threshold, str):
                     where = f"{path}.properties.indicators.{name}.parameters.{key}"
-                    _check_units(where, threshold, CANONICAL_UNITS.get(variable))
+                    _check_units(where, threshold, row_of(variable, config.table).units)
 
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from espo_luigi.methods.base import Method, Setup, method_named
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.methods.base import Method, Setup, checked, method_named
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.method import Kernels
+from espo_luigi.methods.xsdba import Training
 from espo_luigi.science.calendar import TimeAxis
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -130,3 +135,108 @@ def test_transforms_are_xsdbas_bit_for_bit_and_its_inverses_to_round_off(variabl
     inverse, back = from_additive_space(expected).values, made.copy()
     space.put_back(back)
     np.testing.assert_allclose(back, inverse, rtol=1e-6 if dtype == "float32" else 1e-14)
+
+
+def short(values: np.ndarray, first: int = 2001) -> xr.DataArray:
+    """Series (cell, time) of the first 40 days of years."""
+    time = xr.date_range(f"{first}-01-01", periods=365 * values.shape[1] // 40, calendar="noleap", use_cftime=True)
+    time = time[time.dayofyear <= 40]
+    return xr.DataArray(values, {"time": time}, ["cell", "time"], "hurs", {"units": "%"})
+
+
+SPACES = st.sampled_from(
+    [
+        LOGIT,
+        # Their nearest float32 lie beyond them.
+        {"lower_bound": "0.7 %", "upper_bound": "1.1 %", "trans": "logit", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "-100000 %", "upper_bound": "-99999 %", "trans": "logit", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "0 %", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "0.7 %", "upper_bound": "1.1 %", "trans": "log", "clip_next_to_bounds": "permissive"},
+    ]
+)
+
+
+def limits(space: Mapping[str, str]) -> tuple[float, float]:
+    lower, upper = (space.get(name, "inf %").partition(" ")[0] for name in ("lower_bound", "upper_bound"))
+    return float(lower), float(upper)
+
+
+@st.composite
+def extremes(draw: st.DrawFn) -> tuple[dict[str, str], list[np.ndarray]]:
+    """A space and three series of two cells: constant, at a bound, next to it, beyond it, and anything between."""
+    space = draw(SPACES)
+    lower, upper = map(np.float32, limits(space))
+    top = np.minimum(upper, np.float32(1e37))
+    inside = [np.nextafter(lower, top), np.nextafter(top, lower), np.float32(lower / 2 + top / 2)]
+    values = st.sampled_from([lower, top, *inside, lower - 1, top + 1, np.float32("nan")])
+    anything = st.floats(float(lower), float(min(top, 1e4)), width=32)
+    element = draw(st.sampled_from([values, anything, values | anything]))
+    return space, [draw(arrays("float32", (2, 200), elements=element, fill=values)) for _ in range(3)]
+
+
+def everywhere(space: Mapping[str, str], *values: float) -> tuple[dict[str, str], list[np.ndarray]]:
+    return dict(space), [np.full((2, 200), value, "float32") for value in values]
+
+
+@settings(max_examples=60, deadline=None)
+@given(extremes())
+@example(everywhere(LOGIT, 100, 0, 100))
+@example(everywhere(LOGIT, 0, 100, 0))
+def test_no_input_leaves_the_bounds(given_: tuple[dict[str, str], list[np.ndarray]]) -> None:
+    space, (reference, historical, simulation) = given_
+    series = {"reference": short(reference), "historical": short(historical), "simulation": short(simulation, 2031)}
+    scenario = scenario_of(Kernels(), series, space).values.astype("float64")
+    lower, upper = limits(space)
+    assert not np.any((scenario < lower) | (scenario > upper))
+    complete = ~np.isnan(np.concatenate([reference, historical, simulation], axis=1)).any(axis=1)
+    assert not np.isnan(scenario[complete]).any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(SPACES, st.sampled_from(["float32", "float64"]), st.data())
+def test_no_transform_leaves_the_bounds(space: dict[str, str], dtype: str, data: st.DataObject) -> None:
+    values = data.draw(arrays(dtype, 20, elements=st.floats(-(2.0**99), 2.0**99, width=32)))
+    bounded = Bounded.of({"hurs": "%"}, {"trans": "log"} | space)
+    assert bounded is not None
+    bounded.put_back(values)
+    lower, upper = limits(space)
+    assert lower <= values.astype("float64").min() and values.astype("float64").max() <= upper
+
+
+@pytest.mark.parametrize(
+    ("clip", "value", "message"),
+    [
+        ("strict", 100.5, "3 of 400 values of hurs of the simulation are outside of its bounds 0 to 100 %: they go"),
+        (
+            "strict",
+            -1.0,
+            r"they go from -1 to 50, and logit .* `biasadjust.variables.hurs.training_args.additive_space.",
+        ),
+        (None, 100.0, "3 of 400 values .* are at or outside of .*clip_next_to_bounds: strict or permissive`"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", "xsdba"])
+def test_values_that_have_no_transform_are_counted_and_the_key_is_named(
+    engine: Any, clip: str | None, value: float, message: str
+) -> None:
+    fine, bad = np.full((2, 200), 50, "float32"), np.full((2, 200), 50, "float32")
+    bad[1, 2:5] = value
+    space = {name: text for name, text in LOGIT.items() if name != "clip_next_to_bounds"}
+    space |= {"clip_next_to_bounds": clip} if clip else {}
+    method = Kernels() if engine == "auto" else method_named(engine=engine)
+    with pytest.raises(DataError, match=message):
+        scenario_of(method, {"reference": short(fine), "historical": short(bad), "simulation": short(fine)}, space)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"upper_bound": None}, "logit needs both bounds, and upper_bound is missing"),
+        ({"upper_bound": "0 %"}, "expected an upper_bound above the lower_bound '0 %', and it is '0 %'"),
+        ({"upper_bound": "100 K"}, "expected an upper_bound above the lower_bound '0 %', and it is '100 K'"),
+        ({"lower_bound": "0"}, "additive_space.lower_bound: expected a number, a space and a unit"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        checked(Training, {"period": [2001, 2005], "group": "time", "additive_space": LOGIT | changed}, "training_args")

@@ -274,7 +274,7 @@ def _thresholds(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
     for key, value in arguments.items():
         if isinstance(value, Mapping):
             yield from _thresholds(value, f"{prefix}{key}.")
-        elif "thresh" in key or key in ("lower", "upper"):
+        elif "thresh" in key or key in ("lower", "upper", "lower_bound", "upper_bound"):
             yield f"{prefix}{key}", value
 
 

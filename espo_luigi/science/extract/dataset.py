@@ -18,19 +18,13 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
 from espo_luigi.science.calendar import day_of, whole_years
 from espo_luigi.science.chunks import indexer
+from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.grid import extent
-from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
+from espo_luigi.science.units import as_difference, as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
-
-DTR_ATTRS: Mapping[str, str] = {
-    "units": "K",
-    "units_metadata": "temperature: difference",
-    "long_name": "Daily temperature range",
-    "cell_methods": "time: range within days",
-}
 
 # Longitudes that differ by less belong to the same column.
 _SAME_DEGREES = 1e-4
@@ -71,7 +65,8 @@ def extract(
     ds : xarray.Dataset
         (time, lat, lon), or (time, y, x) with 2-D lat and lon; daily, any calendar; any CF units.
     variables_and_freqs : mapping
-        The variables of the result, each ``"D"``; `dtr` is derived from tasmax and tasmin if it is not there.
+        The variables of the result, each ``"D"``; those of `derivations.OF_RAW_DATA` are derived if
+        they are not there.
     period : (start, end)
         Years, both included.
     region : mapping
@@ -235,24 +230,10 @@ def _of_versions(data: xr.DataArray) -> xr.DataArray:
 def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.DataArray:
     if name in ds.data_vars:
         return to_canonical_units(as_maps(ds[name]), table=table)
-    if name == "dtr" and {"tasmax", "tasmin"} <= set(ds.data_vars):
-        return daily_temperature_range(to_canonical_units(as_maps(ds["tasmax"])), as_maps(ds["tasmin"]))
+    inputs = OF_RAW_DATA.get(name, ())
+    if inputs and set(inputs) <= set(ds.data_vars):
+        return derive(name, {given: _variable(ds, given, table) for given in inputs})
     raise DataError(f"variable {name} is missing; got {sorted(map(str, ds.data_vars))}.")
-
-
-def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
-    """Return tasmax - tasmin (converted to tasmax's units), K, as a temperature difference. Lazy.
-
-    Raises
-    ------
-    DataError
-        If a unit is unknown.
-    """
-    units = units_of(tasmax)
-    dtr = tasmax - convert_to(tasmin, units)
-    result = convert_to(as_difference(dtr.rename("dtr").assign_attrs(units=units)), "K")
-    result.attrs = dict(DTR_ATTRS)
-    return result
 
 
 def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:

@@ -70,7 +70,7 @@ class Extract(EspoTask):
         extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
-            opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
+            opened, variables_and_freqs=extraction.series, period=config.custom.stretches, region=region
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
         repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])

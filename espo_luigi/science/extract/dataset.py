@@ -16,7 +16,8 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
-from espo_luigi.science.calendar import day_of, whole_years
+from espo_luigi.science.calendar import day_of, joined, whole_years
+from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
@@ -54,7 +55,7 @@ def extract(
     ds: xr.Dataset,
     *,
     variables_and_freqs: Mapping[str, str],
-    period: Sequence[str],
+    period: Sequence[str] | Sequence[Sequence[str]],
     region: Mapping[str, Any],
     table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
@@ -67,8 +68,8 @@ def extract(
     variables_and_freqs : mapping
         The variables of the result, each ``"D"``; those of `derivations.OF_RAW_DATA` are derived if
         they are not there.
-    period : (start, end)
-        Years, both included.
+    period : (start, end) or sequence of them
+        Years, both included; in order, with years between them that are left out.
     region : mapping
         `name`, `lon_bnds`, `lat_bnds` (degrees, inclusive) and `tile_buffer`, which widens each bound by so many of the
         data's largest coordinate steps.
@@ -88,11 +89,14 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, or no cell is in
         the box.
     """
-    selected = select(ds, variables_and_freqs=variables_and_freqs, period=period, table=table)
+    parts = [
+        select(ds, variables_and_freqs=variables_and_freqs, period=years, table=table) for years in each_period(period)
+    ]
+    selected = parts[0] if len(parts) == 1 else joined(parts)
     cut = subset_box(selected, region).copy(deep=False)
     for each in cut.variables.values():
         each.attrs = _without(each.attrs, _OF_A_FILES_VARIABLE)
-    cut.attrs = _attributes(ds, cut, region, period)
+    cut.attrs = _attributes(ds, cut, region, each_period(period))
     return cut
 
 
@@ -112,7 +116,9 @@ def select(
     return select_period(named[[]].assign(variables), period)
 
 
-def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[Any, Any]:
+def _attributes(
+    ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], periods: Sequence[Sequence[str]]
+) -> dict[Any, Any]:
     """The global attributes of the files that are true of the cut, and those that follow from the cut."""
     # "CF-1.7 CMIP-6.2": products follow CF, and not the rules for CMIP6's files.
     conventions = " ".join(re.findall(r"CF-[\d.]+", str(ds.attrs.get("Conventions", ""))))
@@ -124,7 +130,7 @@ def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], peri
         "cat:frequency": "day",
         "cat:variable": ",".join(map(str, cut.data_vars)),
         **dates(cut),
-        "history": f"espo_luigi: extracted {period[0]}-{period[1]}, region {region['name']}",
+        "history": f"espo_luigi: extracted {' and '.join(map('-'.join, periods))}, region {region['name']}",
     }
 
 

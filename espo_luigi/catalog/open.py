@@ -18,7 +18,7 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, joined, whole_years
 from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -85,13 +85,26 @@ def open_match(
             f"{match.id}: no file has {', '.join(lacking)} in {years or 'any year'}; correct the catalogue's dates."
         )
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
-    require_days(combined, match.id, may_lack=may_lack)
-    combined = insert_days(combined, days=may_lack) if may_lack else combined
+    combined = _with_days(combined, match, may_lack)
     if match.columns.get("mip_era") == "CMIP7":
         combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
     institutions = {piece.attrs.get("institution_id") for _, _, piece in pieces}
     attributes = _catalogue_attributes(match, several_institutions=len(institutions) > 1)
     return combined[list(match.variables)].assign_attrs(attributes)
+
+
+def _with_days(ds: xr.Dataset, match: Match, may_lack: Sequence[str]) -> xr.Dataset:
+    """Check the days of each of the match's periods, between which years may be missing; insert those that may lack."""
+    several = match.periods if len(match.periods) > 1 else ()
+    parts = [part for start, end in several if (part := whole_years(ds, start[:4], end[:4])).sizes["time"]] or [ds]
+    for part in parts:
+        require_days(part, match.id, may_lack=may_lack)
+    if not may_lack:
+        return ds
+    filled = [insert_days(part, days=may_lack) for part in parts]
+    inserted = ",".join(filter(None, (part.attrs.get(INSERTED_DAYS) for part in filled)))
+    whole = filled[0] if len(filled) == 1 else joined(filled)
+    return whole.assign_attrs({INSERTED_DAYS: inserted}) if inserted else whole
 
 
 def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.Dataset:

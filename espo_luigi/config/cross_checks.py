@@ -243,10 +243,11 @@ def _check_periods(config: RunConfig) -> None:
 
 
 def _check_within(config: RunConfig, path: str, period: tuple[str, str], outer: str) -> None:
-    first, last = getattr(config.custom, outer)
-    if period[0] < first or period[1] > last:
+    allowed = each_period(getattr(config.custom, outer))
+    if not any(first <= period[0] and period[1] <= last for first, last in allowed):
+        years = " or ".join(map("-".join, allowed))
         raise ConfigurationError(
-            f"`{path}`: got {'-'.join(period)}, expected years within `custom.{outer}`, {first}-{last}: of other years "
+            f"`{path}`: got {'-'.join(period)}, expected years within `custom.{outer}`, {years}: of other years "
             f"nothing is extracted. Choose a period within it, or widen `custom.{outer}`."
         )
 
@@ -264,7 +265,7 @@ def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
 
 def _check_dates(config: RunConfig) -> None:
     """Refuse days that no product can begin before, or end after, as products have the years of `custom.sim_period`."""
-    first, last = (int(year) for year in config.custom.sim_period)
+    first, last = (int(year) for year in config.custom.span)
     last_day = 30 if config.custom.maximal_calendar == "360_day" else 31
     for path, checks in config.health_checks.sets.items():
         start, end = checks.start_date, checks.end_date
@@ -312,7 +313,7 @@ def _thresholds(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
     for key, value in arguments.items():
         if isinstance(value, Mapping):
             yield from _thresholds(value, f"{prefix}{key}.")
-        elif "thresh" in key or key in ("lower", "upper"):
+        elif "thresh" in key or key in ("lower", "upper", "lower_bound", "upper_bound"):
             yield f"{prefix}{key}", value
 
 

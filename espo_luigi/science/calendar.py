@@ -126,6 +126,11 @@ def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayO
     return obj.isel(time=slice(inside[0], inside[-1] + 1) if inside.size else slice(0))
 
 
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return parts of a series, in order of time and on the same cells, as a series; lazy."""
+    return xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact")
+
+
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
     """Return the series with its stamps at midnight, numpy's in the standard calendar; the same object if they are so.
 

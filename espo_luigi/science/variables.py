@@ -202,8 +202,8 @@ VARIABLES: Mapping[str, Variable] = {
         bounds=(0.0, None),
         jitter=1e-4,
         difference=True,
-        long_name="Daily Temperature Range",
-        cell_methods="time: range",
+        long_name="Daily temperature range",
+        cell_methods="time: range within days",
     ),
     "pr": _precipitation("Precipitation", "precipitation_flux"),
     "prsn": _precipitation("Snowfall Flux", "snowfall_flux"),
@@ -271,3 +271,10 @@ VARIABLES: Mapping[str, Variable] = {
 def variable(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
     """Return what a table knows of a variable; nothing is known of one that it does not have."""
     return table.get(name, Variable())
+
+
+def names_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, str]:
+    """Return the attributes that name a variable in CF's terms; none of a variable that the table does not have."""
+    row = table.get(name)
+    names = ("standard_name", "long_name", "cell_methods") if row is not None else ()
+    return {key: getattr(row, key) for key in names if getattr(row, key)}

@@ -258,7 +258,7 @@ class RunContext:
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
                 "domain": config.domain.name,
-                "period": "-".join(config.custom.sim_period),
+                "period": "-".join(config.custom.span),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
                 **self.production.fields(),
             }
@@ -288,13 +288,13 @@ class RunContext:
         if search.periods is None:
             custom = self.config.custom
             is_reference = extraction is self.config.extraction.reference
-            criteria["periods"] = custom.ref_period if is_reference else custom.sim_period
+            criteria["periods"] = custom.ref_period if is_reference else custom.stretches
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         catalog = Catalog.from_files(list(search.data_catalogs))
         if extraction is self.config.extraction.reference:
             return catalog.search(**criteria)
-        return catalog.search(**criteria, whole=self.config.custom.sim_period, tell_dropped=self._drop)
+        return catalog.search(**criteria, whole=self.config.custom.span, tell_dropped=self._drop)
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason

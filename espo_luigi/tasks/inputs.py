@@ -200,7 +200,8 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        return self.examined(self.raw(), config.extraction.simulation, config.custom.sim_period, [config.domain])
+        examined = functools.partial(self.examined, self.raw(), config.extraction.simulation, regions=[config.domain])
+        return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
 
 
 class RefInputCheck(InputTask):

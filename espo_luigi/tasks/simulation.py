@@ -73,7 +73,7 @@ class Extract(EspoTask):
         dataset = extract.extract(
             opened,
             variables_and_freqs=extraction.series,
-            period=config.custom.sim_period,
+            period=config.custom.stretches,
             region=region,
             table=config.table,
         )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science.choices import SuspiciousInput
-from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values

@@ -8,6 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import or_
 from typing import Any, get_args
 
 import dask
@@ -157,13 +160,14 @@ def lacking(ds: xr.Dataset, methods: Methods, cells: xr.DataArray | None) -> dic
     if not functions or inferred_freq(ds) is None:
         return {}
     series = {str(name): da for name, da in ds.data_vars.items() if "time" in da.dims}
-    lacks = {
-        method: {name: function(da, **{"freq": "YS", **(arguments[method] or {})}) for name, da in series.items()}
-        for method, function in functions.items()
-    }
+
+    def lacks(method: str, part: xr.DataArray) -> xr.DataArray:
+        found = functions[method](part, **{"freq": "YS", **(arguments[method] or {})})
+        return (found if cells is None else found & cells).any()
+
     return {
-        method: {name: (da if cells is None else da & cells).any() for name, da in by_variable.items()}
-        for method, by_variable in lacks.items()
+        method: {name: reduce(or_, (lacks(method, part) for part in _runs_of_years(da))) for name, da in series.items()}
+        for method in functions
     }
 
 
@@ -181,8 +185,19 @@ def method_of(method: str) -> Callable[..., xr.DataArray]:
 
 
 def inferred_freq(ds: xr.Dataset) -> str | None:
-    """Return the frequency of a time axis; None if it is irregular, or has too few steps to tell."""
-    return xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None
+    """Return the frequency of a time axis; None if it is irregular, or has too few steps to tell.
+
+    Whole years may be missing: stretches of years of the same frequency have it.
+    """
+    found = {xr.infer_freq(time) if time.size > 2 else None for time in _runs_of_years(ds["time"])}
+    return found.pop() if len(found) == 1 else None
+
+
+def _runs_of_years(da: xr.DataArray) -> list[xr.DataArray]:
+    """Return the parts of a series between which whole years are missing, in order; lazy."""
+    year = da["time"].dt.year.values
+    ends = np.flatnonzero(np.diff(year, append=year[-1:] + 2) > 1) + 1
+    return [da.isel(time=slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]
 
 
 def some_but_not_all(da: xr.DataArray, freq: str, **kwargs: Any) -> xr.DataArray:

@@ -71,6 +71,17 @@ class Variable:
     long_name: str = ""
     cell_methods: str = "time: mean"
 
+    @property
+    def no_fills(self) -> Limits:
+        """The limits beyond which a number that recurs stands for missing values."""
+        low, high = self.possible
+        return low - self.fill_margin, high + self.fill_margin
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a difference that is never negative, such as tasmax - tasmin."""
+        return self.difference and self.bounds[0] == 0
+
 
 def _temperature(what: str, method: str, filling: Filling) -> Variable:
     # Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass. Models may be

@@ -13,7 +13,7 @@ import yaml
 FIRST, LAST = 1991, 1996
 PERIOD, KNOWN = [str(FIRST), str(LAST)], ["1991", "1993"]
 UNITS = {"tas": "K", "tasmax": "K", "tasmin": "degC", "pr": "mm d-1", "hurs": "%", "huss": "kg kg-1", "ps": "hPa",
-         "sfcWind": "m s-1", "uas": "m s-1", "vas": "m s-1", "ozone": "mg m-3"}  # fmt: skip
+         "sfcWind": "m s-1", "uas": "m s-1", "vas": "m s-1", "ozone": "ug m-3"}  # fmt: skip
 # What multiplies; the rest is added.
 _MULTIPLIED = ("pr", "dtr", "huss", "sfcWind")
 _COLUMNS = (
@@ -99,7 +99,6 @@ def configuration(
     def adjustment(name: str) -> dict[str, Any]:
         group = {"group": "time.dayofyear", "window": 31, **({"add_dims": ["realization"]} if v2 else {})}
         kind = {"kind": "*" if name in _MULTIPLIED else "+", "nquantiles": 20}
-        nearest = {"xclim_adjust_args": {"interp": "nearest"}}
         wet = {"adapt_freq": {"thresh": "1 mm d-1"}, "jitter_under": {"thresh": "0.01 mm d-1"}} if name == "pr" else {}
         return {
             "training_args": {"period": KNOWN, "group": group, "xclim_train_args": kind, **wet},

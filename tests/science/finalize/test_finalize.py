@@ -20,6 +20,7 @@ from espo_luigi.science.finalize.scenario import (
     merged,
 )
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
+from espo_luigi.science.variables import VARIABLES
 
 NY, NX = 2, 3
 TREATMENT = Treatment(round_var={"pr": 10}, to_level="cleaned_up")

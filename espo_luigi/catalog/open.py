@@ -21,6 +21,7 @@ from espo_luigi.errors import DataError, StoreError
 from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, joined, whole_years
 from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.variables import VARIABLES, Variable
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def open_match(
     xr_open_kwargs: Mapping[str, Any] | None = None,
     xr_combine_kwargs: Mapping[str, Any] | None = None,
     may_lack: Sequence[str] = (),
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
     """Open the files of a search's match as a dataset of daily data; lazy (dask).
 
@@ -54,11 +56,13 @@ def open_match(
         otherwise.
     may_lack : sequence of str
         Days (YYYY-MM-DD) that files may lack; they are inserted as NaN.
+    table : mapping
+        What is known of variables.
 
     Returns
     -------
     xarray.Dataset
-        The match's `variables` (time, y, x) in K and kg m-2 s-1, as float32 or float64, in their calendar; coordinates
+        The match's `variables` (time, y, x) in the table's units, as float32 or float64, in their calendar; coordinates
         `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
         those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
 
@@ -71,7 +75,7 @@ def open_match(
     opened = [(asset, open_years(asset, match, dict(xr_open_kwargs or {}))) for asset in match.assets]
     # Each variable of a file is a dataset of its own.
     pieces = [
-        (asset, name, single(ds, name, asset))
+        (asset, name, single(ds, name, asset, table))
         for asset, ds in opened
         for name in (wanted_of(asset, match) if ds.sizes["time"] else ())
     ]
@@ -273,7 +277,7 @@ def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
         return normalise_coordinates(ds)[["lat", "lon"]].drop_vars("time", errors="ignore").load()
 
 
-def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
+def single(ds: xr.Dataset, name: str, asset: Asset, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
     """Return one variable of an opened file, as (time, y, x) in canonical units.
 
     Raises
@@ -281,7 +285,7 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
     DataError
         If its units are unknown.
     """
-    data = to_canonical_units(as_maps(ds[name]), asset.path).copy(deep=False)
+    data = to_canonical_units(as_maps(ds[name]), asset.path, table).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are. Fill values
     # are attributes with `mask_and_scale: false`.
     dropped = ("grid_mapping", "_FillValue", "missing_value")

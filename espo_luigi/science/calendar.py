@@ -13,8 +13,8 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import FILLING_OF_V2, Filling
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
 
@@ -260,7 +260,7 @@ class TimeAxis:
         return self.days.size
 
 
-def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = FILLING_OF_V2) -> xr.Dataset:
+def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
     """Fill NaN of each cell from its other days; cells without any data stay NaN; lazy on dask.
 
     Gaps between days with data are interpolated linearly ("forward", "both") or become 0 ("zero"). After the last day

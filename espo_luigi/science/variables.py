@@ -71,6 +71,17 @@ class Variable:
     long_name: str = ""
     cell_methods: str = "time: mean"
 
+    @property
+    def no_fills(self) -> Limits:
+        """The limits beyond which a number that recurs stands for missing values."""
+        low, high = self.possible
+        return low - self.fill_margin, high + self.fill_margin
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a difference that is never negative, such as tasmax - tasmin."""
+        return self.difference and self.bounds[0] == 0
+
 
 def _temperature(what: str, method: str, filling: Filling) -> Variable:
     # Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass. Models may be
@@ -140,8 +151,8 @@ VARIABLES: Mapping[str, Variable] = {
         fill_margin=10.0,
         bounds=(0.0, None),
         difference=True,
-        long_name="Daily Temperature Range",
-        cell_methods="time: range",
+        long_name="Daily temperature range",
+        cell_methods="time: range within days",
     ),
     "pr": Variable(
         units="kg m-2 s-1",
@@ -218,3 +229,10 @@ VARIABLES: Mapping[str, Variable] = {
 def variable(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
     """Return what a table knows of a variable; nothing is known of one that it does not have."""
     return table.get(name, Variable())
+
+
+def names_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, str]:
+    """Return the attributes that name a variable in CF's terms; none of a variable that the table does not have."""
+    row = table.get(name)
+    names = ("standard_name", "long_name", "cell_methods") if row is not None else ()
+    return {key: getattr(row, key) for key in names if getattr(row, key)}

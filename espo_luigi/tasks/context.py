@@ -186,7 +186,7 @@ class RunContext:
         year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
-        found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
+        found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day), table=self.config.table)
         return grid.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
@@ -238,6 +238,7 @@ class RunContext:
             xr_open_kwargs=options.xr_open_kwargs,
             xr_combine_kwargs=options.xr_combine_kwargs,
             may_lack=extraction.days_to_fill,
+            table=self.config.table,
         )
 
     @property

@@ -442,6 +442,7 @@ class DiagExtract(DomainDiagTask):
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
             region=config.domain.arguments(),
+            table=config.table,
         )
         return rechunk(without_inserted_days(extracted), maps_in_a_file(extracted))
 

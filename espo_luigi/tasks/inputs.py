@@ -121,18 +121,19 @@ class InputTask(EspoTask):
         masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
-        (_, flags), *scoped = self.context.config.input_limits
+        table, ((_, flags), *scoped) = self.context.config.table, self.context.config.input_limits
         return examine_match(
             match,
             period=period,
             regions=[region.arguments() for region in regions],
-            limits=limits_of(flags),
+            limits=limits_of(flags, table),
             mask_variable=mask_variable,
             calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
             masked=masked,
-            scopes=[(scope, limits_of(narrower)) for scope, narrower in scoped],
+            scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
+            table=table,
         )
 
 

@@ -51,7 +51,8 @@ class PerfectPair(EspoTask):
         """Return, too, the keys that are read for each variable."""
         keys = ("method", "variables", "training_args", "adjusting_args", "engine")
         variables = self.context.config.biasadjust.variables
-        return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
+        of_adjustment = [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
+        return [*super().reading(), *of_adjustment, *(f"variables.{name}" for name in variables)]
 
     def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust each variable by each method, and compare."""
@@ -85,6 +86,7 @@ class PerfectPair(EspoTask):
             methods={ADJUSTED: (train, adjust)}
             | {label: by_method(method, train, in_slices) for label, method in others.items()},
             maximal_calendar=config.custom.maximal_calendar,
+            **perfect_model.shown_as(name, config.table),
         )
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -23,7 +23,7 @@ from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.finalize.outline import cut_to_outline, outline
-from espo_luigi.science.possible import OF_RAW_DATA, POSSIBLE, Limits
+from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, layout_of_pools
 from espo_luigi.tasks.base import (
@@ -62,11 +62,14 @@ class ProductTask(EspoTask):
         return [ON_IMPOSSIBLE] if any(name.startswith(gaps.IMPOSSIBLE_VALUES) for name in names) else []
 
     def with_possible_values(
-        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits] = POSSIBLE, known: int = 0
+        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Variable] | None = None, **options: Any
     ) -> xr.Dataset:
         """Return the product that has no impossible values, or their number in its attributes."""
-        how = self.context.config.clean_up.on_impossible
-        return gaps.with_possible_values(made, land, on_impossible=how, table=table, known=known)
+        config = self.context.config
+        known = config.table if table is None else table
+        return gaps.with_possible_values(
+            made, land, on_impossible=config.clean_up.on_impossible, table=known, **options
+        )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -295,7 +298,7 @@ class JoinTask(ProductTask):
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
     values_in_outputs = 2.0
-    possible: ClassVar[Mapping[str, Limits]] = POSSIBLE
+    limits: ClassVar[Literal["possible", "raw"]] = "possible"
     reads: ClassVar[tuple[str, ...]] = (
         "domain.name",
         "custom.final_chunks",
@@ -329,7 +332,7 @@ class JoinTask(ProductTask):
             chunks=blocks,
         )
         crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
-        return self.with_possible_values(made, land.cells, self.possible, crossed)
+        return self.with_possible_values(made, land.cells, which=self.limits, known=crossed)
 
     def treatment(self) -> finalize.Treatment:
         """Return what is done to the variable."""
@@ -406,7 +409,7 @@ class ConcatCleanPreswap(JoinTask):
     reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)
     name = "dtr"
     # The days on which tasmax is below tasmin are what this archive shows.
-    possible = OF_RAW_DATA
+    limits = "raw"
 
     def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
         """Join as other variables are, under the name dtr."""

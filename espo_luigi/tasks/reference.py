@@ -52,6 +52,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         variables_and_freqs=extraction.series,
         period=config.custom.ref_period,
         region=region.arguments(),
+        table=config.table,
     )
     fields = extract.subset_box(fixed, region.arguments())
     coords = {str(name): field.variable for name, field in fields.data_vars.items()}
@@ -59,7 +60,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         options = extraction.extract_dataset.xr_open_kwargs
         mapping = open_grid_mapping(run.reference(), run.mask_variable, xr_open_kwargs=options)
         coords |= {str(mapping.name): mapping.variable} if mapping.name else {}
-    return credible(in_units(maps, config.extraction.variables_and_units)).assign_coords(coords)
+    return credible(in_units(maps, config.extraction.variables_and_units), config.table).assign_coords(coords)
 
 
 class MakeRef(EspoTask):

@@ -70,16 +70,20 @@ class Extract(EspoTask):
         extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
-            opened, variables_and_freqs=extraction.series, period=config.custom.stretches, region=region
+            opened,
+            variables_and_freqs=extraction.series,
+            period=config.custom.stretches,
+            region=region,
+            table=config.table,
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
         repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
         with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
-        repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
+        repaired = repaired.assign({name: require_possible(repaired[name], config.table) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
-        made = credible(repaired).assign_attrs(told(checked, "simulation"))
+        made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))

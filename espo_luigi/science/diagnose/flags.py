@@ -20,10 +20,12 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, Flag, MissingMethod
+from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
 from espo_luigi.science.grid import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import variable as row_of
 
 Methods = Mapping[str, Any] | Sequence[str] | str
 """Names of methods, or their arguments by name."""
@@ -51,6 +53,7 @@ def flag_details(
     raised: Mapping[str, bool],
     settings: Mapping[str, Mapping[str, Any] | None],
     scopes: Mapping[str, Mapping[str, Any]] | None = None,
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> list[FlagDetail]:
     """Describe the flags that `health.health_checks` has stored, named {variable}_{flag} or {scope}_{variable}_{flag}.
 
@@ -68,7 +71,7 @@ def flag_details(
         of_variable = name.removeprefix(f"{scope}_")
         variable = _longest(map(str, ds.data_vars), of_variable) or of_variable
         flag = of_variable.removeprefix(f"{variable}_")
-        details.append(replace(_detail(part, variable, flag, bool(is_raised), of_scope), scope=scope))
+        details.append(replace(_detail(part, variable, flag, bool(is_raised), of_scope, table), scope=scope))
     return details
 
 
@@ -77,8 +80,15 @@ def _longest(beginnings: Iterable[str], name: str) -> str:
     return max((each for each in beginnings if each and name.startswith(f"{each}_")), key=len, default="")
 
 
-def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Mapping[str, Any]) -> FlagDetail:
-    kind = _kind(variable, flag)
+def _detail(
+    ds: xr.Dataset,
+    variable: str,
+    flag: str,
+    raised: bool,
+    settings: Mapping[str, Any],
+    table: Mapping[str, Variable],
+) -> FlagDetail:
+    kind = _kind(variable, flag, row_of(variable, table))
     threshold = _threshold(flag, kind, (settings.get(variable) or {}).get(flag) or {})
     meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
     if not raised:
@@ -89,13 +99,13 @@ def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Ma
     return FlagDetail(variable, flag, True, meaning, units=kind.units, **_worst(values, kind.side, threshold))
 
 
-def _kind(variable: str, flag: str) -> Flag:
+def _kind(variable: str, flag: str, known: Variable) -> Flag:
     kind = FLAGS.get(flag, Flag(flag))
-    if variable == "dtr" and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
+    if known.difference and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
         words = "larger" if kind.side == "above" else "smaller"
         return replace(kind, meaning=f"a daily range {words} than {{threshold:g}} K", units="K")
-    if flag == "negative_accumulation_values" and variable != "pr":
-        return replace(kind, meaning=f"negative {variable}", units=CANONICAL_UNITS.get(variable, ""))
+    if flag == "negative_accumulation_values" and known.wet is None:
+        return replace(kind, meaning=f"negative {variable}", units=known.units)
     return kind
 
 

@@ -128,7 +128,7 @@ class RunConfig(Section):
         wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
         return tuple(name for name, freq in wanted.items() if freq != "fx")
 
-    @property
+    @cached_property
     def table(self) -> Mapping[str, Variable]:
         """The table of variables, with the section `variables` over it."""
         return {**VARIABLES, **{name: own.over(variable(name)) for name, own in self.own_variables.items()}}

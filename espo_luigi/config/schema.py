@@ -217,7 +217,8 @@ def value_at(value: Any, key: str) -> Any:
     """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
 
     The key of a list's element is the element: `True` if it is there; of a list of rows by simulation, the rows that
-    concern the simulation are returned. `*` stands for the names of all that is there, in their order.
+    concern the simulation are returned. `*` stands for the names of all that is there, in their order; with a key after
+    it, for the values of each under that key.
     """
     if not key:
         return value
@@ -227,6 +228,8 @@ def value_at(value: Any, key: str) -> Any:
     members = _members(value)
     if key == "*":
         return list(members)
+    if key.startswith("*."):
+        return {name: value_at(member, key[2:]) for name, member in members.items()}
     # A user's own name may hold a dot: the longest that fits.
     fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
     longest = max(fitting, key=len, default=None)

@@ -49,13 +49,14 @@ def _in_units(numbers: Sequence[float], name: str, known: Variable, units: str) 
 def converted(known: Variable, units: str) -> Variable:
     """Return a row with its numbers in other units; raises `DataError` if it has units that do not convert to them."""
     scale = replace(known, difference=True)  # of widths and of thresholds, which count from zero
-    sizes = {name: getattr(known, name) for name in ("fill_margin", "wet", "jitter")}
-    pairs: dict[str, Any] = {
-        name: tuple(None if one is None else _in_units([one], "", known, units)[0] for one in getattr(known, name))
-        for name in ("possible", "raw", "bounds")
-    }
-    moved = {name: None if size is None else _in_units([size], "", scale, units)[0] for name, size in sizes.items()}
-    return replace(known, units=units, **pairs, **moved)
+
+    def moved(number: float | None, row: Variable) -> Any:
+        return None if number is None else _in_units([number], "", row, units)[0]
+
+    pairs = {name: tuple(moved(one, known) for one in getattr(known, name)) for name in ("possible", "raw", "bounds")}
+    sizes = {name: moved(getattr(known, name), scale) for name in ("fill_margin", "wet", "jitter")}
+    changed: dict[str, Any] = pairs | sizes
+    return replace(known, units=units, **changed)
 
 
 def require_possible(da: xr.DataArray, table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:

@@ -47,6 +47,9 @@ COUNTED = {
     "constant_maps": "maps",
     "missing_chunks": "chunks",
 }
+# What of the table of variables decides the values that are extracted.
+TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
+_TABLE = (*TABLE, "variables.*.possible", "variables.*.raw", "variables.*.wet")
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
 
@@ -150,6 +153,7 @@ class InputCheck(InputTask):
         "extraction.simulation.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def check(self) -> None:
@@ -211,6 +215,7 @@ class RefInputCheck(InputTask):
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def reading(self) -> list[str]:

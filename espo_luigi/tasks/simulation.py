@@ -29,7 +29,7 @@ from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
-from espo_luigi.tasks.inputs import InputCheck, told
+from espo_luigi.tasks.inputs import TABLE, InputCheck, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 
@@ -58,6 +58,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
+        *TABLE,
     )
 
     def raw(self) -> Match:

@@ -89,8 +89,9 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, or no cell is in
         the box.
     """
-    select_in = functools.partial(select, ds, variables_and_freqs=variables_and_freqs, table=table)
-    parts = [select_in(period=one) for one in each_period(period)]
+    parts = [
+        select(ds, variables_and_freqs=variables_and_freqs, period=years, table=table) for years in each_period(period)
+    ]
     selected = parts[0] if len(parts) == 1 else joined(parts)
     cut = subset_box(selected, region).copy(deep=False)
     for each in cut.variables.values():

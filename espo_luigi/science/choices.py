@@ -18,7 +18,8 @@ AlignOn = Literal["year", "date"]
 
 # tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
 Consistency = Literal["derived", "swap", "dqm-dtr"]
-# The adjusted variables that each way takes.
+# The variables that are made so, and the adjusted variables that each way takes.
+TEMPERATURES = ("tasmax", "tasmin")
 NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
     "derived": ("tasmax", "dtr"),
     "swap": ("tasmax", "tasmin"),

@@ -27,9 +27,12 @@ from espo_luigi.fields import (
     PositiveThreshold,
     Refused,
     Switch,
+    Threshold,
+    converts,
     single_or_mapping,
 )
 from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
+from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
 from espo_luigi.science.choices import Method as MethodName
@@ -153,12 +156,26 @@ class JitterUnder(Switch):
 class AdditiveSpace(Switch):
     """Bounded values, transformed so that additive factors keep them within their bounds."""
 
-    lower_bound: str = Field(description="the lowest value, with its unit")
-    upper_bound: str | None = Field(default=None, description="the highest value, with its unit; logit needs it")
+    lower_bound: Threshold = Field(description="the lowest value, with its unit")
+    upper_bound: Threshold | None = Field(default=None, description="the highest value, with its unit; logit needs it")
     trans: Literal["log", "logit"] | None = Field(default=None, description="the transformation; log by default")
     clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
         default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
     )
+
+    @model_validator(mode="after")
+    def _with_room_between(self) -> AdditiveSpace:
+        from espo_luigi.science.units import threshold_in
+
+        lower, upper = self.lower_bound, self.upper_bound
+        if upper is None:
+            if self.trans == "logit":
+                raise ValueError("logit needs both bounds, and upper_bound is missing; give it, or take trans: log")
+            return self
+        unit = lower.strip().partition(" ")[2].strip()
+        if not converts(upper, unit) or threshold_in(upper, unit) <= threshold_in(lower, unit):
+            raise ValueError(f"expected an upper_bound above the lower_bound {lower!r}, and it is {upper!r}")
+        return self
 
 
 class AdaptFreq(Switch):
@@ -539,8 +556,11 @@ class Xsdba(Method):
         reference, historical = (_prepared(block, name, setup, options) for name in ("reference", "historical"))
         with seeds.numpy_state(setup.seed, "train", int(cells.min())):
             extra: dict[str, xr.DataArray] = {}
-            if options.additive_space:
-                reference, historical = (_additive(one, options.additive_space) for one in (reference, historical))
+            if space := Bounded.of(setup.units, options.additive_space):
+                reference, historical = (
+                    _additive(one, options.additive_space, space, name)
+                    for name, one in (("reference", reference), ("simulation", historical))
+                )
             if options.adapt_freq is not None:
                 historical, extra = _adapt_freq(reference, historical, setup, options)
             return _train(reference, historical, options).assign(extra)
@@ -562,14 +582,15 @@ class Xsdba(Method):
             ((name, own),) = arguments["detrend"].items()
             own = {"group": adjustment.group, "kind": adjustment.kind} | own
             arguments["detrend"] = getattr(xsdba.detrending, name)(**own)
-        if options.additive_space:
-            simulation = _additive(simulation, options.additive_space)
+        if space := Bounded.of(setup.units, options.additive_space):
+            simulation = _additive(simulation, options.additive_space, space, "simulation")
         state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
         with state, xsdba.set_options(extra_output=False):
             scenario = adjustment.adjust(simulation, **arguments)
-        if options.additive_space:
+        if space:
             bounds = {name: value for name, value in options.additive_space.items() if name != "clip_next_to_bounds"}
-            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit)
+            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit).astype(setup.dtype)
+            space.limit(scenario.values)
         return scenario.to_dataset(name="scenario")
 
     def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:
@@ -659,14 +680,12 @@ def _lazily_trained(variant: str, setup: Setup) -> xr.Dataset:
     return _train(reference, historical, Options.of(setup, variant))
 
 
-def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:
+def _additive(data: xr.DataArray, arguments: Mapping[str, Any], space: Bounded, series: str) -> xr.DataArray:
     """Return a series in the space where differences make sense; there it keeps the data's units, for xsdba."""
     import xsdba
 
-    try:
-        transformed = xsdba.processing.to_additive_space(data, **arguments)
-    except (ValueError, NotImplementedError, TypeError) as error:
-        raise DataError(f"additive_space {dict(arguments)!r} does not fit the data: {error}") from error
+    space.check(data.values, series)
+    transformed = xsdba.processing.to_additive_space(data, **arguments)
     return transformed.assign_attrs(units=data.attrs["units"])
 
 

@@ -18,6 +18,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
 from espo_luigi.methods import xsdba
 from espo_luigi.methods.base import Array, Block, Method, Setup, Step
+from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
@@ -84,8 +85,8 @@ class Kernels(Method):
             return f"the kernels have no {method}"
         if others := set(options.train) - _TRAIN_ARGS:
             return f"the kernels have no {', '.join(sorted(others))}"
-        if options.additive_space:
-            return "the kernels have no additive_space"
+        if options.additive_space and options.adapt_freq is not None:
+            return "the kernels adapt no frequencies in an additive_space"
         if options.adapt_freq is not None and options.adapt_freq_group != options.group:
             return f"the kernels adapt frequencies in the training's groups, not in {options.adapt_freq_group}"
         if options.group.name != "time.dayofyear":
@@ -146,6 +147,10 @@ class Kernels(Method):
         elif (noise := options.jitter_under) is not None:
             reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=_threads())
             historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=_threads())
+        if space := Bounded.of(setup.units, options.additive_space):
+            reference, historical = (
+                _transformed(one, space, name) for name, one in (("reference", reference), ("simulation", historical))
+            )
         made = quantile_mapping.train(
             reference,
             historical,
@@ -181,12 +186,16 @@ class Kernels(Method):
         options, given = Options.of(setup, self.method), _flat(block["simulation"], block["cell"])
         _check_members(given, setup)
         simulation = _with_noise(given, block, setup)
+        if space := Bounded.of(setup.units, options.additive_space):
+            simulation = _transformed(simulation, space, "simulation")
         if self.method == QDM:
             ranked, how = _ranked(block, trained, setup)
             adjusted, treated = ranking.adjust(simulation, *ranked, **how, threads=_threads())
         else:
             training, plan, how = _trained(block, trained, setup)
             adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+        if space:
+            quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), _threads())
         noise = options.jitter_under
         treated[..., TREATMENTS.index("jittered")] = 0 if noise is None else (given < noise).sum(axis=-1)
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
@@ -231,6 +240,18 @@ def _trained(
         "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options),
     }
     return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
+
+
+def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
+    """Return a bounded series, (cell, …, time), where additive factors keep its bounds."""
+    space.check(values, series)
+    out = np.empty_like(values)
+
+    def transform(cells: slice) -> None:
+        out[cells] = space.transformed(values[cells])
+
+    quantile_mapping.run_by_cells(transform, len(values), _threads())
+    return out
 
 
 def _ranked(

@@ -15,11 +15,6 @@ import pytest
 import yaml
 from complete_demo import in_order
 from demo_runs import use
-from luigi.configuration import LuigiConfigParser
-
-from espo_luigi import store, tasks
-from espo_luigi.errors import CatalogError, EspoError
-from espo_luigi.tasks.context import context
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "isimip-berlin"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs {DATA}, which is not there")

@@ -19,6 +19,7 @@ from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
 from espo_luigi.science.choices import FLAGS, NEEDED_FOR, each_period
+from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
@@ -142,17 +143,22 @@ def _check_inputs(config: RunConfig) -> None:
 
 def _check_products(config: RunConfig) -> None:
     """Refuse temperatures made consistent without what that takes, and treatments of what is no product."""
-    adjusted = set(config.biasadjust.adjusted)
-    how, needed = config.clean_up.temperatures, set(NEEDED_FOR[config.clean_up.temperatures])
-    wants = {"tasmax", "tasmin"} & adjusted if config.subregions else adjusted if how != "derived" else set()
-    if wants and not needed <= adjusted:
+    adjusted, clean_up = config.biasadjust.adjusted, config.clean_up
+    how, is_asked = clean_up.temperatures, "temperatures" in clean_up.model_fields_set
+    if is_asked and config.consistency is None and {"tasmax", "tasmin", "dtr"} & {*adjusted}:
         raise ConfigurationError(
-            f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(needed))}; `biasadjust.variables` "
-            f"has {', '.join(sorted(adjusted))}. Adjust them, or choose another way: {', '.join(NEEDED_FOR)}."
+            f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(NEEDED_FOR[how]))}; "
+            f"`biasadjust.variables` has {', '.join(sorted(adjusted))}. Adjust them, choose another way "
+            f"({', '.join(NEEDED_FOR)}), or leave the key out."
         )
+    if clean_up.problems and "tasmin" not in config.published:
+        raise ConfigurationError(
+            "`clean_up.problems` masks variables where tasmin is 100 K or less, and there is no tasmin in the product: "
+            f"`biasadjust.variables` has {', '.join(adjusted)}. Adjust tasmin, or tasmax and dtr, or leave the key out."
+        )
+    _check_derived(config)
     if config.subregions is None:
         refused = {
-            "temperatures": how != "derived",
             "bitround": config.clean_up.bitround,
             "variables": config.clean_up.variables,
         }
@@ -168,7 +174,31 @@ def _check_products(config: RunConfig) -> None:
                 f"`{config.name_of('domain-diag.change_units_arg')}` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
-    _check_treatments(config, adjusted | {"tasmin"})
+    _check_treatments(config, set(config.published))
+
+
+def _check_derived(config: RunConfig) -> None:
+    """Refuse to derive what is adjusted itself, what cannot be derived, and from what is not adjusted."""
+    adjusted = config.biasadjust.adjusted
+    there = [name for name in config.published if name not in config.derived]
+    for name, inputs in config.derived.items():
+        path, ways = f"clean_up.derive.{name}", DERIVATIONS.get(name, ())
+        if not ways:
+            raise ConfigurationError(
+                f"`{path}`: there is no way to derive {name}; expected {', '.join(DERIVATIONS)}"
+                f"{nearest(name, DERIVATIONS) or '.'}"
+            )
+        if name in there:
+            made = "adjusted itself" if name in adjusted else "made by `clean_up.temperatures`"
+            raise ConfigurationError(f"`{path}`: {name} is {made}. Leave it out here, or do not adjust it.")
+        known = "; or ".join(", ".join(way.inputs) for way in ways)
+        if inputs and not any({*way.inputs} == {*inputs} for way in ways):
+            raise ConfigurationError(f"`{path}.from`: got {', '.join(inputs)}; expected {known}.")
+        if not inputs or not {*inputs} <= {*there}:
+            raise ConfigurationError(
+                f"`{path}`: {name} is derived from {', '.join(inputs) or known}, which have to be adjusted; "
+                f"`biasadjust.variables` has {', '.join(adjusted)}. Adjust them, or leave {name} out."
+            )
 
 
 def _check_treatments(config: RunConfig, products: set[str]) -> None:
@@ -345,7 +375,7 @@ def _check_properties(config: RunConfig) -> None:
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
     """The variables that have properties; a product has the adjusted variables and those derived from them."""
-    made = {*config.biasadjust.adjusted, "tasmin"} if of_product else set(config.variables)
+    made = set(config.published if of_product else config.variables)
     known = [name for name in config.variables if name in made]
     return known if "dtr" in known or not {"tasmax", "tasmin"} <= set(known) else [*known, "dtr"]
 
@@ -374,6 +404,13 @@ def _check_variables(config: RunConfig) -> None:
             raise ConfigurationError(
                 f"`biasadjust.variables.{variable}`: this variable is not among those of `{path}`: {known}"
                 f"{nearest(variable, config.variables) or '.'} Adjust one of them, or extract {variable} too."
+            )
+    for variable in config.regrid.regrid_method:
+        if variable not in config.variables:
+            raise ConfigurationError(
+                f"`regrid.regrid_method.{variable}`: this variable is not among those of `{path}`: "
+                f"{', '.join(config.variables)}{nearest(variable, config.variables) or '.'} Name one of them, or "
+                "leave it out."
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, Consistency, each_period
+from espo_luigi.science.derivations import inputs_of
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 
@@ -132,6 +133,34 @@ class RunConfig(Section):
     def table(self) -> Mapping[str, Variable]:
         """The table of variables, with the section `variables` over it."""
         return {**VARIABLES, **{name: own.over(variable(name)) for name, own in self.own_variables.items()}}
+
+    @property
+    def consistency(self) -> Consistency | None:
+        """How temperatures are made consistent: as asked for, or as the adjusted variables allow; None for not."""
+        asked, adjusted = self.clean_up.temperatures, {*self.biasadjust.adjusted}
+        ways: tuple[Consistency, ...] = (
+            (asked,) if "temperatures" in self.clean_up.model_fields_set else (asked, "swap")
+        )
+        return next((way for way in ways if {*NEEDED_FOR[way]} <= adjusted), None)
+
+    @property
+    def derived(self) -> Mapping[str, tuple[str, ...]]:
+        """The variables that are derived from adjusted ones, each with those; () for one that cannot be derived."""
+        there = [*self.biasadjust.adjusted, *(TEMPERATURES if self.consistency else ())]
+        return {name: how.inputs or inputs_of(name, there) for name, how in self.clean_up.derive.items()}
+
+    @property
+    def published(self) -> list[str]:
+        """The variables that products may have: those that are adjusted, and those that are derived from them."""
+        made = [*(TEMPERATURES if self.consistency else ()), *self.derived]
+        return list(dict.fromkeys([*self.biasadjust.adjusted, *made]))
+
+    def needed_for(self, variables: Iterable[str]) -> list[str]:
+        """Return the adjusted variables that it takes to make variables of the product."""
+        wanted = {one for name in variables for one in self.derived.get(name, (name,))}
+        if self.consistency and wanted & {*TEMPERATURES}:
+            wanted |= {*NEEDED_FOR[self.consistency]}
+        return [name for name in self.biasadjust.adjusted if name in wanted]
 
     def treatment(self, variable: str) -> dict[str, Any]:
         """Return what is done to a variable's product in ESPO v2; the fields in its attributes are filled in."""

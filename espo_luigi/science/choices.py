@@ -18,7 +18,8 @@ AlignOn = Literal["year", "date"]
 
 # tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
 Consistency = Literal["derived", "swap", "dqm-dtr"]
-# The adjusted variables that each way takes.
+# The variables that are made so, and the adjusted variables that each way takes.
+TEMPERATURES = ("tasmax", "tasmin")
 NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
     "derived": ("tasmax", "dtr"),
     "swap": ("tasmax", "tasmin"),
@@ -41,6 +42,8 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 # xESMF's ways to put values outside of the source's grid.
 ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
+# xESMF's words for the interpolation.
+RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[

@@ -243,9 +243,8 @@ class RunContext:
 
     @property
     def published(self) -> list[str]:
-        """The variables that have products of their own: those that are adjusted, and tasmin."""
-        adjusted = list(self.config.biasadjust.adjusted)
-        return adjusted if "tasmin" in adjusted or "tasmax" not in adjusted else [*adjusted, "tasmin"]
+        """The variables that products may have: those that are adjusted, and those that are derived from them."""
+        return self.config.published
 
     @property
     def fields(self) -> dict[str, str]:

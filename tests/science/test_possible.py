@@ -176,7 +176,7 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         )
         adjusted.append(made.to_dataset(name=name))
     land = xr.DataArray(np.ones((3, 3), bool), dims=("lat", "lon"), attrs={LET_THROUGH: told} if told else {})
-    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), derive=True)
+    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), temperatures="derived")
     return with_possible_values(product, land, on_impossible="fail")
 
 

@@ -240,7 +240,7 @@ def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.Da
         return to_canonical_units(as_maps(ds[name]), table=table)
     inputs = OF_RAW_DATA.get(name, ())
     if inputs and set(inputs) <= set(ds.data_vars):
-        return derive(name, {given: _variable(ds, given, table) for given in inputs})
+        return derive(name, {given: _variable(ds, given, table) for given in inputs}, table)
     raise DataError(f"variable {name} is missing; got {sorted(map(str, ds.data_vars))}.")
 
 

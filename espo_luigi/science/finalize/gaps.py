@@ -15,6 +15,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
@@ -187,7 +188,8 @@ def _looked_at(
 ) -> Any:
     """Return what a function makes of each block of a variable."""
     name, units = str(da.name), str(da.attrs.get("units", ""))
-    may_lack = _may_lack_values(ds.attrs, land, name)
+    made_of = str(da.attrs.get(DERIVED_FROM, "")).split()
+    may_lack = any(_may_lack_values(ds.attrs, land, one) for one in (name, *made_of))
     beside = {"land": land.variable, **places_of(da)}
     # tasmin must not be above tasmax.
     beside |= {"tasmax": ds["tasmax"].variable} if name == "tasmin" and "tasmax" in ds else {}

@@ -17,8 +17,9 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, stack
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import TimeAxis, day_of
-from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.derivations import way_from
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.units import convert_to
 from espo_luigi.store.marker import processor
@@ -253,7 +254,11 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
     var, clean = str(kept.name), made.product[str(kept.name)]
     units, again, value = str(clean.attrs.get("units", "")), float(clean.isel(time=step)), float(kept.isel(time=step))
     sources, how = made_of(made, var, step)
-    steps = [Step(f"adjusted {name}", one, units, "") for name, one in sources.items()]
+    own = made.series.variables
+    steps = [
+        Step(f"adjusted {name}", one, units if var == name else str(own[name].attrs["units"]), "")
+        for name, one in sources.items()
+    ]
     treatment = made.run.production.treatment(var)
     bounds = zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False)
     done = [how, *(f"clipped to at {word} {bound:g}" for word, bound in bounds if bound is not None)]
@@ -273,8 +278,13 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
 
 def made_of(made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
     """Return the adjusted variables that a variable is made of, with their values, and how."""
-    temperatures, adjusted = made.run.config.clean_up.temperatures, made.series.variables
-    is_alone = var not in ("tasmax", "tasmin") or (var == "tasmax" and temperatures != "swap")
+    config, adjusted = made.run.config, made.series.variables
+    if var in config.derived:
+        parts = [made_of(made, name, step)[0] for name in config.derived[var]]
+        values = {name: value for part in parts for name, value in part.items()}
+        return values, f"derived: {way_from(var, config.derived[var]).words}"
+    temperatures = config.consistency
+    is_alone = temperatures is None or var not in TEMPERATURES or (var == "tasmax" and temperatures != "swap")
     names = (var,) if is_alone else NEEDED_FOR["swap" if temperatures == "swap" else "derived"]
     values = {name: float(_of_member(adjusted[name], made.sim_id).isel(loc=0, time=step)) for name in names}
     if is_alone:

@@ -31,7 +31,8 @@ from espo_luigi.fields import (
 )
 from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
-from espo_luigi.science.choices import ExtrapMethod, Filling, RegridMethod
+from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.variables import Filling
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.
 _MOST_CELLS = 10_000_000

@@ -120,6 +120,20 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def panels_of(count: int, height: float, each: int = 1) -> tuple[Figure, Any]:
+    """Return a figure with panels of so many inches for each of `count` variables, and each variable's `each` panels.
+
+    The panels of a variable stand below each other, those of up to three variables side by side, the others' below.
+    """
+    columns = 2 if count == 4 else min(count, 3)
+    rows = each * -(-count // columns)
+    figure, axes = panels(3.6 + 2.0 * columns, round(1.57 + rows * height + (rows - 1) * 1.0, 2), rows, columns)
+    of_variables = np.concatenate(np.split(axes, rows // each), axis=1).T
+    for place in of_variables[count:].flat:
+        place.remove()
+    return figure, of_variables[:count]
+
+
 def warm_up() -> None:
     """Draw an empty figure, after which matplotlib is imported, and has found its fonts."""
     png(new_figure(1, 1)[0])

@@ -118,7 +118,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         *members_section(view),
         *treated_section(view),
         distributions.series_section(summaries, reader, view.period),
-        distributions.change_section(summaries, reader, WANTED_PERIODS),
+        distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares

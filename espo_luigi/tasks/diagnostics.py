@@ -29,7 +29,7 @@ from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
-from espo_luigi.tasks.inputs import InputCheck
+from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
 from espo_luigi.tasks.reference import MakeRef, RefDefault
@@ -428,6 +428,7 @@ class DiagExtract(DomainDiagTask):
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
+        *TABLE,
         "regrid.regrid_method",
     )
 
@@ -444,6 +445,7 @@ class DiagExtract(DomainDiagTask):
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
             region=config.domain.arguments(),
+            table=config.table,
         )
         bounded = extracted.assign_coords(cell_bounds(self.context, self.raw(), opened))
         return rechunk(without_inserted_days(bounded), maps_in_a_file(extracted))

@@ -47,6 +47,9 @@ COUNTED = {
     "constant_maps": "maps",
     "missing_chunks": "chunks",
 }
+# What of the table of variables decides the values that are extracted.
+TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
+_TABLE = (*TABLE, "variables.*.possible", "variables.*.raw", "variables.*.wet")
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
 
@@ -121,18 +124,19 @@ class InputTask(EspoTask):
         masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
-        (_, flags), *scoped = self.context.config.input_limits
+        table, ((_, flags), *scoped) = self.context.config.table, self.context.config.input_limits
         return examine_match(
             match,
             period=period,
             regions=[region.arguments() for region in regions],
-            limits=limits_of(flags),
+            limits=limits_of(flags, table),
             mask_variable=mask_variable,
             calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
             masked=masked,
-            scopes=[(scope, limits_of(narrower)) for scope, narrower in scoped],
+            scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
+            table=table,
         )
 
 
@@ -149,6 +153,7 @@ class InputCheck(InputTask):
         "extraction.simulation.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def check(self) -> None:
@@ -204,7 +209,8 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        return self.examined(self.raw(), config.extraction.simulation, config.custom.sim_period, [config.domain])
+        examined = functools.partial(self.examined, self.raw(), config.extraction.simulation, regions=[config.domain])
+        return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
 
 
 def asset_with(match: Match, variables: Iterable[str]) -> Asset:
@@ -223,6 +229,7 @@ class RefInputCheck(InputTask):
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def reading(self) -> list[str]:

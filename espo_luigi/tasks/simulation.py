@@ -31,7 +31,7 @@ from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import InputCheck, asset_with, told
+from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 
@@ -60,6 +60,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
+        *TABLE,
         "regrid.regrid_method",
     )
 
@@ -73,17 +74,21 @@ class Extract(EspoTask):
         extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
-            opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
+            opened,
+            variables_and_freqs=extraction.series,
+            period=config.custom.stretches,
+            region=region,
+            table=config.table,
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
         repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
         with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
-        repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
+        repaired = repaired.assign({name: require_possible(repaired[name], config.table) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
         repaired = repaired.assign_coords(cell_bounds(self.context, self.raw(), opened))
-        made = credible(repaired).assign_attrs(told(checked, "simulation"))
+        made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))

@@ -97,15 +97,16 @@ def configuration(
     box = {"lon_bnds": [-67, -63.5], "lat_bnds": [45, 47.5]}
 
     def adjustment(name: str) -> dict[str, Any]:
+        trend = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
         group = {"group": "time.dayofyear", "window": 31, **({"add_dims": ["realization"]} if v2 else {})}
-        kind = {"kind": "*" if name in _MULTIPLIED else "+", "nquantiles": 20}
+        kind = {"kind": "*" if name in _MULTIPLIED else "+", "nquantiles": 50}
         wet = {"adapt_freq": {"thresh": "1 mm d-1"}, "jitter_under": {"thresh": "0.01 mm d-1"}} if name == "pr" else {}
         return {
             "training_args": {"period": KNOWN, "group": group, "xclim_train_args": kind, **wet},
             "adjusting_args": {
                 "periods": PERIOD,
                 "bias_adjust_institution": "X",
-                "xclim_adjust_args": {"interp": "nearest"},
+                "xclim_adjust_args": {"interp": "nearest", "extrapolation": "constant", "detrend": trend},
             },
         }
 

@@ -12,6 +12,7 @@ from any_variables import configuration, write_raw
 from complete_demo import in_order
 from demo_runs import use
 from luigi.configuration import LuigiConfigParser
+from xclim import indices
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
@@ -67,3 +68,29 @@ def test_a_variable_that_nobody_has_heard_of_goes_all_the_way_by_itself(run: Run
     values = made["ozone"].values
     assert np.isfinite(values).any(axis=0).sum() == 33 and np.isfinite(values).all(axis=0).sum() == 33
     assert "ozone, product" in everything_else(tmp_path, "ozone")
+
+
+def test_humidity_is_derived_within_its_bounds_with_the_dew_point(run: Run, tmp_path: Path) -> None:
+    made = run("tas huss ps", "tas huss ps", v2=False, clean_up={"derive": ["hurs", "tdps"]})
+    assert list(made) == ["tas", "huss", "ps", "hurs", "tdps"]
+    expected = indices.relative_humidity(made["tas"], huss=made["huss"], ps=made["ps"])
+    np.testing.assert_allclose(made["hurs"], expected, atol=1e-3)
+    whole = store.open_store(context().archives(SIM)["hurs"].path)
+    days = (indices.relative_humidity(made["tas"], huss=made["huss"], ps=made["ps"], invalid_values=None) > 100).sum(
+        "time"
+    )
+    assert float(days.sum()) > 0 and float(made["hurs"].max()) == 100
+    np.testing.assert_allclose(whole["hurs_days_clipped"].sum(), days.sum(), atol=2)
+    told = everything_else(tmp_path, "hurs")
+    assert "derived: relative humidity of tas, huss and ps" in told and "adjusted ps" in told
+
+
+def test_tas_is_derived_from_exchanged_temperatures_and_the_speed_of_two_components(run: Run, tmp_path: Path) -> None:
+    raw = "tasmax tasmin uas vas"
+    made = run(raw, raw, v2=True, clean_up={"derive": {"tas": {"from": ["tasmin", "tasmax"]}, "sfcWind": {}}})
+    assert list(made) == [*raw.split(), "tas", "sfcWind"] and bool((made["tasmax"] >= made["tasmin"]).sum())
+    np.testing.assert_allclose(made["tas"], (made["tasmax"] + made["tasmin"]) / 2, atol=1e-3)
+    np.testing.assert_allclose(made["sfcWind"], np.hypot(made["uas"], made["vas"]), atol=1e-4)
+    assert made["sfcWind"].attrs["standard_name"] == "wind_speed"
+    told = everything_else(tmp_path, "tas")
+    assert "derived: the mean of tasmax and tasmin" in told and "adjusted tasmin" in told

@@ -129,7 +129,7 @@ class RunConfig(Section):
         wanted = self.extraction.simulation.search_data_catalogs.variables_and_freqs
         return tuple(name for name, freq in wanted.items() if freq != "fx")
 
-    @property
+    @cached_property
     def table(self) -> Mapping[str, Variable]:
         """The table of variables, with the section `variables` over it."""
         return {**VARIABLES, **{name: own.over(variable(name)) for name, own in self.own_variables.items()}}
@@ -249,7 +249,8 @@ def value_at(value: Any, key: str) -> Any:
     """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
 
     The key of a list's element is the element: `True` if it is there; of a list of rows by simulation, the rows that
-    concern the simulation are returned. `*` stands for the names of all that is there, in their order.
+    concern the simulation are returned. `*` stands for the names of all that is there, in their order; with a key after
+    it, for the values of each under that key.
     """
     if not key:
         return value
@@ -259,6 +260,8 @@ def value_at(value: Any, key: str) -> Any:
     members = _members(value)
     if key == "*":
         return list(members)
+    if key.startswith("*."):
+        return {name: value_at(member, key[2:]) for name, member in members.items()}
     # A user's own name may hold a dot: the longest that fits.
     fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
     longest = max(fitting, key=len, default=None)

@@ -6,6 +6,7 @@ The place of an impossible value is named by its date, latitude and longitude, i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -43,6 +44,19 @@ def _in_units(numbers: Sequence[float], name: str, known: Variable, units: str) 
         return list(numbers)
     given = xr.DataArray(list(numbers), dims="side", name=name, attrs={"units": known.units})
     return [float(one) for one in convert_to(as_difference(given) if known.difference else given, units).values]
+
+
+def converted(known: Variable, units: str) -> Variable:
+    """Return a row with its numbers in other units; raises `DataError` if it has units that do not convert to them."""
+    scale = replace(known, difference=True)  # of widths and of thresholds, which count from zero
+
+    def moved(number: float | None, row: Variable) -> Any:
+        return None if number is None else _in_units([number], "", row, units)[0]
+
+    pairs = {name: tuple(moved(one, known) for one in getattr(known, name)) for name in ("possible", "raw", "bounds")}
+    sizes = {name: moved(getattr(known, name), scale) for name in ("fill_margin", "wet", "jitter")}
+    changed: dict[str, Any] = pairs | sizes
+    return replace(known, units=units, **changed)
 
 
 def require_possible(da: xr.DataArray, table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:

@@ -21,7 +21,7 @@ from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import RefInputCheck, told
+from espo_luigi.tasks.inputs import TABLE, RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ _READ = (
     "extraction.reference.search_data_catalogs.variables_and_freqs",
     "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     "extraction.variables_and_units",
+    *TABLE,
 )
 
 

@@ -37,10 +37,10 @@ def write_catalogue(path: Path) -> Path:
     return path
 
 
-def configuration(folder: Path, variables: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def configuration(folder: Path, adjusted: dict[str, Any], **changes: Any) -> dict[str, Any]:
     wanted = {
         "data_catalogs": [str(write_catalogue(folder / "berlin.json"))],
-        "variables_and_freqs": dict.fromkeys(variables, "D"),
+        "variables_and_freqs": dict.fromkeys(adjusted, "D"),
     }
     return {
         "project": {"name": "Berlin", "id": "berlin"},
@@ -58,7 +58,7 @@ def configuration(folder: Path, variables: dict[str, Any], **changes: Any) -> di
             "reference": {"search_data_catalogs": {**wanted, "other_search_criteria": {"source": "Berlin"}}},
             "simulation": {"search_data_catalogs": {**wanted, "other_search_criteria": {"source": SIM}}},
         },
-        "biasadjust": {"variables": variables},
+        "biasadjust": {"variables": adjusted},
         **changes,
     }
 

@@ -212,8 +212,8 @@ def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Ite
     first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
     shown = known.display_units or known.units
-    given = xr.DataArray([most, known.wet], dims="side", name=raw.name, attrs={"units": known.units})
-    least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values] if shown else [most, known.wet]
+    given = xr.DataArray([most, known.wet], dims="side", attrs={"units": known.units})
+    least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (
         f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {least[0]}; "
         f"expected a day with {least[1]} or more within {DRY_DAYS // 365} years"
@@ -294,7 +294,7 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
-    if maps.raw.known.wet is not None:
+    if maps.raw.known.wet and maps.raw.known.standard_name == "precipitation_flux":
         # A few cells may all lie in a desert.
         known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
         tallies.wettest.setdefault(maps.raw.name, []).append((maps.raw, maps.days, known))

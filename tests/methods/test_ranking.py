@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 import xarray as xr
 import xsdba
-from scipy import stats
 
-from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks
-from espo_luigi.methods.base import checked, method_named
-from espo_luigi.methods.dqm import ranking
-from espo_luigi.methods.dqm.method import Kernels
-from espo_luigi.methods.dqm.windows import year_windows
-from espo_luigi.methods.xsdba import Adjusting
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DATA = Path(__file__).parents[3] / "shared" / "data"

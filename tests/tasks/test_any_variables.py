@@ -87,7 +87,7 @@ def test_humidity_is_derived_within_its_bounds_with_the_dew_point(run: Run, tmp_
     assert float(made["hurs"].max()) == 100
     np.testing.assert_allclose(clipped.sum(), (free > 100).sum(), rtol=1e-3)
     told = render(way_of(SIM, 46.25, -65.25, "1993-07-14", "hurs"))
-    assert "derived: relative humidity of tas, huss and ps" in told and "adjusted ps" in told
+    assert "derived: relative humidity (xclim, sonntag90) of tas, huss and ps" in told and "adjusted ps" in told
 
 
 def test_tas_is_derived_from_exchanged_temperatures_and_the_wind_from_its_components(run: Run, tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_tas_is_derived_from_exchanged_temperatures_and_the_wind_from_its_compon
     np.testing.assert_allclose(made["sfcWind"], np.hypot(made["uas"], made["vas"]), atol=1e-4)
     assert made["sfcWind"].attrs["standard_name"] == "wind_speed"
     told = explained(tmp_path, "tas")
-    assert "derived: the mean of tasmax and tasmin" in told and "adjusted tasmin" in told
+    assert "derived: mean of tasmax and tasmin" in told and "adjusted tasmin" in told
     export_and_publish(tmp_path, "sfcWind")

@@ -154,7 +154,6 @@ VARIABLES: Mapping[str, Variable] = {
         wet=1.0 / _DAY,
         filling="zero",
         display_units="mm d-1",
-        colours="YlGnBu",
         standard_name="precipitation_flux",
         long_name="Precipitation",
     ),

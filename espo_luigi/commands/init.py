@@ -20,6 +20,7 @@ _BESIDE = ("config = config/demo/config.yml config/demo/paths.yml", "config = co
 _DEMOS_WORKDIR = "workdir = espo-demo/run"
 _STARTS_AND_WORKDIRS = {
     "demo": _DEMOS_WORKDIR,
+    "demo-humid": "workdir = espo-demo-humid/run",
     "espo-g6": "workdir = espo-work",
     "espo-v2": "workdir = espo-work",
     "v2-demo": "workdir = espo-v2-demo/run",
@@ -150,7 +151,7 @@ def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     type=click.Choice(list(_STARTS_AND_WORKDIRS)),
     default="demo",
     show_default=True,
-    help="The built-in example, the values of ESPO-G6 or of ESPO v2, or the example of ESPO v2.",
+    help="The built-in example, that of five other variables, that of ESPO v2, or the values of ESPO-G6 or ESPO v2.",
 )
 def init(folder: Path, start: str, old: Path | None) -> None:
     """Write a folder to start from; it overwrites nothing."""

@@ -10,6 +10,7 @@ import xarray as xr
 
 from espo_luigi.demo.sources import INSTITUTION, REFERENCE_DOMAIN, Source
 from espo_luigi.demo.weather import Axis, Days, Field
+from espo_luigi.science.variables import VARIABLES
 
 
 def _attributes(standard_name: str, long_name: str, units: str, cell_methods: str = "") -> dict[str, str]:
@@ -19,6 +20,10 @@ def _attributes(standard_name: str, long_name: str, units: str, cell_methods: st
 
 _TEMPERATURE = "air_temperature"
 _VARIABLE_ATTRIBUTES = {
+    **{
+        name: _attributes(known.standard_name, known.long_name, known.units, f"area: mean {known.cell_methods}")
+        for name, known in VARIABLES.items()
+    },
     "tasmax": _attributes(_TEMPERATURE, "Daily Maximum Near-Surface Air Temperature", "K", "area: mean time: maximum"),
     "tasmin": _attributes(_TEMPERATURE, "Daily Minimum Near-Surface Air Temperature", "K", "area: mean time: minimum"),
     "pr": _attributes("precipitation_flux", "Precipitation", "kg m-2 s-1", "area: time: mean"),
@@ -28,6 +33,7 @@ _FIXED_ATTRIBUTES = {
     "orog": _attributes("surface_altitude", "Surface Altitude", "m"),
     "sftlf": _attributes("land_area_fraction", "Percentage of the Grid Cell Occupied by Land", "%"),
 }
+_HEIGHTS = {"tasmax": 2.0, "tasmin": 2.0, "tas": 2.0, "hurs": 2.0, "sfcWind": 10.0}
 _MAPPING = "rotated_pole"
 _BRANDED = {
     "tasmax": ("tas", "tmax-h2m-hxy-u"),
@@ -87,8 +93,12 @@ def dataset_of(source: Source, experiment: str, name: str, values: Field, days: 
     """One file's content, time as numbers, with bounds and the scalar height as CMIP6 files have them."""
     numbers = days.numbers[part]
     coords: dict[str, Any] = {"time": ("time", numbers, _time_attributes(days)), **_coordinates(source)}
-    if name != "pr":
-        coords["height"] = ((), 2.0, {"standard_name": "height", "units": "m", "positive": "up", "axis": "Z"})
+    if name in _HEIGHTS:
+        coords["height"] = (
+            (),
+            _HEIGHTS[name],
+            {"standard_name": "height", "units": "m", "positive": "up", "axis": "Z"},
+        )
     bounds = {"time_bnds": (("time", "bnds"), np.stack([numbers - 0.5, numbers + 0.5], axis=1))}
     data = {name: (("time", *source.dims), values, _VARIABLE_ATTRIBUTES[name])}
     others = bounds | _around_coordinates(source)

@@ -20,6 +20,8 @@ from espo_luigi.catalog.read import make_id
 from espo_luigi.demo.files import activity_of, dataset_of, file_name, fixed_dataset_of, folder_of
 from espo_luigi.demo.sources import (
     CMIP7_SIMULATIONS,
+    HUMID_REFERENCE,
+    HUMID_SIMULATION,
     INSTITUTION,
     REFERENCE,
     REFERENCE_DOMAIN,
@@ -28,7 +30,7 @@ from espo_luigi.demo.sources import (
     V2_SIMULATIONS,
     Source,
 )
-from espo_luigi.demo.weather import Days, Field, days_of, heights, invent_weather
+from espo_luigi.demo.weather import Days, Field, days_of, heights, invent_humid_weather, invent_weather
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.files import open_own, write_new
 from espo_luigi.replacing import by_manifest, check_ours, write_manifest
@@ -44,21 +46,24 @@ _RECORD_NAME = "demo.json"
 _HOT_YEAR, _HOT_DAY, _HOT_KELVIN = 2030, 195, 340.0
 # Mantissa bits of compact files: 1/64 K, and a thousandth of the rain.
 _KEPT_BITS = {"tasmax": 14, "tasmin": 14, "pr": 9}
+# Examples of their own: the reference, the simulations, and the MB of their files.
+_PRODUCTIONS = {"v2": (V2_REFERENCE, V2_SIMULATIONS, 60), "humid": (HUMID_REFERENCE, (HUMID_SIMULATION,), 30)}
 _MAKER = "the demonstration of espo_luigi; all data are invented"
 
 
 def ensure_demo(section: Mapping[str, Any]) -> Path:
     """Make the example's raw files and catalogues, unless they are there already.
 
-    Makes about 230 MB in a few seconds (v2: 60 MB): NetCDF files with the names and attributes of CMIP6 or CMIP7, and
-    their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
+    Makes about 230 MB in a few seconds (v2: 60 MB, humid: 30 MB): NetCDF files with the names and attributes of CMIP6
+    or CMIP7, and their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
     Several processes may call it at once.
 
     Parameters
     ----------
     section : mapping
         The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1), `mip_era`,
-        CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, of CMIP6 only.
+        CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, humid those of five
+        variables with humidity, both of CMIP6 only.
 
     Returns
     -------
@@ -78,7 +83,7 @@ def ensure_demo(section: Mapping[str, Any]) -> Path:
     if section.get("mip_era") == "CMIP7":
         record["mip_era"] = "CMIP7"
     if "production" in section:
-        record["production"] = "v2"
+        record["production"] = section["production"]
     if _is_made(folder, record):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -96,9 +101,9 @@ def _checked(section: Mapping[str, Any]) -> tuple[Path, int]:
         raise ConfigurationError(f"`demo`: got {dict(section)}, expected a `folder` and, if you like, a `seed`")
     if mip_era not in ("CMIP6", "CMIP7"):
         raise ConfigurationError(f"`demo.mip_era`: got {mip_era!r}, expected CMIP6 or CMIP7")
-    if section.get("production", "v2") != "v2" or ("production" in section and mip_era != "CMIP6"):
+    if "production" in section and (section["production"] not in _PRODUCTIONS or mip_era != "CMIP6"):
         got = f"got {section['production']!r} and mip_era {mip_era}"
-        raise ConfigurationError(f"`demo.production`: {got}, expected v2, of CMIP6, or no such key")
+        raise ConfigurationError(f"`demo.production`: {got}, expected v2 or humid, of CMIP6, or no such key")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigurationError(f"`demo.seed`: got {seed!r}, expected a whole number of 0 or more")
     return Path(os.path.expandvars(folder)).expanduser().absolute(), seed
@@ -120,10 +125,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path, record: Mapping[str, Any]) -> None:
     start = time.monotonic()
-    reference, simulations = REFERENCE, CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS
-    if "production" in record:
-        reference, simulations = V2_REFERENCE, V2_SIMULATIONS
-    size = 60 if "production" in record else 230
+    usual = REFERENCE, CMIP7_SIMULATIONS if "mip_era" in record else SIMULATIONS, 230
+    reference, simulations, size = _PRODUCTIONS.get(record.get("production", ""), usual)
     logger.info("Making the demo's data in %s (once; about %d MB)", folder, size)
     with written_aside(folder, judge=by_manifest(_MAKER)) as partial:
         partial.mkdir()
@@ -142,7 +145,8 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
     lats, lons = source.places()
     logger.info("Demo: %s, %d days of %d cells", source.name, days.years.size, len(source.lats) * len(source.lons))
     rng = np.random.default_rng([seed, zlib.crc32(source.random_stream.encode())])
-    weather = _as_in_files(source, invent_weather(source.climate, days, lats, lons, rng), days)
+    invent = invent_humid_weather if source.is_humid else invent_weather
+    weather = _as_in_files(source, invent(source.climate, days, lats, lons, rng), days)
     rows = []
     for experiment, (first, last) in source.experiments.items():
         part = days.within(first, last)

@@ -47,6 +47,8 @@ class Source:
     """Whether the scenario's first day is in no file."""
     is_compact: bool = False
     """Whether files are compressed, and values rounded to the bits that matter."""
+    is_humid: bool = False
+    """Whether it has humidity, wind and radiation, and the mean temperature instead of its extremes."""
 
     @property
     def is_simulation(self) -> bool:
@@ -266,4 +268,38 @@ V2_SIMULATIONS = (
     _SINGLE,
     replace(_REGIONAL, fixed=("sftlf",)),
     replace(_REGIONAL, driver=("Demo-Ensemble", "r2i1p1f1")),
+)
+
+
+# The example of variables with bounds: mountains of New Brunswick and the Bay of Chaleur, 59 land cells. The simulation
+# is too humid, above 100 % on some days, too bright, and drizzles.
+_HUMID_LAND = (
+    "######....",
+    "####....##",
+    "##########",
+    "########..",
+    "#########.",
+    "##########",
+    "########..",
+)
+HUMID_REFERENCE = Source(
+    name="Demo-Wet",
+    climate=Climate(warming_kelvin=4.0),
+    lats=steps(46.625, 0.25, len(_HUMID_LAND)),
+    lons=steps(-67.125, 0.25, len(_HUMID_LAND[0])),
+    calendar="standard",
+    experiments={"reference": (1991, 2020)},
+    land=_HUMID_LAND,
+    is_humid=True,
+)
+HUMID_SIMULATION = replace(
+    SIMULATIONS[0],
+    name="Demo-Humid",
+    climate=replace(
+        SIMULATIONS[0].climate, humidity_percent=83.0, supersaturation=0.3, wind_m_per_second=4.6, clear_sky=0.8
+    ),
+    lats=steps(43.25, 2.79, 4),
+    lons=steps(288.28, 2.8125, 5),
+    experiments={"historical": (1981, 2014), "ssp585": (2015, 2060)},
+    is_humid=True,
 )

@@ -1,4 +1,7 @@
-"""Invented daily weather: temperature with seasons, warming and memory, rain with dry days, and both with mountains."""
+"""Invented daily weather: temperature with seasons, warming and memory, rain with dry days, and both with mountains.
+
+Also humidity, wind and radiation that go with them.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,11 @@ class Climate:
     rain_shape: float = 0.85
     # How wide the grid's cells are, over which mountains are smoothed.
     cell_degrees: float = 0.25
+    humidity_percent: float = 76.0
+    # Of what the humidity would have above 100 %, this share is kept: models may exceed saturation.
+    supersaturation: float = 0.0
+    wind_m_per_second: float = 3.8
+    clear_sky: float = 0.74
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,43 @@ def invent_weather(
     half_range = np.maximum(0.5 * climate.range_kelvin * (1 - 0.15 * winter) * spread, 0.25)
     values = {"tasmax": tas + half_range, "tasmin": tas - half_range, "pr": pr / SECONDS_PER_DAY}
     return {name: value.astype(np.float32) for name, value in values.items()}
+
+
+def invent_humid_weather(
+    climate: Climate, days: Days, lats: Axis, lons: Axis, rng: np.random.Generator
+) -> dict[str, Field]:
+    """Invent daily `tas` (K), `pr` (kg m-2 s-1), `hurs` (%), `sfcWind` (m s-1), `rsds` (W m-2): float32, (time, y, x).
+
+    The temperature and the rain of `invent_weather`, and what goes with them: rainy days are cloudy, so that they are
+    humid and dark; dry and clear days have a large range of temperature. Wind blows in winter and on rainy days.
+    Radiation is a share of what comes to the top of the atmosphere.
+    """
+    lat = _by_cell(lats, lons)[0]
+    weather = invent_weather(climate, days, lats, lons, rng)
+    tasmax, tasmin, pr = weather.values()
+    winter = np.cos(2 * np.pi * (days.phases - _COLDEST_PHASE)).astype(np.float32)[:, None, None]
+    cloud = 0.8 * _noise(rng, pr.shape, memory=0.5, shared=0.8) + 0.6 * np.log1p(SECONDS_PER_DAY * pr) - 0.5
+    cloud -= 0.4 * (tasmax - tasmin) / np.float32(climate.range_kelvin) - 0.4
+    hurs = climate.humidity_percent + 4 * winter + 9 * cloud
+    hurs = np.where(hurs > 100, 100 + climate.supersaturation * (hurs - 100), np.maximum(hurs, 5))
+    wind = climate.wind_m_per_second * (1 + 0.15 * winter)
+    wind = wind * np.exp(0.35 * _noise(rng, pr.shape, memory=0.3, shared=0.8) + 0.06 * cloud)
+    share = climate.clear_sky - 0.55 * (ndtr(cloud) - 0.25).clip(0)
+    values = {"hurs": hurs, "sfcWind": wind, "rsds": share * _top_of_atmosphere(days.phases[:, None, None], lat)}
+    made = {"tas": (tasmax + tasmin) / 2, "pr": pr, **values}
+    return {name: np.broadcast_to(value, pr.shape).astype(np.float32) for name, value in made.items()}
+
+
+def _top_of_atmosphere(phases: Axis, lat: Axis) -> Axis:
+    """Return the daily mean of the sun's radiation above the atmosphere, W m-2, between the polar circles.
+
+    With a circular orbit (Allen et al. 1998, FAO paper 56, equation 21).
+    """
+    tilt, north = np.deg2rad(-23.44) * np.cos(2 * np.pi * (phases + 10 / 365)), np.deg2rad(lat)
+    sunset = np.arccos(-np.tan(north) * np.tan(tilt))
+    up, along = np.sin(north) * np.sin(tilt), np.cos(north) * np.cos(tilt)
+    radiation: Axis = 1361 / np.pi * (sunset * up + along * np.sin(sunset))
+    return radiation
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int], *, memory: float, shared: float) -> Field:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
@@ -27,10 +27,14 @@ from espo_luigi.fields import (
     PositiveThreshold,
     Refused,
     Switch,
+    Threshold,
+    converts,
     single_or_mapping,
 )
 from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS
+from espo_luigi.methods.bounded import Bounded
+from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
 from espo_luigi.science.choices import Method as MethodName
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
@@ -41,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_xsdba_adjustment"
 DEFAULT_NQUANTILES = 15
+NQUANTILES_OF_OTHERS = 20  # xsdba's own default
 
 
 # Importing xsdba takes seconds; tests/config/test_config_signatures.py compares these tables with the installed one.
@@ -151,12 +156,26 @@ class JitterUnder(Switch):
 class AdditiveSpace(Switch):
     """Bounded values, transformed so that additive factors keep them within their bounds."""
 
-    lower_bound: str = Field(description="the lowest value, with its unit")
-    upper_bound: str | None = Field(default=None, description="the highest value, with its unit; logit needs it")
+    lower_bound: Threshold = Field(description="the lowest value, with its unit")
+    upper_bound: Threshold | None = Field(default=None, description="the highest value, with its unit; logit needs it")
     trans: Literal["log", "logit"] | None = Field(default=None, description="the transformation; log by default")
     clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
         default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
     )
+
+    @model_validator(mode="after")
+    def _with_room_between(self) -> AdditiveSpace:
+        from espo_luigi.science.units import threshold_in
+
+        lower, upper = self.lower_bound, self.upper_bound
+        if upper is None:
+            if self.trans == "logit":
+                raise ValueError("logit needs both bounds, and upper_bound is missing; give it, or take trans: log")
+            return self
+        unit = lower.strip().partition(" ")[2].strip()
+        if not converts(upper, unit) or threshold_in(upper, unit) <= threshold_in(lower, unit):
+            raise ValueError(f"expected an upper_bound above the lower_bound {lower!r}, and it is {upper!r}")
+        return self
 
 
 class AdaptFreq(Switch):
@@ -335,6 +354,22 @@ class Training(TrainingSection):
         return self
 
 
+class YearWindows(Arguments):
+    """Windows of years that are adjusted one by one; each keeps the years in its middle."""
+
+    window: Annotated[Integer, Field(ge=1)] = Field(description="the years of a window")
+    step: Annotated[Integer, Field(ge=1)] = Field(description="the years from window to window, and those kept")
+
+    @model_validator(mode="after")
+    def _odd(self) -> YearWindows:
+        if self.window % self.step or self.window // self.step % 2 == 0:
+            raise ValueError(
+                f"expected a window of an odd number of steps, such as {{window: 30, step: 10}}: its middle step is "
+                f"kept; got {self.window} years in steps of {self.step}"
+            )
+        return self
+
+
 class Adjusting(AdjustingSection):
     """Keyword arguments of the adjustment."""
 
@@ -344,11 +379,26 @@ class Adjusting(AdjustingSection):
     jitter_under: JitterUnder | None = OmitDefault(
         "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
     )
+    moving_yearly_window: YearWindows | None = OmitDefault(
+        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, value: Any) -> Any:
         return _newer_name(value, "xclim_adjust_args")
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Adjusting:
+        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
+        for first, last in each_period(self.periods):
+            years = int(last) - int(first) + 1
+            if years < window:
+                raise ValueError(
+                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
+                    "expected periods of as many years, or shorter windows"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -388,6 +438,7 @@ class Options:
     adapt_freq_group: Grouping
     adapt_freq_thresh: float | None
     additive_space: Mapping[str, Any]
+    year_windows: Mapping[str, int]
 
     @classmethod
     def of(cls, setup: Setup, method: str = DEFAULT_METHOD) -> Options:
@@ -418,6 +469,7 @@ class Options:
             Grouping.of(adapt_freq["group"]) if adapt_freq.get("group") else group,
             threshold_in(adapts, unit) if adapts else None,
             space,
+            adjusting.get("moving_yearly_window", {}),
         )
 
     @property
@@ -465,7 +517,7 @@ class Xsdba(Method):
         check_pool(setup)
         reason: str | None = "asked for"
         if self.engine == "auto":
-            kernels: Any = method_named("dqm")
+            kernels: Any = method_named(f"dqm.{self.variant}" if self.variant == "QuantileDeltaMapping" else "dqm")
             if not (reason := kernels.why_not(setup, self.variant)):
                 logger.info("%s by our kernels", _doing(setup))
                 return cast("Method", kernels)
@@ -504,8 +556,11 @@ class Xsdba(Method):
         reference, historical = (_prepared(block, name, setup, options) for name in ("reference", "historical"))
         with seeds.numpy_state(setup.seed, "train", int(cells.min())):
             extra: dict[str, xr.DataArray] = {}
-            if options.additive_space:
-                reference, historical = (_additive(one, options.additive_space) for one in (reference, historical))
+            if space := Bounded.of(setup.units, options.additive_space):
+                reference, historical = (
+                    _additive(one, options.additive_space, space, name)
+                    for name, one in (("reference", reference), ("simulation", historical))
+                )
             if options.adapt_freq is not None:
                 historical, extra = _adapt_freq(reference, historical, setup, options)
             return _train(reference, historical, options).assign(extra)
@@ -517,6 +572,8 @@ class Xsdba(Method):
         from espo_luigi.science import seeds
 
         options = Options.of(setup, self.variant)
+        if options.year_windows:
+            return self._adjust_in_windows(block, trained, setup, options)
         simulation = _prepared(block, "simulation", setup, options)
         unused = ("pth", "dP0") if options.adapt_freq_thresh is None else ()
         adjustment = self._trained(trained.drop_vars(unused, errors="ignore"), setup, options)
@@ -525,15 +582,28 @@ class Xsdba(Method):
             ((name, own),) = arguments["detrend"].items()
             own = {"group": adjustment.group, "kind": adjustment.kind} | own
             arguments["detrend"] = getattr(xsdba.detrending, name)(**own)
-        if options.additive_space:
-            simulation = _additive(simulation, options.additive_space)
+        if space := Bounded.of(setup.units, options.additive_space):
+            simulation = _additive(simulation, options.additive_space, space, "simulation")
         state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
         with state, xsdba.set_options(extra_output=False):
             scenario = adjustment.adjust(simulation, **arguments)
-        if options.additive_space:
+        if space:
             bounds = {name: value for name, value in options.additive_space.items() if name != "clip_next_to_bounds"}
-            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit)
+            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit).astype(setup.dtype)
+            space.limit(scenario.values)
         return scenario.to_dataset(name="scenario")
+
+    def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:
+        """Adjust each window of years by itself, and join what is kept of them."""
+        import xarray as xr
+
+        adjusting, parts = {key: one for key, one in setup.adjusting.items() if key != "moving_yearly_window"}, []
+        for first, last, kept_first, kept_last in year_windows(setup.time.year, **options.year_windows):
+            time = replace(setup.time, days=setup.time.days[first:last])
+            of_window = {**block, "simulation": block["simulation"].isel(time=slice(first, last))}
+            made = self.adjust(of_window, trained, replace(setup, time=time, adjusting=adjusting))
+            parts.append(made.isel(time=slice(kept_first - first, kept_last - first)))
+        return xr.concat(parts, "time", coords="minimal", compat="override", join="exact")
 
     def _trained(self, trained: xr.Dataset, setup: Setup, options: Options) -> Any:
         """Return xsdba's trained object, of its own training or of our kernels'."""
@@ -543,7 +613,7 @@ class Xsdba(Method):
         if ATTRIBUTE in setup.attrs:
             return TrainAdjust.from_dataset(trained.assign_attrs(setup.attrs))
         own = {name: options.train.get(name) for name in ("adapt_freq_thresh", "max_tail_factor")}
-        made = xsdba.DetrendedQuantileMapping(
+        made = getattr(xsdba, self.variant)(
             _trained=True,
             hist_calendar=setup.time.calendar,
             train_units=setup.unit,
@@ -610,14 +680,12 @@ def _lazily_trained(variant: str, setup: Setup) -> xr.Dataset:
     return _train(reference, historical, Options.of(setup, variant))
 
 
-def _additive(data: xr.DataArray, arguments: Mapping[str, Any]) -> xr.DataArray:
+def _additive(data: xr.DataArray, arguments: Mapping[str, Any], space: Bounded, series: str) -> xr.DataArray:
     """Return a series in the space where differences make sense; there it keeps the data's units, for xsdba."""
     import xsdba
 
-    try:
-        transformed = xsdba.processing.to_additive_space(data, **arguments)
-    except (ValueError, NotImplementedError, TypeError) as error:
-        raise DataError(f"additive_space {dict(arguments)!r} does not fit the data: {error}") from error
+    space.check(data.values, series)
+    transformed = xsdba.processing.to_additive_space(data, **arguments)
     return transformed.assign_attrs(units=data.attrs["units"])
 
 

@@ -82,7 +82,7 @@ def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
     names = names_of(summaries, "quantile")
     figure, axes = panels_of(len(names), 1.815, each=2)
     for column, name in zip(axes, names, strict=True):
-        levels, is_minimum = summaries["reference"][0]["quantile"], variable(name).cell_methods.endswith("minimum")
+        levels, is_minimum = summaries["reference"][0]["quantile"], "minimum" in variable(name).cell_methods
         tail = levels <= 1 - TAIL + 1e-9 if is_minimum else levels >= TAIL - 1e-9
         words = f"{'lowest' if is_minimum else 'highest'} {100 * (1 - TAIL):.0f} %"
         for place, chosen, what in ((column[0], levels > 0, "all quantiles"), (column[1], tail, words)):

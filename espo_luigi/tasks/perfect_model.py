@@ -18,8 +18,9 @@ from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import JITTER_OF_DTR, MAKERS
+from espo_luigi.tasks.adjustment import JITTER_OF_RANGES, MAKERS
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
@@ -77,7 +78,8 @@ class PerfectPair(EspoTask):
             "engine": variable.engine,
         }
         train |= shared | {"seed": seed}
-        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": JITTER_OF_DTR if name == "dtr" else None}
+        jitter = JITTER_OF_RANGES if row_of(name, config.table).is_range else None
+        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": jitter}
         others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}

@@ -186,8 +186,9 @@ class FlagDetails(EspoTask):
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        scopes = self.context.config.health_checks.arguments().get("scopes")
-        return flags.flag_details(final, raised, self.context.config.flags, scopes)
+        config = self.context.config
+        scopes = config.health_checks.arguments().get("scopes")
+        return flags.flag_details(final, raised, config.flags, scopes, config.table)
 
 
 class Inversions(EspoTask):

@@ -407,7 +407,9 @@ def test_precipitation_that_is_drier_than_any_desert_has_other_units(tmp_path: P
     problem = kinds(files)["mislabelled_units", "pr"]
     assert problem.file == str(files.path("pr", 2000)) and problem.value == pytest.approx(5.9e-8, rel=0.01)
     assert problem.count == 6 * 365
-    assert "from this one on has any cell more than 0.0051 mm; expected a day with 1 mm or more" in problem.message
+    assert (
+        "from this one on has any cell more than 0.0051 mm d-1; expected a day with 1 mm d-1 or more" in problem.message
+    )
     damaged(files, "pr", lambda values: np.multiply(values, 1000, out=values), (2000,))
     assert ("mislabelled_units", "pr") not in kinds(files), "four years may be dry"
 

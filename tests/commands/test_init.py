@@ -28,7 +28,7 @@ def settings_of(*paths: Path) -> dict[str, dict[str, str]]:
     return {name: dict(section) for name, section in parser.items() if name != "DEFAULT"}
 
 
-@pytest.mark.parametrize("start", ["demo", "espo-g6", "espo-v2", "v2-demo"])
+@pytest.mark.parametrize("start", ["demo", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
 def test_the_configuration_is_the_repositorys(start: str) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     written = {path.name: path.read_text() for path in Path("mine").glob("*.yml")}

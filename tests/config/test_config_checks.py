@@ -57,6 +57,7 @@ def refused(tmp_path: Path, *changes: tuple[str, str]) -> str:
         ("health_checks.start_date", "1949-12-31", "`health_checks.start_date`: got 1949-12-31, expected 1950-01-01 or later: products begin with `custom.sim_period`, so that all would fail."),  # noqa: E501
         ("health_checks.end_date", "2101-01-01", "`health_checks.end_date`: got 2101-01-01, expected 2100-12-31 or earlier"),  # noqa: E501
         ("biasadjust.variables.pr.training_args.adapt_freq.thresh", "1 K", "`biasadjust.variables.pr.training_args.adapt_freq.thresh`: got '1 K', expected a number and a unit that converts to kg m-2 s-1, the variable's."),  # noqa: E501
+        ("biasadjust.variables.tasmax.training_args.additive_space", "{lower_bound: 0 mm d-1}", "`biasadjust.variables.tasmax.training_args.additive_space.lower_bound`: got '0 mm d-1', expected a number and a unit that converts to K"),  # noqa: E501
         ("biasadjust.variables.pr.training_args.jitter_under.thresh", "1 mm", "expected a number and a unit that converts to kg m-2 s-1"),  # noqa: E501
         ("biasadjust.variables.dtr.training_args.jitter_under.thresh", "1 mm d-1", "a unit that converts to K"),
         ("biasadjust.variables.pr.training_args.xclim_train_args.jitter_under_thresh_value", "1 furlong", "xclim_train_args.jitter_under_thresh_value`: got '1 furlong'"),  # noqa: E501
@@ -69,6 +70,17 @@ def refused(tmp_path: Path, *changes: tuple[str, str]) -> str:
 )  # fmt: skip
 def test_what_could_only_fail_later_is_refused(tmp_path: Path, path: str, value: str, expected: str) -> None:
     assert expected in refused(tmp_path, (path, value))
+
+
+def test_years_between_two_stretches_are_no_years_of_the_simulation(tmp_path: Path) -> None:
+    stretches = ("custom.sim_period", "[[1950, 2030], [2065, 2100]]")
+    config = demo_with(tmp_path, stretches)
+    assert config.custom.stretches == (("1950", "2030"), ("2065", "2100")) and config.custom.span == ("1950", "2100")
+    assert config.biasadjust.variables["pr"].adjusting_args.periods == config.custom.sim_period
+    text = refused(tmp_path, stretches, ("biasadjust.variables.pr.adjusting_args.periods", "[1950, 2100]"))
+    assert "got 1950-2100, expected years within `custom.sim_period`, 1950-2030 or 2065-2100: of other years" in text
+    text = refused(tmp_path, ("custom.sim_period", "[[1950, 2030], [2030, 2100]]"))
+    assert "expected periods in order of time and without overlap" in text
 
 
 def test_the_shipped_grids_cover_the_shipped_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def test_what_espo_g_trains_and_adjusts_goes_to_the_kernels() -> None:
     assert chosen(setup_of(jitter_under={"thresh": "1e-7 kg m-2 s-1"})) is None
     assert chosen(setup_of(adjusting={**ESPO_G, "extrapolation": "constant"})) is None
     assert chosen(setup_of(adjusting={"detrend": {"LoessDetrend": {}}})) is None
+    assert chosen(setup_of(additive_space={"lower_bound": "0 mm d-1"})) is None
 
 
 def test_what_espo_g_2_trains_and_adjusts_goes_to_the_kernels() -> None:
@@ -88,7 +89,10 @@ def test_what_espo_g_2_trains_and_adjusts_goes_to_the_kernels() -> None:
         ({"group": "time.month"}, "not Grouper(name='time.month')"),
         ({"group": {"group": "time.dayofyear", "window": 30}}, "odd windows of 1 to 127"),
         ({"xclim_train_args": {"jitter_under_thresh_value": "1 mm d-1"}}, "no jitter_under_thresh_value"),
-        ({"additive_space": {"lower_bound": "0 mm d-1"}}, "no additive_space"),
+        (
+            {"additive_space": {"lower_bound": "0 mm d-1"}, "adapt_freq": {"thresh": "1 mm d-1"}},
+            "no frequencies in an additive_space",
+        ),
     ],
 )
 def test_another_training_goes_to_xsdba_and_says_why(training: dict[str, Any], reason: str) -> None:

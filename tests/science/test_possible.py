@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science.choices import SuspiciousInput
-from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
+from espo_luigi.science.variables import Variable
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}
 MM = 1 / 86400
@@ -32,7 +33,11 @@ def test_limits_are_those_of_the_table_in_the_products_units() -> None:
     assert limits_in("tasmin", "K") == (180, 340)
     assert limits_in("dtr", "degC") == pytest.approx((0, 100)), "a difference"
     assert limits_in("pr", "mm d-1") == pytest.approx((0, 3000))
-    assert limits_in("hurs", "%") == (-np.inf, np.inf)
+    assert limits_in("hurs", "1") == pytest.approx((0, 1))
+    assert limits_in("hurs", "%", which="raw") == (-5, 200)
+    assert limits_in("ozone", "ppb") == (-np.inf, np.inf)
+    own = {"ozone": Variable(units="ug m-3", possible=(0, 1000), difference=False)}
+    assert limits_in("ozone", "g m-3", own) == pytest.approx((0, 1e-3))
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -154,7 +159,7 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         )
         adjusted.append(made.to_dataset(name=name))
     land = xr.DataArray(np.ones((3, 3), bool), dims=("lat", "lon"), attrs={LET_THROUGH: told} if told else {})
-    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), derive=True)
+    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), temperatures="derived")
     return with_possible_values(product, land, on_impossible="fail")
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
+from espo_luigi.science.choices import FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
-from espo_luigi.science.possible import OF_RAW_DATA, Limits
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 # A smaller map may hold a single value by chance.
 CELLS_OF_A_MAP = 9
@@ -23,9 +23,9 @@ CELLS_OF_A_MAP = 9
 MISLABELLED = 0.5
 # How far that is, as a part of the possible range's width.
 FAR = 0.1
-# In five years, the wettest cell of a desert has a day of 1 mm, even the coast of Atacama's; it is far more in other
+# In five years, the wettest cell of a desert has a wet day (1 mm), even the coast of Atacama's; it is far more in other
 # places, but not in units that are a thousand times too large.
-DRY_DAYS, DRY_MM = 5 * 365, 1.0
+DRY_DAYS = 5 * 365
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -33,16 +33,19 @@ del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
 _TEMPERATURES = ("tasmax", "tasmin", "tas")
 
 
-def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]) -> dict[str, Limits]:
-    """Return the limits that the data flags of the health checks give each variable, in `CANONICAL_UNITS`.
+def limits_of(
+    flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None], table: Mapping[str, Variable] = VARIABLES
+) -> dict[str, Limits]:
+    """Return the limits that the data flags of the health checks give each variable, in the table's units.
 
     Temperatures share theirs: no minimum is above the highest maximum. A flag without threshold has xclim's own.
     """
     found: dict[str, Limits] = {}
     for name, chosen in flags.items():
         bounds = [-np.inf, np.inf]
-        for flag in [flag for flag in chosen or {} if flag in _LIMITED and name in CANONICAL_UNITS]:
-            bounds[_LIMITED[flag]] = _bound(flag, name, ((chosen or {})[flag] or {}).get("thresh"))
+        units = variable(name, table).units
+        for flag in [flag for flag in chosen or {} if flag in _LIMITED and units]:
+            bounds[_LIMITED[flag]] = _bound(flag, name, units, ((chosen or {})[flag] or {}).get("thresh"))
         found[name] = (bounds[0], bounds[1])
     warm = [found[name] for name in _TEMPERATURES if name in found]
     finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
@@ -51,11 +54,11 @@ def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]
     return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}
 
 
-def _bound(flag: str, name: str, threshold: str | None) -> float:
+def _bound(flag: str, name: str, wanted: str, threshold: str | None) -> float:
     if flag == "negative_accumulation_values":
         return 0.0
     number, _, units = str(threshold or default_threshold(flag)).strip().partition(" ")
-    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), CANONICAL_UNITS[name]))
+    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), wanted))
 
 
 @dataclass
@@ -97,8 +100,8 @@ class _Tallies:
         self.fills = Fills()
         # By variable, its lowest and highest value, and how many values it has.
         self.ranges: dict[str, tuple[float, float, int]] = {}
-        # The highest precipitation of each day.
-        self.wettest: list[tuple[RawSeries, np.ndarray, np.ndarray]] = []
+        # By variable with dry days, the highest value of each day.
+        self.wettest: dict[str, list[tuple[RawSeries, np.ndarray, np.ndarray]]] = {}
         self.empty_maps: dict[str, int] = {}
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
@@ -136,7 +139,7 @@ def value_problems(
         Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
-        What `limits_of` returns; impossible values (`OF_RAW_DATA`) count apart from those beyond these limits.
+        What `limits_of` returns; impossible values (`Variable.raw`) count apart from those beyond these limits.
     mask_variable
         The variable whose first map says which cells are land, if one does.
     calibration
@@ -179,7 +182,8 @@ def value_problems(
         beyond = [tally for (kind, *_), tally in found.found.items() if kind == "values_out_of_range"]
         again = [_problem("values_out_of_range", tally, narrower) for tally in beyond]
         problems += [problem for problem in again if problem not in problems]
-    dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
+    wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
+    dry = list(itertools.chain.from_iterable(map(_too_dry, wettest)))
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
     if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
@@ -195,24 +199,26 @@ def _both(limits: Limits | None, default: Limits) -> Limits:
 
 def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
     """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
-    if not wettest:
-        return
+    known = wettest[0][0].known
     days = np.concatenate([days for _, days, _ in wettest])
     order = np.argsort(days, kind="stable")
-    highest = np.concatenate([high for _, _, high in wettest])[order] * 86400
+    highest = np.concatenate([high for _, _, high in wettest])[order]
     # Days without data, of which nothing is known, end a dry time.
-    wet = np.flatnonzero(np.append(~(highest < DRY_MM), True))
+    wet = np.flatnonzero(np.append(~(highest < known.wet), True))
     runs = np.diff(wet, prepend=-1) - 1
     longest, after = int(runs.max()), int(wet[runs.argmax()])
     if longest < DRY_DAYS:
         return
     first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
+    shown = known.display_units or known.units
+    given = xr.DataArray([most, known.wet], dims="side", attrs={"units": known.units})
+    least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (
-        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {most:.2g} "
-        f"mm; expected a day with {DRY_MM:g} mm or more within {DRY_DAYS // 365} years"
+        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {least[0]}; "
+        f"expected a day with {least[1]} or more within {DRY_DAYS // 365} years"
     )
-    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most / 86400)
+    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most)
 
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
@@ -288,15 +294,15 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
-    if maps.raw.name == "pr":
+    if maps.raw.known.wet and maps.raw.known.standard_name == "precipitation_flux":
         # A few cells may all lie in a desert.
         known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
-        tallies.wettest.append((maps.raw, maps.days, known))
+        tallies.wettest.setdefault(maps.raw.name, []).append((maps.raw, maps.days, known))
     if empty.any():
         tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
     # A day without rain anywhere is nothing special; a day of 0 K is.
-    one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(maps.raw.name) == "K"))
+    one_value = (low == high) & ((high != 0) | (maps.raw.known.units == "K"))
     constant = np.flatnonzero(one_value & (maps.cells >= CELLS_OF_A_MAP))
     if constant.size:
         tally = tallies.of("constant_maps", maps.raw)
@@ -307,8 +313,8 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
 
 def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
     """Add impossible values, and others that are beyond the limits of the data flags."""
-    rest, possible = block, OF_RAW_DATA.get(block.raw.name)
-    if possible and (impossible := _add_outside("impossible_values", block, possible, tallies)):
+    rest, possible = block, block.raw.known.raw
+    if impossible := _add_outside("impossible_values", block, possible, tallies):
         far = FAR * (possible[1] - possible[0])
         # A few cells of 0 K on all days are no matter of units.
         beyond = ~is_within(block.values, (possible[0] - far, possible[1] + far)) & block.finite
@@ -347,7 +353,7 @@ def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
     met = excess >= 0
     if met.any():
         # Values that are impossible by themselves say nothing about the other variable.
-        met &= is_within(maxima, OF_RAW_DATA["tasmax"]) & is_within(minima, OF_RAW_DATA["tasmin"])
+        met &= is_within(maxima, warm.raw.known.raw) & is_within(minima, cold.raw.known.raw)
     cells.add_crossed(warm, met, np.isfinite(excess))
     wrong = worst > 0
     if wrong.any():
@@ -367,9 +373,9 @@ def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) ->
     if kind == "tasmax_below_tasmin":
         message = f"{message}; the value is tasmax - tasmin"
     else:
-        possible = OF_RAW_DATA[raw.name]
+        possible = raw.known.raw
         low, high = possible if kind == "impossible_values" else _both(limits.get(raw.name), possible)
-        message = f"{message}; expected {low:.6g} to {high:.6g} {CANONICAL_UNITS[raw.name]}"
+        message = f"{message}; expected {low:.6g} to {high:.6g} {raw.data.attrs.get('units', '')}".rstrip()
     if kind == "impossible_values" and len(tally.far_days) > MISLABELLED * raw.days.size:
         kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
     lat, lon = (value_at(raw.data[name], tally.cell) for name in ("lat", "lon"))

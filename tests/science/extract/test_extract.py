@@ -51,7 +51,7 @@ def world(
 
 
 def cut(
-    ds: xr.Dataset, where: dict[str, Any] | None = None, *, period: tuple[str, str] = ("2000", "2002"), **kwargs: Any
+    ds: xr.Dataset, where: dict[str, Any] | None = None, *, period: Any = ("2000", "2002"), **kwargs: Any
 ) -> xr.Dataset:
     return extract(ds, **{"variables_and_freqs": ALL, "period": period, "region": where or region()} | kwargs)
 
@@ -151,6 +151,20 @@ def test_missing_and_double_days_in_the_period_are_refused() -> None:
         cut(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 5)))
     with pytest.raises(DataError, match="2000-01-06: days are there more than once"):
         cut(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 5, 5)))
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_of_several_periods_the_years_between_are_left_out_and_need_not_be_there(calendar: str) -> None:
+    whole = world(calendar=calendar, end="2005-12-30" if calendar == "360_day" else "2005-12-31")
+    periods = [("2000", "2001"), ("2004", "2005")]
+    expected = whole.isel(time=whole.time.dt.year.isin([2000, 2001, 2004, 2005]))
+    made = cut(whole, period=periods)
+    xr.testing.assert_identical(made.time.drop_attrs(), expected.time.drop_attrs())
+    np.testing.assert_array_equal(made["pr"], cut(whole, period=("2000", "2005"))["pr"].sel(time=expected.time))
+    xr.testing.assert_identical(cut(expected.chunk(time=500), period=periods), made)
+    assert made.attrs["history"] == "espo_luigi: extracted 2000-2001 and 2004-2005, region NAM"
+    with pytest.raises(DataError, match="2004-05-05"):
+        cut(whole.isel(time=whole.time.dt.strftime("%Y-%m-%d") != "2004-05-05"), period=periods)
 
 
 def test_time_that_was_not_decoded_is_refused() -> None:

@@ -1,0 +1,111 @@
+"""Bounded variables: a logarithm or a logit takes their values to where additive factors keep the bounds, and back.
+
+The definition, and each rounding on the way in, are those of xsdba's `to_additive_space` and `from_additive_space`
+(Alavoine and Grenier 2022, doi:10.1002/joc.7778), so that series sort and meet their nearest quantiles as xsdba's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from espo_luigi.errors import DataError
+
+_KEY = "training_args.additive_space.clip_next_to_bounds"
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A variable's bounds, in its units, and its transformation.
+
+    Attributes
+    ----------
+    lower, upper
+        The lowest and the highest value; log may lack the highest.
+    trans
+        log: ln(x - lower). logit: ln(p / (1 - p)) with p = (x - lower) / (upper - lower).
+    clip
+        Values at a bound have no transform. strict moves them to the next number inside, permissive also those
+        beyond; None refuses them.
+    """
+
+    variable: str
+    units: str
+    lower: float
+    upper: float | None
+    trans: str
+    clip: str | None
+
+    @classmethod
+    def of(cls, units: Mapping[str, str], space: Mapping[str, Any]) -> Bounded | None:
+        """Read `additive_space`, with bounds in the variable's units (`xsdba.Options`); None if there is no space."""
+        if not space:
+            return None
+        lower, upper = (
+            None if space.get(name) is None else float(space[name].partition(" ")[0])
+            for name in ("lower_bound", "upper_bound")
+        )
+        ((variable, unit),) = units.items()
+        assert lower is not None
+        return cls(variable, unit, lower, upper, space.get("trans") or "log", space.get("clip_next_to_bounds"))
+
+    def check(self, values: np.ndarray, series: str) -> None:
+        """Raise `DataError` if values lie where `clip` allows none: their number, the bounds and the key."""
+        if self.clip == "permissive":
+            return
+        upper = np.inf if self.upper is None else self.upper
+        low, high = (np.less, np.greater) if self.clip else (np.less_equal, np.greater_equal)
+        if not (outside := np.count_nonzero(low(values, self.lower) | high(values, upper))):
+            return
+        where, remedy = ("outside of", "permissive") if self.clip else ("at or outside of", "strict or permissive")
+        known = values[~np.isnan(values)]
+        raise DataError(
+            f"{outside} of {known.size} values of {self.variable} of the {series} are {where} its bounds "
+            f"{self.lower:g} to {upper:g} {self.units}: they go from {known.min():.6g} to {known.max():.6g}, and "
+            f"{self.trans} has no value there. Correct the bounds or the data, or set "
+            f"`biasadjust.variables.{self.variable}.{_KEY}: {remedy}`, which moves them inside."
+        )
+
+    def transformed(self, values: np.ndarray) -> np.ndarray:
+        """Return the transforms of values that `check` accepts, in their type; NaN stays."""
+        of = values.dtype.type
+        if self.clip:
+            high = None if self.upper is None else np.nextafter(of(self.upper), of(-np.inf))
+            values = values.clip(np.nextafter(of(self.lower), of(np.inf)), high)
+        out = values - of(self.lower)
+        if self.trans == "logit":
+            assert self.upper is not None
+            out /= of(self.upper) - of(self.lower)
+        if self.clip:
+            out.clip(np.nextafter(of(0), of(1)), np.nextafter(of(1), of(0)) if self.trans == "logit" else None, out=out)
+        if self.trans == "logit":
+            out /= 1 - out
+        return np.log(out, out=out)
+
+    def put_back(self, values: np.ndarray) -> None:
+        """Turn transforms into values within the bounds, in place.
+
+        They are within the bounds as decimal numbers, too, which the nearest float32 may not be (0.1, 0.7).
+        """
+        with np.errstate(over="ignore"):
+            if self.trans == "log":
+                np.exp(values, out=values)
+            else:
+                np.exp(-values, out=values)
+                values += 1
+                np.divide(1, values, out=values)
+        if self.trans == "logit" and self.upper is not None:
+            values *= self.upper - self.lower
+        values += self.lower
+        self.limit(values)
+
+    def limit(self, values: np.ndarray) -> None:
+        """Limit values to the bounds, in place."""
+        of = values.dtype.type
+        low, high = of(self.lower), of(np.inf if self.upper is None else self.upper)
+        low = low if float(low) >= self.lower else np.nextafter(low, of(np.inf))
+        high = high if self.upper is None or float(high) <= self.upper else np.nextafter(high, of(-np.inf))
+        values.clip(low, high, out=values)

@@ -1,0 +1,242 @@
+"""Bounded variables in the kernels: xsdba's numbers, and values that never leave their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.methods.base import Method, Setup, checked, method_named
+from espo_luigi.methods.bounded import Bounded
+from espo_luigi.methods.dqm.method import Kernels
+from espo_luigi.methods.xsdba import Training
+from espo_luigi.science.calendar import TimeAxis
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ISIMIP = Path(__file__).parents[2] / "../shared/data/isimip-berlin"
+LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "clip_next_to_bounds": "permissive"}
+UNITS = {"hurs": "%", "rsds": "W m-2", "sfcWind": "m s-1"}
+DETREND: dict[str, Any] = {"xclim_adjust_args": {"detrend": {"LoessDetrend": {}}}}
+
+
+def space_of(variable: str) -> dict[str, str]:
+    """The usual `additive_space` of a variable."""
+    log = {"lower_bound": f"0 {UNITS[variable]}", "trans": "log", "clip_next_to_bounds": "strict"}
+    return LOGIT if variable == "hurs" else log
+
+
+def first_weeks(data: xr.DataArray) -> xr.DataArray:
+    """The first 40 days of each year: xsdba takes as long for a day of year as for all of its years."""
+    return data.isel(time=data.time.dt.dayofyear.values <= 40)
+
+
+def scenario_of(
+    method: Method, series: Mapping[str, xr.DataArray], space: Mapping[str, Any], **more: Any
+) -> xr.DataArray:
+    """Train and adjust (cell, [realization], time) by a method, without the blocks around it."""
+    known, simulation = series["historical"], series["simulation"]
+    members = tuple("abc"[: simulation.sizes["realization"]]) if "realization" in simulation.dims else None
+    group = {"group": "time.dayofyear", "window": 31} | ({"add_dims": ["realization"]} if members else {})
+    setup = Setup(
+        units={str(simulation.name): simulation.attrs["units"]},
+        time=TimeAxis.of(known),
+        dtype=known.dtype,
+        training={"group": group, "xclim_train_args": {"kind": "+", "nquantiles": 50}, "additive_space": space, **more},
+        seed="a",
+        members=members,
+    )
+    cell = xr.DataArray(np.arange(known.sizes["cell"]), dims="cell")
+    trained = method.train({"reference": series["reference"], "historical": known, "cell": cell}, setup)
+    adjusting = Setup(**{**vars(setup), "time": TimeAxis.of(simulation), "adjusting": {"periods": [1, 2], **DETREND}})
+    assert Kernels.why_not(adjusting) is None
+    # Our training has the other days of the year, too, as NaN.
+    trained = trained.isel(dayofyear=slice(known.time.dt.dayofyear.values.max()))
+    return method.adjust({"simulation": simulation, "cell": cell}, trained, adjusting)["scenario"]
+
+
+def both(
+    series: Mapping[str, xr.DataArray], space: Mapping[str, Any], **more: Any
+) -> tuple[xr.DataArray, xr.DataArray]:
+    """The kernels' scenario and xsdba's."""
+    ours = scenario_of(Kernels(), series, space, **more)
+    return ours, scenario_of(method_named(engine="xsdba"), series, space, **more).transpose(*ours.dims)
+
+
+def assert_but_for_few(ours: xr.DataArray, xsdbas: xr.DataArray, rtol: float) -> None:
+    """Equal to round-off, but for a neighbouring quantile on at most one day in 1000."""
+    apart = ~np.isclose(ours, xsdbas, rtol=rtol, atol=1e-6, equal_nan=True)
+    assert apart.mean() <= 0.001
+    np.testing.assert_allclose(ours, xsdbas, rtol=0.1, atol=1e-6)
+
+
+def generated(dtype: str, members: int = 0) -> dict[str, xr.DataArray]:
+    """Humidity with days of exactly 0 and 100 %, some beyond, and missing days: three cells."""
+    random = np.random.default_rng(5)
+
+    def one(first: int, years: int, a: float, shape: tuple[int, ...]) -> xr.DataArray:
+        time = xr.date_range(f"{first}-01-01", f"{first + years - 1}-12-31", calendar="noleap", use_cftime=True)
+        values = 100 * random.beta(a, 2, (*shape, time.size))
+        values[..., ::50], values[..., 7::40], values[..., 9::300], values[1, ..., 100:110] = 0, 100, 104.5, np.nan
+        dims = ["cell", "realization", "time"] if len(shape) == 2 else ["cell", "time"]
+        made = xr.DataArray(values.astype(dtype), {"time": time}, dims, "hurs", {"units": "%"})
+        return first_weeks(made)
+
+    shape = (3, members) if members else (3,)
+    return {
+        "reference": one(2001, 8, 3, (3,)),
+        "historical": one(2001, 8, 5, shape),
+        "simulation": one(2030, 11, 4, shape),
+    }
+
+
+@pytest.mark.skipif(not ISIMIP.is_dir(), reason="no ../shared/data/isimip-berlin beside the project")
+@pytest.mark.parametrize("variable", ["hurs", "rsds", "sfcWind"])
+def test_a_real_variable_is_adjusted_as_xsdba_does_in_its_additive_space(variable: str) -> None:
+    files = {"reference": "obs-hist_fine_1979-2014", "historical": "sim-hist_coarse_1979-2014"}
+    series = {}
+    for name, file in {**files, "simulation": "sim-fut_coarse_2065-2100"}.items():
+        with xr.open_dataset(ISIMIP / f"{variable}_{file}.nc") as ds:
+            cells = ds[variable].isel(lon=slice(2), lat=slice(2)).stack(cell=["lon", "lat"], create_index=False)
+            kept = first_weeks(cells.transpose("cell", "time").load().drop_vars(["lat", "lon"]))
+            series[name] = kept.convert_calendar("noleap", use_cftime=True)
+    ours, xsdbas = both(series, space_of(variable))
+    assert_but_for_few(ours, xsdbas, 2e-5)
+    assert ours.min() >= 0 and ours.max() <= (100 if variable == "hurs" else np.inf)
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_days_at_and_beyond_the_bounds_are_those_of_xsdba(members: int) -> None:
+    ours, xsdbas = both(generated("float32", members), LOGIT)
+    assert_but_for_few(ours, xsdbas, 2e-5)
+    assert ours.min() >= 0 and ours.max() <= 100
+
+
+# The kernels that numba compiles for float64 are compared with xsdba elsewhere.
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("variable", ["hurs", "sfcWind"])
+def test_transforms_are_xsdbas_bit_for_bit_and_its_inverses_to_round_off(variable: str, dtype: str) -> None:
+    from xsdba.processing import from_additive_space, to_additive_space
+
+    values = generated(dtype)["simulation"].assign_attrs(units=UNITS[variable])
+    space = Bounded.of({variable: UNITS[variable]}, space_of(variable))
+    assert space is not None
+    made = space.transformed(values.values)
+    assert made.dtype == dtype
+    expected = to_additive_space(values, **space_of(variable))
+    np.testing.assert_array_equal(made, expected)
+    inverse, back = from_additive_space(expected).values, made.copy()
+    space.put_back(back)
+    np.testing.assert_allclose(back, inverse, rtol=1e-6 if dtype == "float32" else 1e-14)
+
+
+def short(values: np.ndarray, first: int = 2001) -> xr.DataArray:
+    """Series (cell, time) of the first 40 days of years."""
+    time = xr.date_range(f"{first}-01-01", periods=365 * values.shape[1] // 40, calendar="noleap", use_cftime=True)
+    time = time[time.dayofyear <= 40]
+    return xr.DataArray(values, {"time": time}, ["cell", "time"], "hurs", {"units": "%"})
+
+
+SPACES = st.sampled_from(
+    [
+        LOGIT,
+        # Their nearest float32 lie beyond them.
+        {"lower_bound": "0.7 %", "upper_bound": "1.1 %", "trans": "logit", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "-100000 %", "upper_bound": "-99999 %", "trans": "logit", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "0 %", "clip_next_to_bounds": "permissive"},
+        {"lower_bound": "0.7 %", "upper_bound": "1.1 %", "trans": "log", "clip_next_to_bounds": "permissive"},
+    ]
+)
+
+
+def limits(space: Mapping[str, str]) -> tuple[float, float]:
+    lower, upper = (space.get(name, "inf %").partition(" ")[0] for name in ("lower_bound", "upper_bound"))
+    return float(lower), float(upper)
+
+
+@st.composite
+def extremes(draw: st.DrawFn) -> tuple[dict[str, str], list[np.ndarray]]:
+    """A space and three series of two cells: constant, at a bound, next to it, beyond it, and anything between."""
+    space = draw(SPACES)
+    lower, upper = map(np.float32, limits(space))
+    top = np.minimum(upper, np.float32(1e37))
+    inside = [np.nextafter(lower, top), np.nextafter(top, lower), np.float32(lower / 2 + top / 2)]
+    values = st.sampled_from([lower, top, *inside, lower - 1, top + 1, np.float32("nan")])
+    anything = st.floats(float(lower), float(min(top, 1e4)), width=32)
+    element = draw(st.sampled_from([values, anything, values | anything]))
+    return space, [draw(arrays("float32", (2, 200), elements=element, fill=values)) for _ in range(3)]
+
+
+def everywhere(space: Mapping[str, str], *values: float) -> tuple[dict[str, str], list[np.ndarray]]:
+    return dict(space), [np.full((2, 200), value, "float32") for value in values]
+
+
+@settings(max_examples=60, deadline=None)
+@given(extremes())
+@example(everywhere(LOGIT, 100, 0, 100))
+@example(everywhere(LOGIT, 0, 100, 0))
+def test_no_input_leaves_the_bounds(given_: tuple[dict[str, str], list[np.ndarray]]) -> None:
+    space, (reference, historical, simulation) = given_
+    series = {"reference": short(reference), "historical": short(historical), "simulation": short(simulation, 2031)}
+    scenario = scenario_of(Kernels(), series, space).values.astype("float64")
+    lower, upper = limits(space)
+    assert not np.any((scenario < lower) | (scenario > upper))
+    complete = ~np.isnan(np.concatenate([reference, historical, simulation], axis=1)).any(axis=1)
+    assert not np.isnan(scenario[complete]).any()
+
+
+@settings(max_examples=100, deadline=None)
+@given(SPACES, st.sampled_from(["float32", "float64"]), st.data())
+def test_no_transform_leaves_the_bounds(space: dict[str, str], dtype: str, data: st.DataObject) -> None:
+    values = data.draw(arrays(dtype, 20, elements=st.floats(-(2.0**99), 2.0**99, width=32)))
+    bounded = Bounded.of({"hurs": "%"}, {"trans": "log"} | space)
+    assert bounded is not None
+    bounded.put_back(values)
+    lower, upper = limits(space)
+    assert lower <= values.astype("float64").min() and values.astype("float64").max() <= upper
+
+
+@pytest.mark.parametrize(
+    ("clip", "value", "message"),
+    [
+        ("strict", 100.5, "3 of 400 values of hurs of the simulation are outside of its bounds 0 to 100 %: they go"),
+        (
+            "strict",
+            -1.0,
+            r"they go from -1 to 50, and logit .* `biasadjust.variables.hurs.training_args.additive_space.",
+        ),
+        (None, 100.0, "3 of 400 values .* are at or outside of .*clip_next_to_bounds: strict or permissive`"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["auto", "xsdba"])
+def test_values_that_have_no_transform_are_counted_and_the_key_is_named(
+    engine: Any, clip: str | None, value: float, message: str
+) -> None:
+    fine, bad = np.full((2, 200), 50, "float32"), np.full((2, 200), 50, "float32")
+    bad[1, 2:5] = value
+    space = {name: text for name, text in LOGIT.items() if name != "clip_next_to_bounds"}
+    space |= {"clip_next_to_bounds": clip} if clip else {}
+    method = Kernels() if engine == "auto" else method_named(engine=engine)
+    with pytest.raises(DataError, match=message):
+        scenario_of(method, {"reference": short(fine), "historical": short(bad), "simulation": short(fine)}, space)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"upper_bound": None}, "logit needs both bounds, and upper_bound is missing"),
+        ({"upper_bound": "0 %"}, "expected an upper_bound above the lower_bound '0 %', and it is '0 %'"),
+        ({"upper_bound": "100 K"}, "expected an upper_bound above the lower_bound '0 %', and it is '100 K'"),
+        ({"lower_bound": "0"}, "additive_space.lower_bound: expected a number, a space and a unit"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        checked(Training, {"period": [2001, 2005], "group": "time", "additive_space": LOGIT | changed}, "training_args")

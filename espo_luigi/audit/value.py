@@ -130,7 +130,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     sources = {source for name in products for source in made_of(made, name, step)[0]}
     # In the order of the way, so that an error names the first step that differs.
     adjusted = {
-        name: _adjusted(made, (key, name), day_of(day), weights, maps[name])
+        name: _adjusted(made, (key, name), day_of(day), weights[name], maps[name])
         for key, ds in made.series.adjusted.items()
         for name in map(str, ds.data_vars)
         if name in sources
@@ -240,6 +240,7 @@ def _regridded(
     between = [name for name in weights.steps if name != cascade.TARGET]
     repairs = [text for text in repaired.split("; ") if text.startswith(f"{day.name} ")]
     said = [f"{len(parts)} raw cells by their weights{', by way of ' + ' and '.join(between) if between else ''}."]
+    said += [] if weights.method == "bilinear" else [f"{weights.method}: the weights are shares of areas."]
     said += ["A gap of the raw series was filled (`extraction.simulation.fill_in_time`)."] if is_filled else []
     said += [f"The raw series was repaired: {'; '.join(repairs)}."] if repairs else []
     said += (

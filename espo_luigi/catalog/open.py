@@ -266,7 +266,9 @@ def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     """Open one file for the coordinates of its grid only: `lat` and `lon`, in memory; times are not read.
 
-    On a damaged file, it raises the backend's errors.
+    Variables `lat_bounds` and `lon_bounds`, (lat, 2) and (lon, 2) or (y, x, 4), are the bounds that `lat` and `lon`
+    name by their attribute `bounds`, or else those that are called as models call them. On a damaged file, it raises
+    the backend's errors.
     """
     # Without times, nothing of a century of days is read or decoded.
     options = {name: value for name, value in open_kwargs.items() if name in ("engine", "group", "storage_options")}
@@ -274,7 +276,24 @@ def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
     ds = open_zarr(asset.path, options) if with_zarr else open_netcdf(asset.path, (), options)
     with ds:
-        return normalise_coordinates(ds)[["lat", "lon"]].drop_vars("time", errors="ignore").load()
+        named = normalise_coordinates(ds.reset_coords())
+        grid = named[["lat", "lon"]].drop_vars("time", errors="ignore")
+        bounds = {f"{axis}_bounds": _cell_bounds(named, axis) for axis in ("lat", "lon")}
+        known = {name: variable for name, variable in bounds.items() if variable is not None}
+        return grid.assign(known if len(known) == 2 else {}).load()
+
+
+def _cell_bounds(ds: xr.Dataset, axis: str) -> xr.Variable | None:
+    """The bounds of the cells along an axis, without those of other shapes."""
+    centres, long_name = ds[axis], {"lat": "latitude", "lon": "longitude"}[axis]
+    named = centres.attrs.get("bounds") or centres.encoding.get("bounds")
+    for name in (named, f"vertices_{long_name}", f"{axis}_vertices", f"{axis}_bnds", f"{axis}_bounds"):
+        if name in ds.variables and set(centres.dims) < set(ds[name].dims):
+            (corner,) = set(ds[name].dims) - set(centres.dims) or (None,)
+            if ds[name].ndim == centres.ndim + 1 and ds[name].sizes[corner] == 2 * centres.ndim:
+                ordered = ds[name].transpose(*centres.dims, corner).variable
+                return xr.Variable((*centres.dims, f"{axis}_corner"), ordered.values)
+    return None
 
 
 def single(ds: xr.Dataset, name: str, asset: Asset, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:

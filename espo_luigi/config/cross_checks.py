@@ -405,6 +405,13 @@ def _check_variables(config: RunConfig) -> None:
                 f"`biasadjust.variables.{variable}`: this variable is not among those of `{path}`: {known}"
                 f"{nearest(variable, config.variables) or '.'} Adjust one of them, or extract {variable} too."
             )
+    for variable in config.regrid.regrid_method:
+        if variable not in config.variables:
+            raise ConfigurationError(
+                f"`regrid.regrid_method.{variable}`: this variable is not among those of `{path}`: "
+                f"{', '.join(config.variables)}{nearest(variable, config.variables) or '.'} Name one of them, or "
+                "leave it out."
+            )
 
 
 def _with_hosts(off_diag: OffDiag, config: RunConfig) -> OffDiag:

@@ -42,6 +42,8 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 # xESMF's ways to put values outside of the source's grid.
 ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
+# xESMF's words for the interpolation.
+RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[

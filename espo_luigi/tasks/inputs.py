@@ -11,7 +11,7 @@ from dataclasses import replace
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
+from espo_luigi.catalog import Asset, Match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
@@ -165,20 +165,29 @@ class InputCheck(InputTask):
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
         """True; of the first file, only the coordinates are read. The table has files that cannot be opened."""
-        config, asset = self.context.config, self.raw().assets[0]
+        config, conserved = self.context.config, self.context.config.regrid.conservative
+        asset = asset_with(self.raw(), conserved)
         box, where = config.domain.arguments(), f"`{config.name_of('domain')}`: {asset.path}"
         try:
             grid = open_grid(asset, dict(config.extraction.simulation.extract_dataset.xr_open_kwargs))
         # A backend may raise nearly anything on a damaged file.
         except Exception:
             return True
+        for name, method in conserved.items():
+            if grid["lat"].ndim == 2 and "lat_bounds" not in grid:
+                raise DataError(
+                    f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}` needs the corners of cells, and "
+                    f"{asset.path} has 2-D lat and lon without them; expected variables (y, x, 4) that the attributes "
+                    "`bounds` of lat and lon name. Add them, regrid it bilinearly, or exclude the simulation."
+                )
         try:
-            sizes = subset_box(grid, box).sizes
+            sizes = subset_box(grid[["lat", "lon"]], box).sizes
         except DataError as error:
             raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
         if min(sizes.values()) < 2:
             raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
-        beyond = beyond_the_grid(grid, box)
+        # Conservative regridding needs cells to the end of the domain.
+        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if conserved else {}))
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
@@ -202,6 +211,11 @@ class InputCheck(InputTask):
         config = self.context.config
         examined = functools.partial(self.examined, self.raw(), config.extraction.simulation, regions=[config.domain])
         return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
+
+
+def asset_with(match: Match, variables: Iterable[str]) -> Asset:
+    """Return the first file of a dataset that has any of the variables; the first file if none has."""
+    return next((asset for asset in match.assets if {*variables} & {*asset.variables}), match.assets[0])
 
 
 class RefInputCheck(InputTask):

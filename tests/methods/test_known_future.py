@@ -135,7 +135,7 @@ def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> 
 @pytest.mark.parametrize("method", ["DetrendedQuantileMapping", "QuantileDeltaMapping"])
 def test_a_bounded_variable_is_compared_in_its_own_units_as_xsdba_transforms_and_adjusts_it(method: str) -> None:
     truth, simulation = (humidity(seed, drier) for seed, drier in ((1, 0.0), (2, 0.8)))
-    bounds = {"lower_bound": "0 %", "upper_bound": "100 %"}
+    bounds = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
     train, adjust = by(method, nquantiles=20)
     plan = Plan(CALIBRATION, {ADJUSTED: (train | {"additive_space": bounds}, adjust)}, **shown_as("hurs"))
     found = perfect_model.compare(
@@ -145,7 +145,7 @@ def test_a_bounded_variable_is_compared_in_its_own_units_as_xsdba_transforms_and
     unbounded = [xsdba.processing.to_additive_space(one.astype(float), **bounds) for one in (truth, simulation)]
     inside = [one.sel(time=slice("2001", "2020")) for one in unbounded]
     trained = getattr(xsdba, method).train(*inside, group=xsdba.Grouper("time.month"), kind="+", nquantiles=20)
-    adjusted = xsdba.processing.from_additive_space(trained.adjust(unbounded[1]), **bounds, trans="logit", units="%")
+    adjusted = xsdba.processing.from_additive_space(trained.adjust(unbounded[1]), **bounds, units="%")
     error = winter_mean(adjusted, LATER) - winter_mean(truth, LATER)
     np.testing.assert_allclose(found["level"].sel(property="mean"), error, atol=2e-3)
 

@@ -59,10 +59,10 @@ def _settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
         training["additive_space"] = _space(known)
     elif known.kind == "*":
         if known.jitter is not None:
-            training["jitter_under"] = {"thresh": _shown(known.jitter, known)}
+            training["jitter_under"] = {"thresh": threshold_of(known.jitter, known)}
         if known.wet is not None:
             # The series of a single member can be adapted before the training, as the workflow of 2024 does.
-            adapted = {"thresh": _shown(known.wet, known)}
+            adapted = {"thresh": threshold_of(known.wet, known)}
             training |= {} if pooled else {"adapt_freq": adapted}
             train |= {"adapt_freq_thresh": adapted["thresh"], "max_tail_factor": 10} if pooled else {}
             loess |= {"mult_skip_zeros": True} if pooled else {}
@@ -78,7 +78,7 @@ def _space(known: Variable) -> dict[str, str]:
     return {**bounds, "trans": str(known.transformation), "clip_next_to_bounds": "permissive"}
 
 
-def _shown(number: float, known: Variable) -> str:
+def threshold_of(number: float, known: Variable) -> str:
     """Return a threshold with its unit, as reports show the variable."""
     from espo_luigi.science.units import threshold_in
 

@@ -14,7 +14,7 @@ from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.errors import ConfigurationError, DataError, nearest
+from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
@@ -38,7 +38,8 @@ def checked(config: RunConfig) -> RunConfig:
         date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
         lies outside it; a variable or a source is unknown.
     """
-    _check_table(config)
+    for name, own in config.own_variables.items():
+        own.checked(name)
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
@@ -57,43 +58,6 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config)})
-
-
-def _check_table(config: RunConfig) -> None:
-    """Refuse what contradicts itself in the section `variables`."""
-    for name, own in config.own_variables.items():
-        path = f"variables.{name}"
-        try:
-            row = own.over(row_of(name))
-        except DataError as error:
-            raise ConfigurationError(
-                f"`{path}.units`: got {own.units}; expected a unit that converts to {row_of(name).units} ({error})"
-            ) from error
-        pairs = {key: getattr(row, key) for key in ("possible", "raw", "bounds")}
-        for key, (low, high) in pairs.items():
-            if None not in (low, high) and not low < high:
-                raise ConfigurationError(f"`{path}.{key}`: got [{low:g}, {high:g}], expected [lowest, highest].")
-        (low, high), (lowest, highest) = row.possible, row.bounds
-        if low < (low if lowest is None else lowest) or high > (high if highest is None else highest):
-            raise ConfigurationError(
-                f"`{path}.possible`: got [{low:g}, {high:g}], which leaves `{path}.bounds`, {[lowest, highest]}; "
-                "expected limits within the bounds."
-            )
-        if (row.transformation and lowest is None) or (row.transformation == "logit" and highest is None):
-            sides = "a lower and an upper bound" if row.transformation == "logit" else "a lower bound"
-            raise ConfigurationError(
-                f"`{path}.transformation`: {row.transformation} needs {sides}, and `{path}.bounds` is "
-                f"{[lowest, highest]}. Give both, such as [0, 100], or another transformation."
-            )
-        if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
-            raise ConfigurationError(
-                f"`{path}.units` is missing: `transformation`, `wet`, `jitter` and `display_units` need the variable's "
-                "units. Give them."
-            )
-        if row.display_units and not converts(f"1 {row.display_units}", row.units):
-            raise ConfigurationError(
-                f"`{path}.display_units`: got {row.display_units}, expected a unit that {row.units} converts to."
-            )
 
 
 def _check_pieces(config: RunConfig) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from espo_luigi.config.dialects import Content, mappings
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Those of xsdba's methods that the usual settings suit.
@@ -22,7 +22,8 @@ def give_usual_settings(content: Content) -> None:
     Raises
     ------
     ConfigurationError
-        If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied.
+        If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied, or
+        the section contradicts itself.
     """
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():
@@ -44,8 +45,8 @@ def _row(content: Content, name: str) -> Variable:
             f"`variables.{name}.kind`: '+' or '*', or settings (`training_args` and `adjusting_args`)."
         )
     try:
-        return VariableSection.model_validate(given).over(variable(name))
-    except (ValidationError, DataError):
+        return VariableSection.model_validate(given).checked(name)
+    except ValidationError:
         return variable(name)
 
 

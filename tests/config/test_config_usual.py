@@ -59,9 +59,9 @@ def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sect
 def test_settings_follow_from_the_table_of_variables(name: str, training: dict[str, Any], tmp_path: Path) -> None:
     config = loaded(tmp_path, name, {}, variables={"ozone": OZONE})
     how = config.biasadjust.variables[name].arguments()
-    expected = {"method": "DetrendedQuantileMapping", "period": ("1991", "2020"), "group": GROUP, **training}
+    expected = {"method": "DetrendedQuantileMapping", "period": config.custom.ref_period, "group": GROUP, **training}
     assert how["training_args"] == expected
-    assert how["adjusting_args"] == {"periods": ("1981", "2060"), "xclim_adjust_args": ADJUST}
+    assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": ADJUST}
 
 
 @pytest.mark.parametrize("name", ["tasmax", "dtr", "pr"])
@@ -130,10 +130,16 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"transformation": "logit", "units": "1", "bounds": [0, None]}, "transformation`: logit needs a lower and an"),
-        ({"transformation": "log", "units": "1"}, "transformation`: log needs a lower bound"),
-        ({"transformation": "log", "bounds": [0, None]}, "units` is missing"),
-        ({"bounds": [0, 100], "possible": [-1, 90]}, "possible`: got [-1, 90], which leaves `variables.ozone.bounds`"),
+        (
+            {"transformation": "logit", "units": "1", "bounds": [0, None]},
+            "transformation`: got logit, which needs a lower",
+        ),
+        ({"transformation": "log", "units": "1"}, "transformation`: got log, which needs a lower bound"),
+        ({"transformation": "log", "bounds": [0, None]}, "units`: missing; `transformation`"),
+        (
+            {"bounds": [0, 100], "possible": [-1, 90]},
+            "possible`: got [-1, 90], expected limits within",
+        ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
         ({"units": "shovels"}, "'shovels' is not a unit"),
         ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),

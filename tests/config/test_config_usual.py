@@ -164,3 +164,20 @@ def test_a_row_of_the_table_keeps_its_meaning_in_other_units(tmp_path: Path) -> 
     assert table["tasmin"].raw == pytest.approx((-103.15, 79.85))
     own = loaded(tmp_path, "ozone", {}, variables={"ozone": OZONE | {"possible": None}}).table["ozone"]
     assert own.possible == (0, float("inf")) and own.jitter == 0.5, "no less than the lower bound"
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "units"),
+    [
+        ("tas", "percentage_values_outside_of_bounds", "%"),
+        ("rsds", "wind_values_outside_of_bounds", "m s-1"),
+        ("hurs", "temperature_extremely_high", "degC"),
+    ],
+)
+def test_a_data_flag_of_another_quantity_is_refused(name: str, flag: str, units: str, tmp_path: Path) -> None:
+    flags: Any = {"hurs": {"percentage_values_outside_of_bounds": {}}, "sfcWind": {"wind_values_outside_of_bounds": {}}}
+    assert loaded(tmp_path, "hurs", {}, health_checks={"flags": flags}).flags == flags
+    with pytest.raises(
+        ConfigurationError, match=rf"health_checks.flags.{name}.{flag}`: this flag is about values in {units}"
+    ):
+        loaded(tmp_path, "hurs", {}, health_checks={"flags": {name: {flag: {}}}})

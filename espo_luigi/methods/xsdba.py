@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
@@ -33,7 +33,8 @@ from espo_luigi.fields import (
 )
 from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
 from espo_luigi.methods.bounded import Bounded
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS
+from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
 from espo_luigi.science.choices import Method as MethodName
 
 if TYPE_CHECKING:  # xarray takes longer to import than a configuration to be read
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_xsdba_adjustment"
 DEFAULT_NQUANTILES = 15
+NQUANTILES_OF_OTHERS = 20  # xsdba's own default
 
 
 # Importing xsdba takes seconds; tests/config/test_config_signatures.py compares these tables with the installed one.
@@ -352,6 +354,22 @@ class Training(TrainingSection):
         return self
 
 
+class YearWindows(Arguments):
+    """Windows of years that are adjusted one by one; each keeps the years in its middle."""
+
+    window: Annotated[Integer, Field(ge=1)] = Field(description="the years of a window")
+    step: Annotated[Integer, Field(ge=1)] = Field(description="the years from window to window, and those kept")
+
+    @model_validator(mode="after")
+    def _odd(self) -> YearWindows:
+        if self.window % self.step or self.window // self.step % 2 == 0:
+            raise ValueError(
+                f"expected a window of an odd number of steps, such as {{window: 30, step: 10}}: its middle step is "
+                f"kept; got {self.window} years in steps of {self.step}"
+            )
+        return self
+
+
 class Adjusting(AdjustingSection):
     """Keyword arguments of the adjustment."""
 
@@ -361,11 +379,26 @@ class Adjusting(AdjustingSection):
     jitter_under: JitterUnder | None = OmitDefault(
         "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
     )
+    moving_yearly_window: YearWindows | None = OmitDefault(
+        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, value: Any) -> Any:
         return _newer_name(value, "xclim_adjust_args")
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Adjusting:
+        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
+        for first, last in each_period(self.periods):
+            years = int(last) - int(first) + 1
+            if years < window:
+                raise ValueError(
+                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
+                    "expected periods of as many years, or shorter windows"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -405,6 +438,7 @@ class Options:
     adapt_freq_group: Grouping
     adapt_freq_thresh: float | None
     additive_space: Mapping[str, Any]
+    year_windows: Mapping[str, int]
 
     @classmethod
     def of(cls, setup: Setup, method: str = DEFAULT_METHOD) -> Options:
@@ -435,6 +469,7 @@ class Options:
             Grouping.of(adapt_freq["group"]) if adapt_freq.get("group") else group,
             threshold_in(adapts, unit) if adapts else None,
             space,
+            adjusting.get("moving_yearly_window", {}),
         )
 
     @property
@@ -482,7 +517,7 @@ class Xsdba(Method):
         check_pool(setup)
         reason: str | None = "asked for"
         if self.engine == "auto":
-            kernels: Any = method_named("dqm")
+            kernels: Any = method_named(f"dqm.{self.variant}" if self.variant == "QuantileDeltaMapping" else "dqm")
             if not (reason := kernels.why_not(setup, self.variant)):
                 logger.info("%s by our kernels", _doing(setup))
                 return cast("Method", kernels)
@@ -537,6 +572,8 @@ class Xsdba(Method):
         from espo_luigi.science import seeds
 
         options = Options.of(setup, self.variant)
+        if options.year_windows:
+            return self._adjust_in_windows(block, trained, setup, options)
         simulation = _prepared(block, "simulation", setup, options)
         unused = ("pth", "dP0") if options.adapt_freq_thresh is None else ()
         adjustment = self._trained(trained.drop_vars(unused, errors="ignore"), setup, options)
@@ -556,6 +593,18 @@ class Xsdba(Method):
             space.limit(scenario.values)
         return scenario.to_dataset(name="scenario")
 
+    def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:
+        """Adjust each window of years by itself, and join what is kept of them."""
+        import xarray as xr
+
+        adjusting, parts = {key: one for key, one in setup.adjusting.items() if key != "moving_yearly_window"}, []
+        for first, last, kept_first, kept_last in year_windows(setup.time.year, **options.year_windows):
+            time = replace(setup.time, days=setup.time.days[first:last])
+            of_window = {**block, "simulation": block["simulation"].isel(time=slice(first, last))}
+            made = self.adjust(of_window, trained, replace(setup, time=time, adjusting=adjusting))
+            parts.append(made.isel(time=slice(kept_first - first, kept_last - first)))
+        return xr.concat(parts, "time", coords="minimal", compat="override", join="exact")
+
     def _trained(self, trained: xr.Dataset, setup: Setup, options: Options) -> Any:
         """Return xsdba's trained object, of its own training or of our kernels'."""
         import xsdba
@@ -564,7 +613,7 @@ class Xsdba(Method):
         if ATTRIBUTE in setup.attrs:
             return TrainAdjust.from_dataset(trained.assign_attrs(setup.attrs))
         own = {name: options.train.get(name) for name in ("adapt_freq_thresh", "max_tail_factor")}
-        made = xsdba.DetrendedQuantileMapping(
+        made = getattr(xsdba, self.variant)(
             _trained=True,
             hist_calendar=setup.time.calendar,
             train_units=setup.unit,

@@ -1,4 +1,7 @@
-"""Training and adjusting a block of cells with our own kernels: xsdba's detrended quantile mapping by day of year."""
+"""Training and adjusting a block of cells with our own kernels: xsdba's quantile mappings by day of year.
+
+They are detrended quantile mapping, and quantile delta mapping.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from espo_luigi.machine import given_cpus
 from espo_luigi.methods import xsdba
 from espo_luigi.methods.base import Array, Block, Method, Setup, Step
 from espo_luigi.methods.bounded import Bounded
-from espo_luigi.methods.dqm import quantile_mapping
-from espo_luigi.methods.dqm.windows import plan_windows
+from espo_luigi.methods.dqm import quantile_mapping, ranking
+from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
 from espo_luigi.methods.xsdba import Options
 from espo_luigi.science import seeds
 from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, TREATMENTS
@@ -25,14 +28,19 @@ from espo_luigi.science.chunks import REALIZATION
 
 _TRAIN_ARGS = {"kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor"}
 _LOESS = {"niter": 1, "d": 0, "weights": "tricube", "equal_spacing": None, "skipna": True}
-_BY_DAY, _BY_QUANTILE = ("dayofyear",), ("dayofyear", "quantiles")
 _ADJUST_ARGS = {"interp": "nearest", "extrapolation": "constant"}
+QDM = "QuantileDeltaMapping"
 
 
-def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
+def _why_not_arguments(options: Options) -> str | None:
+    arguments = options.adjust
     for name, value in arguments.items():
-        if name != "detrend" and _ADJUST_ARGS.get(name) != value:
+        if name not in ("detrend", "rank_window") and _ADJUST_ARGS.get(name) != value:
             return f"the kernels do not do {name}={value!r}"
+    if options.method == QDM:
+        return None
+    if options.year_windows:
+        return f"the kernels adjust in moving windows of years by {QDM} only"
     detrend = arguments.get("detrend")
     if not isinstance(detrend, Mapping) or set(detrend) != {"LoessDetrend"}:
         return f"the kernels detrend by LOESS only, not by {detrend!r}"
@@ -47,7 +55,7 @@ def _why_not_arguments(arguments: Mapping[str, Any]) -> str | None:
 
 
 class Kernels(Method):
-    """Detrended quantile mapping by our own kernels: xsdba's numbers, many times as fast."""
+    """Detrended quantile mapping, or quantile delta mapping, by our kernels: xsdba's numbers, many times as fast."""
 
     Training, Adjusting = xsdba.Training, xsdba.Adjusting
     counts = TREATMENTS
@@ -57,22 +65,23 @@ class Kernels(Method):
     dated = False
 
     def __init__(self, variant: str = "") -> None:
-        if variant:
-            raise ConfigurationError(f"method dqm.{variant}: dqm has no variants; expected dqm")
-        super().__init__()
+        if variant not in ("", QDM):
+            raise ConfigurationError(f"method dqm.{variant}: expected dqm, or dqm.{QDM}")
+        super().__init__(variant)
+        self.method = variant or DEFAULT_METHOD
 
     def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
         """Yield an error for another method of xsdba's, and for what xsdba's errors are, too."""
-        if training.method != DEFAULT_METHOD:
-            problem = PydanticCustomError("value_error", f"the method dqm is {DEFAULT_METHOD} alone")
+        if training.method != self.method:
+            problem = PydanticCustomError("value_error", f"the method {self.name} is {self.method} alone")
             yield InitErrorDetails(type=problem, loc=("training_args", "method"), input=training.method)
-        yield from xsdba.Xsdba().problems(training, adjusting)
+        yield from xsdba.Xsdba(self.method).problems(training, adjusting)
 
     @staticmethod
     def why_not(setup: Setup, method: str = DEFAULT_METHOD) -> str | None:
         """Say why the kernels cannot do what a method of xsdba does; None if they can."""
         options = Options.of(setup, method)
-        if method != DEFAULT_METHOD:
+        if method not in (DEFAULT_METHOD, QDM):
             return f"the kernels have no {method}"
         if others := set(options.train) - _TRAIN_ARGS:
             return f"the kernels have no {', '.join(sorted(others))}"
@@ -86,23 +95,24 @@ class Kernels(Method):
             plan_windows(setup.time.dayofyear, options.group.window)
         except DataError as error:
             return str(error)
-        return _why_not_arguments(options.adjust) if setup.adjusting else None
+        return _why_not_arguments(options) if setup.adjusting else None
 
     def chosen(self, setup: Setup) -> Method:
         """Return itself; raise `ConfigurationError` if the kernels cannot do this."""
-        if reason := self.why_not(setup):
-            raise ConfigurationError(f"method dqm: {reason}. Take {DEFAULT_METHOD}, which takes xsdba then.")
+        if reason := self.why_not(setup, self.method):
+            raise ConfigurationError(f"method {self.name}: {reason}. Take {self.method}, which takes xsdba then.")
         xsdba.check_pool(setup)
         return self
 
     def layout(self, setup: Setup) -> dict[str, Array]:
         """Return the arrays of a training, by day of year."""
-        options = Options.of(setup)
+        options = Options.of(setup, self.method)
         days = {"dayofyear": np.arange(1, setup.time.days_in_longest_year + 1)}
         by_quantile = days | {"quantiles": _quantiles(options).astype(setup.dtype)}
         units = {"units": setup.unit}
         arrays = {"af": Array(by_quantile, attrs=units), "hist_q": Array(by_quantile, attrs=units)}
-        arrays["scaling"] = Array(days, attrs=units)
+        if self.method == DEFAULT_METHOD:
+            arrays["scaling"] = Array(days, attrs=units)
         if options.adapt_freq is not None:
             arrays |= {"pth": Array(days, "float64", units), "dP0": Array(days, "float64", {"units": "1"})}
         if options.train.get("max_tail_factor") is not None:
@@ -115,7 +125,7 @@ class Kernels(Method):
 
     def train(self, block: Block, setup: Setup) -> xr.Dataset:
         """Train on a block."""
-        options = Options.of(setup)
+        options = Options.of(setup, self.method)
         reference, historical = (
             _flat(block[name], block["cell"]).astype(setup.dtype, copy=False) for name in ("reference", "historical")
         )
@@ -147,6 +157,7 @@ class Kernels(Method):
             plan,
             quantiles=_quantiles(options),
             kind=options.kind,
+            detrended=self.method == DEFAULT_METHOD,
             raw=options.train.get("max_tail_factor") is not None,
             adapt_freq_thresh=options.adapt_freq_thresh,
             seeds=of_members,
@@ -172,13 +183,17 @@ class Kernels(Method):
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Adjust a block; `treated` counts the days of each cell (and member), as `TREATMENTS` names them."""
-        options, given = Options.of(setup), _flat(block["simulation"], block["cell"])
+        options, given = Options.of(setup, self.method), _flat(block["simulation"], block["cell"])
         _check_members(given, setup)
-        training, plan, how = _trained(block, trained, setup)
         simulation = _with_noise(given, block, setup)
         if space := Bounded.of(setup.units, options.additive_space):
             simulation = _transformed(simulation, space, "simulation")
-        adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+        if self.method == QDM:
+            ranked, how = _ranked(block, trained, setup)
+            adjusted, treated = ranking.adjust(simulation, *ranked, **how, threads=_threads())
+        else:
+            training, plan, how = _trained(block, trained, setup)
+            adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
         if space:
             quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), _threads())
         noise = options.jitter_under
@@ -190,16 +205,28 @@ class Kernels(Method):
 
     def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
         """Return the steps of a value; the last is the scenario's."""
-        from espo_luigi.methods.dqm.steps import steps_of_day
+        from espo_luigi.methods.dqm.steps import steps_by_rank, steps_of_day
 
-        training, plan, how = _trained(block, trained, setup)
-        flat = _flat(block["simulation"], block["cell"])
-        given, noisy = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
-        units, noise, first = setup.unit, Options.of(setup).jitter_under, []
+        flat, options, first = _flat(block["simulation"], block["cell"]), Options.of(setup, self.method), []
+        given, series = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
+        units, noise = setup.unit, options.jitter_under
         if noise is not None and given[member, day] < noise:
-            first = [Step("noise", float(noisy[member, day]), units, f"Values below {noise:.4g} {units} are.")]
-        levels = trained["quantiles"].values
-        return first + steps_of_day(noisy, training, plan, **how, units=units, levels=levels, step=day, member=member)
+            first = [Step("noise", float(series[member, day]), units, f"Values below {noise:.4g} {units} are.")]
+        if space := Bounded.of(setup.units, options.additive_space):
+            series, units = space.transformed(series), "1"
+            first.append(Step(space.trans, float(series[member, day]), units, space.sentence))
+        if self.method == QDM:
+            ranked, how = _ranked(block, trained, setup)
+            made = steps_by_rank(series, *ranked, **how, units=units, step=day, member=member)
+        else:
+            training, plan, how = _trained(block, trained, setup)
+            how |= {"units": units, "levels": trained["quantiles"].values, "step": day, "member": member}
+            made = steps_of_day(series, training, plan, **how)
+        if space:
+            back = np.array([made[-1].value], setup.dtype)
+            space.put_back(back)
+            made.append(Step("back", float(back[0]), setup.unit, f"The inverse of {space.trans}, within the bounds."))
+        return first + made
 
 
 def _trained(
@@ -222,6 +249,29 @@ def _trained(
         "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options),
     }
     return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
+
+
+def _ranked(
+    block: Block, trained: xr.Dataset, setup: Setup
+) -> tuple[tuple[np.ndarray, np.ndarray, list[ranking.RankPlan]], dict[str, Any]]:
+    """Return factors, levels and plans, and the other arguments of `ranking.adjust`."""
+    options, n_steps = Options.of(setup, QDM), len(setup.time)
+    arrays = {str(name): _flat(one, block["cell"]) for name, one in trained.data_vars.items()}
+    spans = [YearWindow(0, n_steps, 0, n_steps)]
+    if options.year_windows:
+        spans = year_windows(setup.time.year, **options.year_windows)
+    in_window = bool(options.adjust.get("rank_window"))
+    plans = ranking.plan_ranks(
+        setup.time.dayofyear,
+        setup.time.days,
+        spans,
+        window=options.group.window if in_window else 1,
+        n_training_days=trained.sizes["dayofyear"],
+        # xsdba ranks members together only where it ranks within the window.
+        pool=len(setup.members) if in_window and setup.members is not None else None,
+    )
+    how = {"kind": options.kind, "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options)}
+    return (arrays["af"], trained["quantiles"].values.astype(arrays["af"].dtype), plans), how
 
 
 def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
@@ -310,7 +360,7 @@ def _all_days(values: np.ndarray | None, days: np.ndarray, setup: Setup) -> np.n
 
 def _quantiles(options: Options) -> np.ndarray:
     """Middles of as many equal bins, to xsdba's last bit, or the quantiles that are given."""
-    asked = options.train["nquantiles"]
+    asked = options.train.get("nquantiles", xsdba.NQUANTILES_OF_OTHERS)
     if not isinstance(asked, (int, np.integer)):
         return np.asarray(asked)
     half_bin = 1 / int(asked) / 2

@@ -65,6 +65,7 @@ def train(
     *,
     quantiles: np.ndarray,
     kind: str,
+    detrended: bool = True,
     raw: bool = False,
     adapt_freq_thresh: float | None = None,
     seeds: np.ndarray | None = None,
@@ -78,6 +79,8 @@ def train(
 
     Parameters
     ----------
+    detrended
+        False: quantiles of the values themselves, and no scaling, as quantile delta mapping trains.
     raw
         Whether to return the quantiles of the historical values, too.
     adapt_freq_thresh
@@ -107,7 +110,9 @@ def train(
             of_cells = seeds.reshape(n_cells, members)[cells]
             adapting = Adapting(dtype.type(adapt_freq_thresh), of_cells, Shares(*(one[cells] for one in shares)))
         outputs = [one[cells] for one in (*made[:3], raw_quantiles)]
-        train_cells(reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", adapting, *outputs)
+        train_cells(
+            reference[cells], pooled, keys, plan, pool_plan, quantiles, kind == "*", detrended, adapting, *outputs
+        )
 
     run_by_cells(kernel, n_cells, threads)
     return made._replace(
@@ -209,7 +214,7 @@ class AdjustmentPlan(NamedTuple):
         the kind of years, and the first group's time steps.
     points, spacings, weights, firsts
         For each kind of years (sequence of distances): LOESS points from 0 to 1, their spacing (0: unequal), each
-        year's weights and the first year that they are for.
+        year's weights and the first year that they are for. Empty without LOESS.
     """
 
     window: int
@@ -228,7 +233,7 @@ class AdjustmentPlan(NamedTuple):
 
 
 def plan_adjustment(
-    dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float, n_training_days: int
+    dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float | None, n_training_days: int
 ) -> AdjustmentPlan:
     """Lay out the adjustment of a series of days.
 
@@ -237,7 +242,7 @@ def plan_adjustment(
     dayofyear, days
         Of each time step: day of year, and days since any origin in the series' calendar.
     fraction
-        LOESS fraction f, within (0, 1).
+        LOESS fraction f, within (0, 1); None for a plan without LOESS.
     n_training_days
         Days of year in the training, 1 to this.
 
@@ -246,7 +251,7 @@ def plan_adjustment(
     DataError
         If the window or the fraction is outside of what the kernels do, or a day of year has no factors.
     """
-    if not 0 < fraction < 1:
+    if fraction is not None and not 0 < fraction < 1:
         raise DataError(f"A LOESS fraction of {fraction}; the kernels do fractions between 0 and 1. Use xsdba.")
     check_window(window)
     days_present, groups = group_days(dayofyear)
@@ -258,10 +263,11 @@ def plan_adjustment(
     firsts = _first_groups(groups)
     centres = [groups[first] for first in firsts]
     kinds, run_kinds = _kinds_of_years([np.asarray(days)[one].astype(np.int64) for one in centres])
-    points, spacings, weights, first_years = _loess(kinds, fraction)
+    empty = np.empty((0, 0)), np.empty(0), np.empty((0, 0, 0)), np.empty((0, 0), np.int32)
+    points, spacings, weights, first_years = empty if fraction is None else _loess(kinds, fraction)
     return AdjustmentPlan(
         window,
-        fraction,
+        fraction or 0.0,
         (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
         days_present,
         np.asarray(firsts, dtype=np.int64),

@@ -1,13 +1,15 @@
-"""The steps of detrended quantile mapping of one day in one cell, by the kernels that adjust whole series."""
+"""The steps of one day in one cell, by the kernels that adjust whole series."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from espo_luigi.methods.base import Step
+from espo_luigi.methods.dqm import ranking
 from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
 from espo_luigi.methods.dqm.kernels.adjusting import trace_cell
 from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, Training, settle_ties
+from espo_luigi.methods.dqm.ranking import RankPlan
 
 
 def steps_of_day(
@@ -34,20 +36,16 @@ def steps_of_day(
     arrays = training.factors, settle_ties(training), training.historical_quantiles, training.scaling
     trace_cell(adapted, *arrays, plan, times, skips_zeros, member, scaled, *traced)
     trend, anomaly, factor = (float(series[step]) for series in traced)
-    row, before, made = int(plan.scaling_rows[step]), adapted[member, step], []
-    if more.shares.pth.size:
-        is_wet = before != simulation[member, step]
-        said = "A dry day, which the adaptation of frequencies made wet." if is_wet else "Not made wet."
-        made.append(Step("made wet", float(before), units, said))
+    row, before = int(plan.scaling_rows[step]), adapted[member, step]
     day, scaling = f"day {row + 1} of the year", float(training.scaling[0, row])
     how = f"× {scaling:.4g}" if times else f"{scaling:+.4g} {units}"
     place, quantile = _quantile(anomaly, training.historical_quantiles[0, row], day)
     unit, value = ("1", anomaly * factor * trend) if times else (units, anomaly + factor + trend)
     result, said = float(simulation.dtype.type(value)), f"anomaly {'× factor ×' if times else '+ factor +'} trend."
-    if more.limits.size and before > (limit := more.limits[0, row]):
-        result, said = float(before), f"Above the limit {limit:.4g} {units}: the value stays as the model has it."
+    if _is_above(before, more, row):
+        result, said = float(before), _kept(more, row, units)
     return [
-        *made,
+        *_made_wet(before, simulation[member, step], more, units),
         Step("scaled", float(scaled[member, step]), units, f"{how}, the scaling of {day}."),
         Step("trend", trend, units, "LOESS over the years, of the scaled series' means around this day of the year."),
         Step("anomaly", anomaly, unit, "Divided by the trend." if times else "Without the trend."),
@@ -55,6 +53,10 @@ def steps_of_day(
         Step("factor", factor, unit, "That of the nearest point among the training's quantiles and days of the year."),
         Step("result", result, units, said),
     ]
+
+
+def _kept(more: Adaptation, row: int, units: str) -> str:
+    return f"Above the limit {more.limits[0, row]:.4g} {units}: the value stays as the model has it."
 
 
 def _adapted(simulation: np.ndarray, plan: AdjustmentPlan, more: Adaptation) -> np.ndarray:
@@ -80,3 +82,57 @@ def _quantile(anomaly: float, quantiles: np.ndarray, day: str) -> tuple[int, str
     elif anomaly > quantiles[known[-1]]:
         said = f"Above all quantiles of {day}: the last gives the factor"
     return place, f"{said}, {quantiles[place]:.4g}."
+
+
+def steps_by_rank(
+    simulation: np.ndarray,
+    factors: np.ndarray,
+    levels: np.ndarray,
+    plans: list[RankPlan],
+    *,
+    kind: str,
+    units: str,
+    step: int,
+    member: int = 0,
+    adaptation: Adaptation | None = None,
+) -> list[Step]:
+    """Return what `ranking.adjust` does to one value; arguments are those, and of `steps_of_day`."""
+    more, times, traced = (
+        adaptation or Adaptation.none(simulation.dtype),
+        kind == "*",
+        np.empty((3, 1, *simulation.shape)),
+    )
+    adjusted, _ = ranking.adjust(
+        simulation[np.newaxis], factors, levels, plans, kind=kind, adaptation=more, traced=traced
+    )
+    before, quantile, factor = (float(one[0, member, step]) for one in traced)
+    plan = next(one for one in plans if one.span.kept_first <= step < one.span.kept_last)
+    row, result = int(plan.days.scaling_rows[step - plan.span.first]), float(adjusted[0, member, step])
+    n_days = int((plan.rows == plan.rows[step - plan.span.first]).sum())
+    near = f"{plan.windows.window} days around day {row + 1}" if plan.windows.window > 1 else f"day {row + 1}"
+    ranked = f"The rank, from 0 to 1, among the values of {near} of the year, in {n_days} years"
+    level = (
+        "" if np.isnan(quantile) else f" of the level {levels[np.argmin(np.abs(levels - quantile))]:.4g}, the nearest"
+    )
+    said = f"value {'×' if times else '+'} factor."
+    if _is_above(before, more, row):
+        said = _kept(more, row, units)
+    return [
+        *_made_wet(before, simulation[member, step], more, units),
+        Step("quantile", quantile, "1", f"{ranked}."),
+        Step("factor", factor, "1" if times else units, f"The training's{level}."),
+        Step("result", result, units, said),
+    ]
+
+
+def _made_wet(before: float, given: float, more: Adaptation, units: str) -> list[Step]:
+    """The step of the adaptation of frequencies, if there is one."""
+    if not more.shares.pth.size:
+        return []
+    said = "A dry day, which the adaptation of frequencies made wet." if before != given else "Not made wet."
+    return [Step("made wet", float(before), units, said)]
+
+
+def _is_above(value: float, more: Adaptation, row: int) -> bool:
+    """Whether a value is above the limit of its day of the year."""
+    return bool(more.limits.size and value > more.limits[0, row])

@@ -1,4 +1,7 @@
-"""Windows around each day of year: which time steps they hold, and how a day's window becomes the next day's."""
+"""Windows around each day of year: which time steps they hold, and how a day's window becomes the next day's.
+
+Also windows of years, in which quantile delta mapping ranks values.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,41 @@ class WindowPlan(NamedTuple):
     centre_start: np.ndarray
     flips: np.ndarray
     flip_start: np.ndarray
+
+
+class YearWindow(NamedTuple):
+    """The first time step of a window of years and the one after its last, and the same of the steps that are kept."""
+
+    first: int
+    last: int
+    kept_first: int
+    kept_last: int
+
+
+def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
+    """Lay out windows of years that begin every ``step`` years, as xsdba's `stack_periods` and `unstack_periods`.
+
+    ``years`` has each time step's, ascending. Each window keeps its middle ``step`` years, the first also those before,
+    the last also those after. Years that remain after the last whole window, which xsdba leaves out, are kept from a
+    further window that ends with them.
+
+    Raises
+    ------
+    DataError
+        If there are fewer years than a window has.
+    """
+    first, last = int(years[0]), int(years[-1]) + 1
+    if last - first < window:
+        raise DataError(
+            f"moving_yearly_window has windows of {window} years, and {first}-{last - 1} has {last - first}; expected "
+            "a period of as many years. Shorten the window, or lengthen the period."
+        )
+    starts = list(range(first, last - window + 1, step))
+    bounds = [first, *(start + (window + step) // 2 for start in starts[:-1]), starts[-1] + window]
+    made = [(start, *kept) for start, kept in zip(starts, itertools.pairwise(bounds), strict=True)]
+    if bounds[-1] < last:
+        made.append((last - window, bounds[-1], last))
+    return [YearWindow(*np.searchsorted(years, (start, start + window, *kept)).tolist()) for start, *kept in made]
 
 
 class DayGroups(NamedTuple):

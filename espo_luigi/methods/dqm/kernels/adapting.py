@@ -333,9 +333,12 @@ def new_quantiles(new, n_values, mean, quantiles, positions, near, ends, out):
 
 
 @inlined
-def adapted_quantiles(reference, historical, plan, pool_plan, quantiles, threshold, seeds, means, shares, out):
+def adapted_quantiles(
+    reference, historical, plan, pool_plan, quantiles, threshold, seeds, about_mean, means, shares, out
+):
     """Fill ``out`` (day of year, quantile) and ``means`` from each day of year's adapted sample, and the shares.
 
+    Unless ``about_mean``, ``out`` has the quantiles of the values themselves, and ``means`` stay as they are.
     ``reference`` and ``historical`` are ranks and sorted values; ``means`` come with those before adapting.
     """
     (reference_ranks, reference_values), (ranks, values) = reference, historical
@@ -388,12 +391,13 @@ def adapted_quantiles(reference, historical, plan, pool_plan, quantiles, thresho
                 sample, starts_of_draws, group, threshold, shares.pth[group], lists, scratch, buckets, n_merged
             )
         n_values = sample.counts.sum()
-        if added != 0 or removed != 0:
+        if about_mean and (added != 0 or removed != 0):
             means[group] = (np.float64(means[group]) * n_values - removed + added) / n_values
         cumulate(kept, word_counts, kept_before)
         cumulate(sample.wet, word_counts, wet_before)
         new = (kept, kept_before, lists[0, :n_merged], sample.wet, wet_before, n_taken, dry_values, wet_values)
-        new_quantiles(new, n_values, means[group], quantiles, positions, near, ends, out[group])
+        mean = means[group] if about_mean else means.dtype.type(1)
+        new_quantiles(new, n_values, mean, quantiles, positions, near, ends, out[group])
 
 
 @inlined

@@ -1,0 +1,208 @@
+"""Kernels of quantile delta mapping: the rank of each value among those of its day of year, and the factor there.
+
+Samples are sets of bits over the ranks of the sorted series, as in the training (`quantiles`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
+from espo_luigi.methods.dqm.kernels.adjusting import (
+    LIMITED,
+    MADE_WET,
+    any_factor,
+    count_changed,
+    empty_tables,
+    fill_tables,
+    keep_tails,
+)
+from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
+from espo_luigi.methods.dqm.kernels.preparation import count_below, find_equals, mixed, rank_at
+from espo_luigi.methods.dqm.kernels.quantiles import copy_to, cumulate, flip
+from espo_luigi.methods.dqm.kernels.sorting import sort_cell
+
+
+@inlined
+def has_equals(values):
+    """Whether any of the sorted values are equal."""
+    n_equal = 0
+    for index in range(1, values.size):
+        n_equal += values[index] == values[index - 1]
+    return n_equal > 0
+
+
+@inlined
+def relative_ranks(values, keys, windows, out):
+    """Fill ``out`` with each value's rank in its day of year's window, from 0 to 1, rounded as xsdba's.
+
+    Equal values share their mean rank. NaN stands for NaN, and for windows whose values are all equal. ``keys`` is
+    scratch (see `sort_cell`).
+    """
+    ranks, sorted_values = np.empty(values.size, dtype=np.int32), np.empty(values.size, dtype=values.dtype)
+    n_valid = sort_cell(values, keys, ranks, sorted_values)
+    firsts, lasts = np.empty((2, n_valid), dtype=np.int32)
+    tied = has_equals(sorted_values[:n_valid])
+    if tied:
+        find_equals(sorted_values[:n_valid], firsts, lasts)
+    bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
+    word_counts, before = np.zeros((2, bits.size), dtype=np.int32)
+    for group in range(windows.dayofyear.size):
+        flip(bits, ranks, windows.flips[windows.flip_start[group] : windows.flip_start[group + 1]])
+        n_values = cumulate(bits, word_counts, before)
+        lowest, highest = 1.0, np.float64(n_values)
+        if tied and n_values > 0:
+            lowest = (1 + count_below(bits, before, lasts[rank_at(bits, before, 0)])) / 2
+            highest = (count_below(bits, before, firsts[rank_at(bits, before, n_values - 1)]) + 1 + n_values) / 2
+        least, most = lowest / n_values, highest / n_values
+        for time in windows.centres[windows.centre_start[group] : windows.centre_start[group + 1]]:
+            rank = ranks[time]
+            if rank >= n_valid:
+                out[time] = np.nan
+                continue
+            if tied:
+                below, up_to = count_below(bits, before, firsts[rank]), count_below(bits, before, lasts[rank])
+                place = (below + 1 + up_to) / 2
+            else:
+                place = count_below(bits, before, rank) + 1.0
+            out[time] = most * (place / n_values - least) / (most - least)
+
+
+@inlined
+def level_at(quantile, turns):
+    """Return the position of the nearest level: the number of turns below the quantile, close to its share of them."""
+    place = min(np.int64(quantile * turns.size), turns.size)
+    while place > 0 and not turns[place - 1] < quantile:
+        place -= 1
+    while place < turns.size and turns[place] < quantile:
+        place += 1
+    return place
+
+
+@inlined
+def complete(factors):
+    """Whether all factors (day of year, quantile) are numbers."""
+    n_missing = 0
+    for day in range(factors.shape[0]):
+        for index in range(factors.shape[1]):
+            n_missing += np.isnan(factors[day, index])
+    return n_missing == 0
+
+
+@inlined
+def tabulate(factors, levels, turns, tables):
+    """Lay out a cell some of whose factors are NaN; other days' may then be nearest (`nearest_factor`)."""
+    levels_by_day = np.empty(factors.shape, dtype=factors.dtype)
+    for day in range(factors.shape[0]):
+        copy_to(levels_by_day[day], levels)
+    fill_tables(factors, factors, levels_by_day, tables)
+    for row in range(turns.shape[0]):
+        if tables.counts[row] == levels.size:
+            copy_to(tables.middles[row], turns[row])
+
+
+@inlined
+def find_ranked(ranks, rows, factors, turns, is_complete, tables, found):
+    """Fill ``found`` with the factors at successive ranks; ``rows`` are their days' among the tables'."""
+    n_days = factors.shape[0]
+    for time in range(ranks.size):
+        quantile, row = ranks[time], rows[time]
+        if np.isnan(quantile):
+            found[time] = np.nan
+        elif is_complete:
+            found[time] = factors[(row - 1) % n_days, level_at(quantile, turns[row])]
+        else:
+            found[time] = any_factor(quantile, np.int64(row), tables)
+
+
+@inlined
+def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series):
+    """Copy a window of years of a cell's members, dry days made wet as `adapting.adapt_simulation` does."""
+    first, last, kept_first, kept_last = span
+    kept = slice(kept_first - first, kept_last - first)
+    for member in range(series.shape[0]):
+        given = simulation[cell, member, first:last]
+        if shares.pth.shape[0] == 0:
+            copy_to(series[member], given)
+            continue
+        adapt_simulation(
+            given,
+            days,
+            threshold,
+            shares.dry_reference[cell, :, member],
+            shares.dry_historical[cell, :, member],
+            shares.pth[cell, :, member],
+            # Each window of years draws for itself.
+            mixed(seeds[cell, member] + np.uint64(first)) if first > 0 else seeds[cell, member],
+            series[member],
+        )
+        counts[cell, member, MADE_WET] += count_changed(given[kept], series[member, kept])
+
+
+@inlined
+def apply_factors(values, factors, multiplicative, out):
+    """Apply the factors, in the data's precision."""
+    for time in range(values.size):
+        out[time] = values[time] * factors[time] if multiplicative else values[time] + factors[time]
+
+
+@compiled
+def adjust_ranked(
+    simulation,
+    factors,
+    levels,
+    turns,
+    span,
+    rows,
+    days,
+    windows,
+    pooled,
+    keys,
+    multiplicative,
+    threshold,
+    shares,
+    limits,
+    seeds,
+    out,
+    counts,
+    traced,
+):
+    """Adjust the members (cell, member, time) of each cell within a window of years.
+
+    ``span`` has the first time step of the window and the one after its last, and the same of the steps that are kept.
+    ``rows``, ``days`` (an `AdjustmentPlan`) and ``windows`` are the window's; with ``pooled``, ``windows`` lay out all
+    members as one long series (`plan_pool`). ``turns`` are those of `ranking.turning_points`. The other
+    arguments are those of `adjusting.adjust_cells`. Where ``traced`` (3, cell, member, time) has cells, it is filled
+    with the values that are ranked, the ranks and the factors.
+    """
+    first, last, kept_first, kept_last = span
+    members, n_times = simulation.shape[1], last - first
+    kept = slice(kept_first - first, kept_last - first)
+    in_sample = members if pooled else 1
+    length = n_times + windows.window // 2
+    series = np.empty((members, n_times), dtype=simulation.dtype)
+    sample = np.full(keys.shape[1], np.nan, dtype=simulation.dtype)
+    ranks = np.empty(sample.size)
+    found = np.empty(kept_last - kept_first, dtype=factors.dtype)
+    tables = empty_tables(factors, factors)
+    for cell in range(simulation.shape[0]):
+        is_complete = complete(factors[cell])
+        if not is_complete:
+            tabulate(factors[cell], levels, turns, tables)
+        copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series)
+        for member in range(members):
+            start = member % in_sample * length
+            if start == 0:
+                for other in range(in_sample):
+                    copy_to(sample[other * length : other * length + n_times], series[member + other])
+                relative_ranks(sample, keys, windows, ranks)
+            own, values = ranks[start : start + n_times][kept], series[member, kept]
+            find_ranked(own, rows[kept], factors[cell], turns, is_complete, tables, found)
+            adjusted = out[cell, member, kept_first:kept_last]
+            apply_factors(values, found, multiplicative, adjusted)
+            if limits.shape[0] > 0:
+                counts[cell, member, LIMITED] += keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted)
+            if traced.shape[1] > 0:
+                copy_to(traced[0, cell, member, kept_first:kept_last], values)
+                copy_to(traced[1, cell, member, kept_first:kept_last], own)
+                copy_to(traced[2, cell, member, kept_first:kept_last], found)

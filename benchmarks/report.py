@@ -162,8 +162,8 @@ def _daily(seed: int) -> xr.Dataset:
     tasmax = 10 + 5 * random.standard_normal((days.size, 4))
     fields = {"tasmax": tasmax, "tasmin": tasmax - 8, "pr": random.gamma(0.3, 8.0, tasmax.shape)}
     ds = xr.Dataset({name: (("time", "cell"), values) for name, values in fields.items()}, {"time": days})
-    for name, units in yearly.DISPLAY_UNITS.items():
-        ds[name].attrs = {"units": units, "long_name": f"Daily {name} of a benchmark"}
+    for name in fields:
+        ds[name].attrs = {"units": yearly.display_units(name), "long_name": f"Daily {name} of a benchmark"}
     return ds
 
 

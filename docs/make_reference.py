@@ -61,7 +61,17 @@ STAGES = {
     "Report and tests": ("report", "perfect_model"),
 }
 V2 = "Of ESPO v2 only"
-ONLY_V2 = ("MakeRef", "DiagExtract", "Swap", "ConcatClean", "ConcatCleanPreswap", "DiagRef", "Diag", "Inversions")
+ONLY_V2 = (
+    "MakeRef",
+    "DiagExtract",
+    "Swap",
+    "Derive",
+    "ConcatClean",
+    "ConcatCleanPreswap",
+    "DiagRef",
+    "Diag",
+    "Inversions",
+)
 
 
 def rules() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,10 +126,11 @@ def extracted(sim_id: str) -> xr.Dataset:
     return made
 
 
-def regridding(run: RunContext, piece: str, raw: xr.Dataset) -> cascade.Weights:
+def regridding(run: RunContext, piece: str, raw: xr.Dataset) -> dict[Hashable, cascade.Weights]:
     """Return the weights with which `Regrid` makes a piece of a simulation whose extracted data are `raw`."""
     config, target = run.config.regrid, store.open_store(_reference(piece, "noleap"), cut=False)
-    return cascade.weigh(raw, target, **config.regrid_dataset.arguments(), skip_coarser=config.skip_coarser)
+    grid = next(land.grid for land in lands(run) if land.piece == piece)
+    return cascade.weigh(raw, target, whole=grid, skip_coarser=config.skip_coarser, **config.options())
 
 
 def from_raw(run: RunContext, sim_id: str, places: Mapping[str, np.ndarray]) -> dict[str, xr.Dataset]:

@@ -17,8 +17,9 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, stack
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import TimeAxis, day_of
-from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.derivations import way_from
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.units import convert_to
 from espo_luigi.store.marker import processor
@@ -129,7 +130,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
     sources = {source for name in products for source in made_of(made, name, step)[0]}
     # In the order of the way, so that an error names the first step that differs.
     adjusted = {
-        name: _adjusted(made, (key, name), day_of(day), weights, maps[name])
+        name: _adjusted(made, (key, name), day_of(day), weights[name], maps[name])
         for key, ds in made.series.adjusted.items()
         for name in map(str, ds.data_vars)
         if name in sources
@@ -239,6 +240,7 @@ def _regridded(
     between = [name for name in weights.steps if name != cascade.TARGET]
     repairs = [text for text in repaired.split("; ") if text.startswith(f"{day.name} ")]
     said = [f"{len(parts)} raw cells by their weights{', by way of ' + ' and '.join(between) if between else ''}."]
+    said += [] if weights.method == "bilinear" else [f"{weights.method}: the weights are shares of areas."]
     said += ["A gap of the raw series was filled (`extraction.simulation.fill_in_time`)."] if is_filled else []
     said += [f"The raw series was repaired: {'; '.join(repairs)}."] if repairs else []
     said += (
@@ -252,7 +254,11 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
     var, clean = str(kept.name), made.product[str(kept.name)]
     units, again, value = str(clean.attrs.get("units", "")), float(clean.isel(time=step)), float(kept.isel(time=step))
     sources, how = made_of(made, var, step)
-    steps = [Step(f"adjusted {name}", one, units, "") for name, one in sources.items()]
+    own = made.series.variables
+    steps = [
+        Step(f"adjusted {name}", one, units if var == name else str(own[name].attrs["units"]), "")
+        for name, one in sources.items()
+    ]
     treatment = made.run.production.treatment(var)
     bounds = zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False)
     done = [how, *(f"clipped to at {word} {bound:g}" for word, bound in bounds if bound is not None)]
@@ -272,8 +278,13 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
 
 def made_of(made: Made, var: str, step: int) -> tuple[dict[str, float], str]:
     """Return the adjusted variables that a variable is made of, with their values, and how."""
-    temperatures, adjusted = made.run.config.clean_up.temperatures, made.series.variables
-    is_alone = var not in ("tasmax", "tasmin") or (var == "tasmax" and temperatures != "swap")
+    config, adjusted = made.run.config, made.series.variables
+    if var in config.derived:
+        parts = [made_of(made, name, step)[0] for name in config.derived[var]]
+        values = {name: value for part in parts for name, value in part.items()}
+        return values, f"derived: {way_from(var, config.derived[var]).words}"
+    temperatures = config.consistency
+    is_alone = temperatures is None or var not in TEMPERATURES or (var == "tasmax" and temperatures != "swap")
     names = (var,) if is_alone else NEEDED_FOR["swap" if temperatures == "swap" else "derived"]
     values = {name: float(_of_member(adjusted[name], made.sim_id).isel(loc=0, time=step)) for name in names}
     if is_alone:

@@ -270,7 +270,9 @@ def covering(
         if shared < MINIMUM_COVERAGE:
             extents = listed((f"{a.columns['date_start']} to {a.columns['date_end']}" for *_, a in dated), most=5)
             wanted = "-".join(period)
-            return [], f"files cover {shared:.1%} of {wanted} ({extents}), expected at least {MINIMUM_COVERAGE:.0%}"
+            remedy = _stretches(dated, begin, end)
+            expected = f"expected at least {MINIMUM_COVERAGE:.0%}{remedy}"
+            return [], f"files cover {shared:.1%} of {wanted} ({extents}), {expected}"
     begins, ends = dated[0][0], max(end for _, end, _ in dated) - timedelta(days=1)
     if whole and (begins > datetime(int(whole[0]), 1, 1) or ends < datetime(int(whole[1]), 12, 30)):
         return [], (
@@ -278,6 +280,23 @@ def covering(
             "the catalogue, or exclude the dataset"
         )
     return [asset for *_, asset in dated if not periods or overlaps(asset, periods)], None
+
+
+def _stretches(dated: Sequence[tuple[datetime, datetime, Asset]], begin: datetime, end: datetime) -> str:
+    """Tell how a period is written of which files lack whole years in the middle; nothing for other gaps."""
+    days = [(max(first, begin), min(last, end) - timedelta(days=1)) for first, last, _ in dated]
+    firsts = [days[0][0], *(after[0] for before, after in itertools.pairwise(days) if _apart(before, after))]
+    lasts = [*(before[1] for before, after in itertools.pairwise(days) if _apart(before, after)), days[-1][1]]
+    # 30 December is the last day in a 360-day calendar.
+    whole = all(day == (1, 1) for day in ((first.month, first.day) for first in firsts))
+    if len(firsts) == 1 or not whole or any((last.month, last.day) < (12, 30) for last in lasts):
+        return ""
+    years = ", ".join(f"[{first:%Y}, {last:%Y}]" for first, last in zip(firsts, lasts, strict=True))
+    return f". To leave out the years between, give `custom.sim_period: [{years}]`"
+
+
+def _apart(before: tuple[datetime, datetime], after: tuple[datetime, datetime]) -> bool:
+    return after[0].year > before[1].year + 1
 
 
 def overlaps(asset: Asset, periods: Sequence[Period]) -> bool:

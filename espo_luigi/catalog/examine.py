@@ -37,7 +37,7 @@ from espo_luigi.science.extract.input_problems import (
 )
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.grid import cells_in
-from espo_luigi.science.possible import Limits
+from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class _Held:
 
     pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    units_and_fill: dict[tuple[str, str], tuple[str, float | None]] = field(default_factory=dict)
+    told: dict[tuple[str, str], tuple[str, float | None, Variable]] = field(default_factory=dict)
     """By file and variable, the last fields of `RawSeries`."""
 
 
@@ -71,6 +71,7 @@ def examine_match(
     may_lack: Sequence[str] = (),
     masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     scopes: Sequence[tuple[Mapping[str, Any], Mapping[str, Limits]]] = (),
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> list[Problem]:
     """Return the problems of a match's files, each kind once for a file; reads the files once.
 
@@ -93,14 +94,16 @@ def examine_match(
         A function that takes out the values of cells that will not be used, lazily.
     scopes : optional
         Further limits, each of a part of the regions (`science.grid.cells_in`). A scope without cells is logged.
+    table : mapping
+        What is known of variables.
     """
-    held = _open(match, period, dict(xr_open_kwargs or {}))
+    held = _open(match, period, dict(xr_open_kwargs or {}), table)
     problems = held.problems
     series: dict[str, list[RawSeries]] = {}
     for file, piece in _on_one_grid(_in_one_calendar(held.pieces, problems), problems):
         name = _named(piece)
         piece = masked(piece) if masked else piece
-        series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.units_and_fill[file, name]))
+        series.setdefault(name, []).append(RawSeries(file, piece[name], may_lack, *held.told[file, name]))
     problems += _unseen(match, period, series, problems)
     lost = {name for problem in problems if problem.kind in LOST for name in problem.variable.split(",")}
     for name, files in series.items():
@@ -124,7 +127,7 @@ def _unseen(match: Match, period: Period, series: Mapping[str, Any], problems: S
             yield Problem("missing_days", message, variable=name)
 
 
-def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
+def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapping[str, Variable]) -> _Held:
     held = _Held()
     for name, asset in match.fixed.items():
         held.problems += _missing_chunks(asset, [name], period, open_kwargs)
@@ -137,11 +140,12 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any]) -> _Held:
             continue
         for name in wanted_of(asset, match) if ds.sizes["time"] else ():
             kind: InputProblem = "grids"
+            units, known = str(ds[name].attrs.get("units", "")), variable(name, table)
             try:
                 as_maps(ds[name])
                 kind = "units"
-                held.pieces.append((asset.path, single(ds, name, asset)))
-                held.units_and_fill[asset.path, name] = str(ds[name].attrs.get("units", "")), doubtful_fill(ds[name])
+                held.pieces.append((asset.path, single(ds, name, asset, table)))
+                held.told[asset.path, name] = units, doubtful_fill(ds[name], table), known
             except DataError as error:
                 held.problems.append(Problem(kind, str(error), asset.path, name))
     return held

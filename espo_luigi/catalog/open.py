@@ -18,9 +18,10 @@ from espo_luigi.catalog.files import TO_MIDPOINT, first_line, is_zarr, open_netc
 from espo_luigi.catalog.read import CMIP7_COLUMNS, Asset, is_url
 from espo_luigi.catalog.search import Match
 from espo_luigi.errors import DataError, StoreError
-from espo_luigi.science.calendar import calendar_of, floor_to_day, insert_days, whole_years
+from espo_luigi.science.calendar import INSERTED_DAYS, calendar_of, floor_to_day, insert_days, joined, whole_years
 from espo_luigi.science.extract.dataset import as_maps, normalise_coordinates, to_canonical_units
 from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.variables import VARIABLES, Variable
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def open_match(
     xr_open_kwargs: Mapping[str, Any] | None = None,
     xr_combine_kwargs: Mapping[str, Any] | None = None,
     may_lack: Sequence[str] = (),
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
     """Open the files of a search's match as a dataset of daily data; lazy (dask).
 
@@ -54,11 +56,13 @@ def open_match(
         otherwise.
     may_lack : sequence of str
         Days (YYYY-MM-DD) that files may lack; they are inserted as NaN.
+    table : mapping
+        What is known of variables.
 
     Returns
     -------
     xarray.Dataset
-        The match's `variables` (time, y, x) in K and kg m-2 s-1, as float32 or float64, in their calendar; coordinates
+        The match's `variables` (time, y, x) in the table's units, as float32 or float64, in their calendar; coordinates
         `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
         those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
 
@@ -71,7 +75,7 @@ def open_match(
     opened = [(asset, open_years(asset, match, dict(xr_open_kwargs or {}))) for asset in match.assets]
     # Each variable of a file is a dataset of its own.
     pieces = [
-        (asset, name, single(ds, name, asset))
+        (asset, name, single(ds, name, asset, table))
         for asset, ds in opened
         for name in (wanted_of(asset, match) if ds.sizes["time"] else ())
     ]
@@ -81,13 +85,26 @@ def open_match(
             f"{match.id}: no file has {', '.join(lacking)} in {years or 'any year'}; correct the catalogue's dates."
         )
     combined = _combine(match, _on_one_grid(pieces), dict(xr_combine_kwargs or {}))
-    require_days(combined, match.id, may_lack=may_lack)
-    combined = insert_days(combined, days=may_lack) if may_lack else combined
+    combined = _with_days(combined, match, may_lack)
     if match.columns.get("mip_era") == "CMIP7":
         combined.attrs = _lasting_attributes(combined.attrs, [piece.attrs for _, _, piece in pieces])
     institutions = {piece.attrs.get("institution_id") for _, _, piece in pieces}
     attributes = _catalogue_attributes(match, several_institutions=len(institutions) > 1)
     return combined[list(match.variables)].assign_attrs(attributes)
+
+
+def _with_days(ds: xr.Dataset, match: Match, may_lack: Sequence[str]) -> xr.Dataset:
+    """Check the days of each of the match's periods, between which years may be missing; insert those that may lack."""
+    several = match.periods if len(match.periods) > 1 else ()
+    parts = [part for start, end in several if (part := whole_years(ds, start[:4], end[:4])).sizes["time"]] or [ds]
+    for part in parts:
+        require_days(part, match.id, may_lack=may_lack)
+    if not may_lack:
+        return ds
+    filled = [insert_days(part, days=may_lack) for part in parts]
+    inserted = ",".join(filter(None, (part.attrs.get(INSERTED_DAYS) for part in filled)))
+    whole = filled[0] if len(filled) == 1 else joined(filled)
+    return whole.assign_attrs({INSERTED_DAYS: inserted}) if inserted else whole
 
 
 def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.Dataset:
@@ -249,7 +266,9 @@ def _with_searched_names(ds: xr.Dataset, asset: Asset) -> xr.Dataset:
 def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     """Open one file for the coordinates of its grid only: `lat` and `lon`, in memory; times are not read.
 
-    On a damaged file, it raises the backend's errors.
+    Variables `lat_bounds` and `lon_bounds`, (lat, 2) and (lon, 2) or (y, x, 4), are the bounds that `lat` and `lon`
+    name by their attribute `bounds`, or else those that are called as models call them. On a damaged file, it raises
+    the backend's errors.
     """
     # Without times, nothing of a century of days is read or decoded.
     options = {name: value for name, value in open_kwargs.items() if name in ("engine", "group", "storage_options")}
@@ -257,10 +276,27 @@ def open_grid(asset: Asset, open_kwargs: Mapping[str, Any]) -> xr.Dataset:
     with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
     ds = open_zarr(asset.path, options) if with_zarr else open_netcdf(asset.path, (), options)
     with ds:
-        return normalise_coordinates(ds)[["lat", "lon"]].drop_vars("time", errors="ignore").load()
+        named = normalise_coordinates(ds.reset_coords())
+        grid = named[["lat", "lon"]].drop_vars("time", errors="ignore")
+        bounds = {f"{axis}_bounds": _cell_bounds(named, axis) for axis in ("lat", "lon")}
+        known = {name: variable for name, variable in bounds.items() if variable is not None}
+        return grid.assign(known if len(known) == 2 else {}).load()
 
 
-def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
+def _cell_bounds(ds: xr.Dataset, axis: str) -> xr.Variable | None:
+    """The bounds of the cells along an axis, without those of other shapes."""
+    centres, long_name = ds[axis], {"lat": "latitude", "lon": "longitude"}[axis]
+    named = centres.attrs.get("bounds") or centres.encoding.get("bounds")
+    for name in (named, f"vertices_{long_name}", f"{axis}_vertices", f"{axis}_bnds", f"{axis}_bounds"):
+        if name in ds.variables and set(centres.dims) < set(ds[name].dims):
+            (corner,) = set(ds[name].dims) - set(centres.dims) or (None,)
+            if ds[name].ndim == centres.ndim + 1 and ds[name].sizes[corner] == 2 * centres.ndim:
+                ordered = ds[name].transpose(*centres.dims, corner).variable
+                return xr.Variable((*centres.dims, f"{axis}_corner"), ordered.values)
+    return None
+
+
+def single(ds: xr.Dataset, name: str, asset: Asset, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
     """Return one variable of an opened file, as (time, y, x) in canonical units.
 
     Raises
@@ -268,7 +304,7 @@ def single(ds: xr.Dataset, name: str, asset: Asset) -> xr.Dataset:
     DataError
         If its units are unknown.
     """
-    data = to_canonical_units(as_maps(ds[name]), asset.path).copy(deep=False)
+    data = to_canonical_units(as_maps(ds[name]), asset.path, table).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are. Fill values
     # are attributes with `mask_and_scale: false`.
     dropped = ("grid_mapping", "_FillValue", "missing_value")

@@ -32,11 +32,9 @@ from espo_luigi.catalog.criteria import (
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
 from espo_luigi.errors import CatalogError
+from espo_luigi.science.derivations import OF_RAW_DATA
 
 logger = logging.getLogger(__name__)
-
-DERIVATIONS: Mapping[str, tuple[str, ...]] = {"dtr": ("tasmax", "tasmin")}
-"""Variables that can be derived, each with what it is derived from."""
 
 _OF_ONE_GRID = ("grid_label", "region")
 """Columns of CMIP7 that are the same for all files of a dataset: grids never mix."""
@@ -69,7 +67,7 @@ class Match:
 
     def on(self, day: datetime, variable: str) -> Match:
         """Return the part that one variable takes on one day: its file, or all of its files if none has that day."""
-        names = DERIVATIONS[variable] if variable in self.derived else (variable,)
+        names = OF_RAW_DATA[variable] if variable in self.derived else (variable,)
         holding = tuple(asset for asset in self.assets if set(names) & set(asset.variables))
         that_day = tuple(row for row in holding if (row.start or day) <= day and (row.end is None or day < row.end))
         year = str(day.year)
@@ -100,7 +98,7 @@ class _Wanted:
         """Whether a faulty row may be of a wanted series and period: no sound cell says otherwise."""
         pairs = list(self.series.items())
         if self.allow_conversion:
-            pairs += [(name, frequency) for variable, frequency in pairs for name in DERIVATIONS.get(variable, ())]
+            pairs += [(name, frequency) for variable, frequency in pairs for name in OF_RAW_DATA.get(variable, ())]
         names = asset.variables or tuple(name for name, _ in pairs)
         unknown = "xrfreq" in asset.faults
         if not any(name in names and (unknown or asset.columns["xrfreq"] == frequency) for name, frequency in pairs):
@@ -178,7 +176,7 @@ class Catalog:
         allow_resampling : bool
             Must be False: only the exact frequency is found.
         allow_conversion : bool
-            Whether `dtr` may be derived from tasmax and tasmin; a stored one that covers the periods has priority.
+            Whether variables of `OF_RAW_DATA` may be derived; a stored one that covers the periods has priority.
         match_hist_and_fut : bool
             Copy historical rows to each future experiment of the same run. Futures without history are dropped, even if
             their own files cover the periods.
@@ -304,8 +302,8 @@ def _match(name: str, assets: Sequence[Asset], wanted: _Wanted) -> tuple[Match |
         files, objection = _files(assets, variable, frequency, wanted)
         if objection is None:
             chosen[variable] = files
-        elif wanted.allow_conversion and variable in DERIVATIONS:
-            answers = {name: _files(assets, name, frequency, wanted) for name in DERIVATIONS[variable]}
+        elif wanted.allow_conversion and variable in OF_RAW_DATA:
+            answers = {name: _files(assets, name, frequency, wanted) for name in OF_RAW_DATA[variable]}
             chosen |= {name: files for name, (files, _) in answers.items() if files}
             derived.append(variable)
             lacking = [reason for _, reason in answers.values() if reason]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -261,6 +262,19 @@ class VariableCleanUp(Section):
     common_attrs_only: Unused = None
 
 
+class DerivedVariable(Section):
+    """How a variable is derived from adjusted variables."""
+
+    inputs: Names = Field(
+        default=(), alias="from", description="the variables that it is made of; by default the first way that there is"
+    )
+
+
+def _each_by_its_name(value: Any) -> Any:
+    """Return a list of names as a mapping of them."""
+    return {name: {} for name in value} if isinstance(value, list | tuple) else value
+
+
 class CleanUp(Section):
     """Section `clean_up`."""
 
@@ -273,8 +287,13 @@ class CleanUp(Section):
     variables: Named[VariableCleanUp] = OmitDefault("treatment of each variable's product, in ESPO v2", {})
     temperatures: Consistency = OmitDefault(
         "how tasmax, tasmin and dtr are made consistent: derived (tasmin is tasmax - dtr), swap (exchanged "
-        "where they cross) or dqm-dtr (all three are adjusted, then tasmin is tasmax - dtr)",
+        "where they cross) or dqm-dtr (all three are adjusted, then tasmin is tasmax - dtr); if not given, swap "
+        "where tasmax and tasmin are adjusted without dtr, and nothing where there is no pair",
         "derived",
+    )
+    derive: Annotated[ByFileName[DerivedVariable], BeforeValidator(_each_by_its_name)] = OmitDefault(
+        "variables that are derived from adjusted variables, such as [hurs, tdps], or {hurs: {from: [tas, huss, ps]}}",
+        {},
     )
     bitround: Annotated[Integer, Field(ge=1, le=23)] | None = OmitDefault("bits of the mantissa that products keep")
     # The hash leaves it out, since it changes no number.

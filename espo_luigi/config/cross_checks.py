@@ -14,11 +14,13 @@ from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.errors import ConfigurationError, nearest
+from espo_luigi.errors import ConfigurationError, DataError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, NEEDED_FOR, each_period
+from espo_luigi.science.choices import FLAGS, NEEDED_FOR, each_period
+from espo_luigi.science.derivations import DERIVATIONS
+from espo_luigi.science.variables import variable as row_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ def checked(config: RunConfig) -> RunConfig:
         date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
         lies outside it; a variable or a source is unknown.
     """
+    _check_table(config)
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
@@ -54,6 +57,43 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config)})
+
+
+def _check_table(config: RunConfig) -> None:
+    """Refuse what contradicts itself in the section `variables`."""
+    for name, own in config.own_variables.items():
+        path = f"variables.{name}"
+        try:
+            row = own.over(row_of(name))
+        except DataError as error:
+            raise ConfigurationError(
+                f"`{path}.units`: got {own.units}; expected a unit that converts to {row_of(name).units} ({error})"
+            ) from error
+        pairs = {key: getattr(row, key) for key in ("possible", "raw", "bounds")}
+        for key, (low, high) in pairs.items():
+            if None not in (low, high) and not low < high:
+                raise ConfigurationError(f"`{path}.{key}`: got [{low:g}, {high:g}], expected [lowest, highest].")
+        (low, high), (lowest, highest) = row.possible, row.bounds
+        if low < (low if lowest is None else lowest) or high > (high if highest is None else highest):
+            raise ConfigurationError(
+                f"`{path}.possible`: got [{low:g}, {high:g}], which leaves `{path}.bounds`, {[lowest, highest]}; "
+                "expected limits within the bounds."
+            )
+        if (row.transformation and lowest is None) or (row.transformation == "logit" and highest is None):
+            sides = "a lower and an upper bound" if row.transformation == "logit" else "a lower bound"
+            raise ConfigurationError(
+                f"`{path}.transformation`: {row.transformation} needs {sides}, and `{path}.bounds` is "
+                f"{[lowest, highest]}. Give both, such as [0, 100], or another transformation."
+            )
+        if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
+            raise ConfigurationError(
+                f"`{path}.units` is missing: `transformation`, `wet`, `jitter` and `display_units` need the variable's "
+                "units. Give them."
+            )
+        if row.display_units and not converts(f"1 {row.display_units}", row.units):
+            raise ConfigurationError(
+                f"`{path}.display_units`: got {row.display_units}, expected a unit that {row.units} converts to."
+            )
 
 
 def _check_pieces(config: RunConfig) -> None:
@@ -103,17 +143,22 @@ def _check_inputs(config: RunConfig) -> None:
 
 def _check_products(config: RunConfig) -> None:
     """Refuse temperatures made consistent without what that takes, and treatments of what is no product."""
-    adjusted = set(config.biasadjust.adjusted)
-    how, needed = config.clean_up.temperatures, set(NEEDED_FOR[config.clean_up.temperatures])
-    wants = {"tasmax", "tasmin"} & adjusted if config.subregions else adjusted if how != "derived" else set()
-    if wants and not needed <= adjusted:
+    adjusted, clean_up = config.biasadjust.adjusted, config.clean_up
+    how, is_asked = clean_up.temperatures, "temperatures" in clean_up.model_fields_set
+    if is_asked and config.consistency is None and {"tasmax", "tasmin", "dtr"} & {*adjusted}:
         raise ConfigurationError(
-            f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(needed))}; `biasadjust.variables` "
-            f"has {', '.join(sorted(adjusted))}. Adjust them, or choose another way: {', '.join(NEEDED_FOR)}."
+            f"`clean_up.temperatures: {how}` takes the adjusted {', '.join(sorted(NEEDED_FOR[how]))}; "
+            f"`biasadjust.variables` has {', '.join(sorted(adjusted))}. Adjust them, choose another way "
+            f"({', '.join(NEEDED_FOR)}), or leave the key out."
         )
+    if clean_up.problems and "tasmin" not in config.published:
+        raise ConfigurationError(
+            "`clean_up.problems` masks variables where tasmin is 100 K or less, and there is no tasmin in the product: "
+            f"`biasadjust.variables` has {', '.join(adjusted)}. Adjust tasmin, or tasmax and dtr, or leave the key out."
+        )
+    _check_derived(config)
     if config.subregions is None:
         refused = {
-            "temperatures": how != "derived",
             "bitround": config.clean_up.bitround,
             "variables": config.clean_up.variables,
         }
@@ -129,7 +174,31 @@ def _check_products(config: RunConfig) -> None:
                 f"`{config.name_of('domain-diag.change_units_arg')}` has no {', '.join(sorted(lacking))}, which "
                 f"the property {name} takes. Add it with its unit, or take the property away."
             )
-    _check_treatments(config, adjusted | {"tasmin"})
+    _check_treatments(config, set(config.published))
+
+
+def _check_derived(config: RunConfig) -> None:
+    """Refuse to derive what is adjusted itself, what cannot be derived, and from what is not adjusted."""
+    adjusted = config.biasadjust.adjusted
+    there = config.not_derived
+    for name, inputs in config.derived.items():
+        path, ways = f"clean_up.derive.{name}", DERIVATIONS.get(name, ())
+        if not ways:
+            raise ConfigurationError(
+                f"`{path}`: there is no way to derive {name}; expected {', '.join(DERIVATIONS)}"
+                f"{nearest(name, DERIVATIONS) or '.'}"
+            )
+        if name in there:
+            made = "adjusted itself" if name in adjusted else "made by `clean_up.temperatures`"
+            raise ConfigurationError(f"`{path}`: {name} is {made}. Leave it out here, or do not adjust it.")
+        known = "; or ".join(", ".join(way.inputs) for way in ways)
+        if inputs and not any({*way.inputs} == {*inputs} for way in ways):
+            raise ConfigurationError(f"`{path}.from`: got {', '.join(inputs)}; expected {known}.")
+        if not inputs or not {*inputs} <= {*there}:
+            raise ConfigurationError(
+                f"`{path}`: {name} is derived from {', '.join(inputs) or known}, which have to be adjusted; "
+                f"`biasadjust.variables` has {', '.join(adjusted)}. Adjust them, or leave {name} out."
+            )
 
 
 def _check_treatments(config: RunConfig, products: set[str]) -> None:
@@ -204,10 +273,11 @@ def _check_periods(config: RunConfig) -> None:
 
 
 def _check_within(config: RunConfig, path: str, period: tuple[str, str], outer: str) -> None:
-    first, last = getattr(config.custom, outer)
-    if period[0] < first or period[1] > last:
+    allowed = each_period(getattr(config.custom, outer))
+    if not any(first <= period[0] and period[1] <= last for first, last in allowed):
+        years = " or ".join(map("-".join, allowed))
         raise ConfigurationError(
-            f"`{path}`: got {'-'.join(period)}, expected years within `custom.{outer}`, {first}-{last}: of other years "
+            f"`{path}`: got {'-'.join(period)}, expected years within `custom.{outer}`, {years}: of other years "
             f"nothing is extracted. Choose a period within it, or widen `custom.{outer}`."
         )
 
@@ -225,7 +295,7 @@ def _steps(config: RunConfig) -> Iterator[tuple[str, bool, DiagStep]]:
 
 def _check_dates(config: RunConfig) -> None:
     """Refuse days that no product can begin before, or end after, as products have the years of `custom.sim_period`."""
-    first, last = (int(year) for year in config.custom.sim_period)
+    first, last = (int(year) for year in config.custom.span)
     last_day = 30 if config.custom.maximal_calendar == "360_day" else 31
     for path, checks in config.health_checks.sets.items():
         start, end = checks.start_date, checks.end_date
@@ -249,7 +319,7 @@ def _check_thresholds(config: RunConfig) -> None:
     for variable, adjustment in config.biasadjust.variables.items():
         path = f"biasadjust.variables.{variable}.training_args"
         for key, threshold in _thresholds(adjustment.training_args.arguments()):
-            _check_units(f"{path}.{key}", threshold, CANONICAL_UNITS.get(variable))
+            _check_units(f"{path}.{key}", threshold, row_of(variable, config.table).units)
     given = config.health_checks.variables_and_units or {}
     flags = [
         (f"{key}.flags.{variable}", variable, chosen)
@@ -257,7 +327,7 @@ def _check_thresholds(config: RunConfig) -> None:
         for variable, chosen in checks.arguments().get("flags", {}).items()
     ]
     for path, variable, chosen in flags:
-        units = CANONICAL_UNITS.get(variable) or given.get(variable)
+        units = row_of(variable, config.table).units or given.get(variable)
         for flag in chosen:
             # Its threshold is 0, in any unit.
             own = FLAGS[flag].units if flag in FLAGS and flag != "negative_accumulation_values" else ""
@@ -300,12 +370,12 @@ def _check_properties(config: RunConfig) -> None:
                 threshold = definition.get("parameters", {}).get(key)
                 if isinstance(threshold, str):
                     where = f"{path}.properties.indicators.{name}.parameters.{key}"
-                    _check_units(where, threshold, CANONICAL_UNITS.get(variable))
+                    _check_units(where, threshold, row_of(variable, config.table).units)
 
 
 def _diagnosed(config: RunConfig, *, of_product: bool) -> list[str]:
     """The variables that have properties; a product has the adjusted variables and those derived from them."""
-    made = {*config.biasadjust.adjusted, "tasmin"} if of_product else set(config.variables)
+    made = set(config.published if of_product else config.variables)
     known = [name for name in config.variables if name in made]
     return known if "dtr" in known or not {"tasmax", "tasmin"} <= set(known) else [*known, "dtr"]
 
@@ -334,6 +404,13 @@ def _check_variables(config: RunConfig) -> None:
             raise ConfigurationError(
                 f"`biasadjust.variables.{variable}`: this variable is not among those of `{path}`: {known}"
                 f"{nearest(variable, config.variables) or '.'} Adjust one of them, or extract {variable} too."
+            )
+    for variable in config.regrid.regrid_method:
+        if variable not in config.variables:
+            raise ConfigurationError(
+                f"`regrid.regrid_method.{variable}`: this variable is not among those of `{path}`: "
+                f"{', '.join(config.variables)}{nearest(variable, config.variables) or '.'} Name one of them, or "
+                "leave it out."
             )
 
 
@@ -391,8 +468,9 @@ def _check_unused(config: RunConfig) -> None:
 def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:
     """Yield the paths of keys that are given, are used in ESPO-G, and have no effect here."""
     if isinstance(value, Section):
-        for name, inner in value:
-            field = type(value).model_fields[name]
+        fields = type(value).model_fields
+        for name, inner in ((name, inner) for name, inner in value if name in fields):  # not what is cached
+            field = fields[name]
             key, mark = f"{path}{field.alias or name}", no_effect(field)
             if mark is None:
                 yield from _unused(inner, f"{key}.")

@@ -14,7 +14,8 @@ from typing import Any
 
 from espo_luigi.config.yaml_files import KeyPath
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import FILLING_OF_V2, each_period
+from espo_luigi.science.choices import each_period
+from espo_luigi.science.variables import variable
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +226,6 @@ _DIMENSIONS = {"X": ("lon", "rlon"), "Y": ("lat", "rlat")}
 # the regional simulations lack.
 _V2_DEFAULTS: tuple[tuple[str, Any], ...] = (
     ("custom.regions", {}),
-    ("extraction.simulation.fill_in_time", FILLING_OF_V2),
     ("extraction.simulation.days_to_fill", ["2015-01-01"]),
     (
         "extraction.simulation.repairs",
@@ -274,11 +274,19 @@ def translate(content: Content) -> dict[KeyPath, KeyPath]:
     for where in _UNUSED:
         left = _take(content, tuple(where.split(".")))
         unused += [f"{where}.{key}" for key in left] if isinstance(left, dict) else [where] if left else []
-    for where, value in _V2_DEFAULTS:
+    for where, value in (*_V2_DEFAULTS, ("extraction.simulation.fill_in_time", _fillings(content))):
         _put(content, tuple(where.split(".")), value)
     if unused:
         logger.info("keys without effect here: %s", ", ".join(unused))
     return written
+
+
+def _fillings(content: Content) -> dict[str, Any]:
+    """Return how gaps of v2's variables, and of all others of the simulations, are filled by default."""
+    wanted = "extraction.simulation.search_data_catalogs.variables_and_freqs"
+    names = (name for _, found in mappings(content, wanted) for name, freq in found.items() if freq != "fx")
+    given = {at[-1]: row["filling"] for at, row in mappings(content, "variables.*") if row.get("filling")}
+    return {name: given.get(name, variable(name).filling) for name in ("tasmax", "tasmin", "dtr", "pr", *names)}
 
 
 def null_older_keys(own: Content, before: Content) -> None:

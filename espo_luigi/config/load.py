@@ -29,6 +29,7 @@ from espo_luigi.config.dialects import (
 )
 from espo_luigi.config.messages import explain, place_of
 from espo_luigi.config.schema import RunConfig
+from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.config.yaml_files import KeyPath, YamlFile, merge, read_yaml
 from espo_luigi.errors import ALIKE, ConfigurationError, nearest, unknown
 from espo_luigi.fields import find_file, find_in
@@ -72,6 +73,10 @@ def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> Ru
     content, written, places, paths = merged(paths)
     folders = folders_of(paths)
     written = {**written, **translate(content)}
+    try:
+        give_usual_settings(content)
+    except ConfigurationError as error:
+        raise ConfigurationError(_as_given(str(error), written, places)) from error
     fill_in(content)
     _read_properties(content, folders)
     try:

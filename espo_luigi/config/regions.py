@@ -22,10 +22,12 @@ from espo_luigi.fields import (
     OmitDefault,
     OutputPath,
     Period,
+    Periods,
     Section,
     file_name_part,
 )
 from espo_luigi.science.boxes import Box
+from espo_luigi.science.choices import each_period
 
 Calendar = Literal[
     "360_day", "noleap", "365_day", "standard", "gregorian", "proleptic_gregorian", "all_leap", "366_day"
@@ -127,7 +129,9 @@ class Custom(Section):
         ),
     )
     ref_period: Period = Field(description="first and last year of the calibration period")
-    sim_period: Period = Field(description="first and last year of the scenarios")
+    sim_period: Periods = Field(
+        description="first and last year of the scenarios; a list of periods leaves out the years between them"
+    )
     maximal_calendar: Calendar = Field(
         default="noleap",
         description=(
@@ -138,3 +142,13 @@ class Custom(Section):
     delete_in_final_zarr: Ignored = None
     delete_in_diag: Ignored = None
     rechunk: Ignored = None
+
+    @property
+    def stretches(self) -> tuple[tuple[str, str], ...]:
+        """The periods of the scenarios: one, or several with years between them that are left out."""
+        return tuple(each_period(self.sim_period))
+
+    @property
+    def span(self) -> tuple[str, str]:
+        """The first and the last year of the scenarios."""
+        return self.stretches[0][0], self.stretches[-1][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,8 @@ from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, Consistency, each_period
+from espo_luigi.science.derivations import inputs_of
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 
@@ -133,6 +134,37 @@ class RunConfig(Section):
         """The table of variables, with the section `variables` over it."""
         return {**VARIABLES, **{name: own.over(variable(name)) for name, own in self.own_variables.items()}}
 
+    @property
+    def consistency(self) -> Consistency | None:
+        """How temperatures are made consistent: as asked for, or as the adjusted variables allow; None for not."""
+        asked, adjusted = self.clean_up.temperatures, {*self.biasadjust.adjusted}
+        ways: tuple[Consistency, ...] = (
+            (asked,) if "temperatures" in self.clean_up.model_fields_set else (asked, "swap")
+        )
+        return next((way for way in ways if {*NEEDED_FOR[way]} <= adjusted), None)
+
+    @property
+    def derived(self) -> Mapping[str, tuple[str, ...]]:
+        """The variables that are derived from adjusted ones, each with those; () for one that cannot be derived."""
+        return {name: how.inputs or inputs_of(name, self.not_derived) for name, how in self.clean_up.derive.items()}
+
+    @property
+    def not_derived(self) -> list[str]:
+        """The variables that are adjusted, and consistent temperatures."""
+        return list(dict.fromkeys([*self.biasadjust.adjusted, *(TEMPERATURES if self.consistency else ())]))
+
+    @property
+    def published(self) -> list[str]:
+        """The variables that products may have: those that are adjusted, and those that are derived from them."""
+        return [*self.not_derived, *self.derived]
+
+    def needed_for(self, variables: Iterable[str]) -> list[str]:
+        """Return the adjusted variables that it takes to make variables of the product."""
+        wanted = {one for name in variables for one in self.derived.get(name, (name,))}
+        if self.consistency and wanted & {*TEMPERATURES}:
+            wanted |= {*NEEDED_FOR[self.consistency]}
+        return [name for name in self.biasadjust.adjusted if name in wanted]
+
     def treatment(self, variable: str) -> dict[str, Any]:
         """Return what is done to a variable's product in ESPO v2; the fields in its attributes are filled in."""
         given = self.clean_up.variables.get(variable)
@@ -217,7 +249,8 @@ def value_at(value: Any, key: str) -> Any:
     """Return the value of a configuration, or of a part of it, under a dotted key; None if it is absent.
 
     The key of a list's element is the element: `True` if it is there; of a list of rows by simulation, the rows that
-    concern the simulation are returned. `*` stands for the names of all that is there, in their order.
+    concern the simulation are returned. `*` stands for the names of all that is there, in their order; with a key after
+    it, for the values of each under that key.
     """
     if not key:
         return value
@@ -227,6 +260,8 @@ def value_at(value: Any, key: str) -> Any:
     members = _members(value)
     if key == "*":
         return list(members)
+    if key.startswith("*."):
+        return {name: value_at(member, key[2:]) for name, member in members.items()}
     # A user's own name may hold a dot: the longest that fits.
     fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
     longest = max(fitting, key=len, default=None)

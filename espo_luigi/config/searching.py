@@ -31,7 +31,8 @@ from espo_luigi.fields import (
 )
 from espo_luigi.redaction import redacted
 from espo_luigi.science.boxes import Box, made_edges
-from espo_luigi.science.choices import ExtrapMethod, Filling
+from espo_luigi.science.choices import ExtrapMethod, RegridMethod
+from espo_luigi.science.variables import Filling
 
 # A cascade needs thousands of cells; this many would fill a node's memory with weights.
 _MOST_CELLS = 10_000_000
@@ -399,7 +400,9 @@ class CfGrid2d(Section):
 class RegridderKwargs(Arguments):
     """xESMF's arguments that our regridding knows; those that cannot change a number here take any value."""
 
-    method: Literal["bilinear"] | None = Field(default=None, description="the interpolation")
+    method: Literal["bilinear"] | None = Field(
+        default=None, description="the interpolation; others by variable, as `regrid.regrid_method`"
+    )
     extrap_method: ExtrapMethod | None = Field(
         default=None, description="what is put outside of the source's grid; nothing by default"
     )
@@ -445,5 +448,17 @@ class Regrid(Section):
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
     skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
+    regrid_method: Named[RegridMethod] = OmitDefault(
+        "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
+    )
     target: Ignored = None
     weights_location: Ignored = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `espo_luigi.science.regrid.weigh` that are the same for all simulations."""
+        return {**self.regrid_dataset.arguments(), "methods": dict(self.regrid_method)}
+
+    @property
+    def conservative(self) -> dict[str, str]:
+        """The variables whose integrals are conserved, with their methods."""
+        return {name: method for name, method in self.regrid_method.items() if method != "bilinear"}

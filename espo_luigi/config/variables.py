@@ -9,6 +9,9 @@ from pydantic import Field
 from espo_luigi.fields import Number, Section, Unit
 from espo_luigi.science.variables import Filling, Kind, Transformation, Variable
 
+# None stands for nothing in these fields of a row.
+_MAY_BE_NULL = ("bounds", "transformation", "wet", "jitter")
+
 
 class VariableSection(Section):
     """What is known of a variable; what is not given is as in the table, or unknown."""
@@ -24,6 +27,9 @@ class VariableSection(Section):
         default=None, description="how a bounded variable becomes an unbounded one for the adjustment"
     )
     wet: Number | None = Field(default=None, description="a day below it is dry")
+    jitter: Number | None = Field(
+        default=None, description="noise takes the place of values below it where factors are multiplied"
+    )
     difference: bool | None = Field(default=None, description="whether it is a difference of temperatures")
     filling: Filling | None = Field(default=None, description="how days that a calendar lacks are filled")
     display_units: Unit | None = Field(default=None, description="the units of reports")
@@ -33,5 +39,26 @@ class VariableSection(Section):
     cell_methods: str | None = Field(default=None, description="CF's cell methods")
 
     def over(self, known: Variable) -> Variable:
-        """Return a row of the table with what is given here in place of its own."""
-        return replace(known, **{name: getattr(self, name) for name in self.model_fields_set})
+        """Return a row of the table with what is given here in place of its own; its numbers are in the given units.
+
+        `null` takes a transformation, a threshold or the bounds away, and leaves all else as it is. What no row and
+        nothing here says is possible is all within the bounds.
+
+        Raises
+        ------
+        DataError
+            If the row has units that do not convert to those given here.
+        """
+        if self.units and known.units:
+            from espo_luigi.science.possible import converted
+
+            known = converted(known, self.units)
+        given = {name: value for name, value in self if name in self.model_fields_set}
+        given = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_NULL}
+        given |= {"bounds": given["bounds"] or (None, None)} if "bounds" in given else {}
+        own = replace(known, **given)
+        if self.possible is not None:
+            return own
+        (low, high), (lowest, highest) = own.possible, own.bounds
+        within = max(low, low if lowest is None else lowest), min(high, high if highest is None else highest)
+        return replace(own, possible=within)

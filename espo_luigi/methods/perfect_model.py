@@ -16,9 +16,18 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science import calendar, seeds
-from espo_luigi.science.diagnose.yearly import DISPLAY_UNITS, SEASONS, WET_DAY, Days, Period, drawn_years
+from espo_luigi.science.diagnose.yearly import (
+    SEASONS,
+    Days,
+    Period,
+    display_units,
+    drawn_years,
+    of_differences,
+    wet_day,
+)
 from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
+from espo_luigi.science.variables import VARIABLES, Variable
 
 RAW, ADJUSTED, SCALING = "raw", "adjusted", "Scaling"
 CALIBRATION = "calibration"
@@ -34,12 +43,21 @@ Arguments = Mapping[str, Any]
 class Plan:
     """How a variable is adjusted: the calibration, and the arguments of `train` and of `adjust` by method.
 
-    The method `ADJUSTED` is applied to all cells, and any further method to the sampled cells.
+    The method `ADJUSTED` is applied to all cells, and any further method to the sampled cells. Errors are in `units`,
+    or the truth's if that is ""; a day below `wet` (in these units) is dry, if it is a number.
     """
 
     calibration: Period
     methods: Mapping[str, tuple[Arguments, Arguments]]
     maximal_calendar: str = "noleap"
+    units: str = ""
+    wet: float | None = None
+
+
+def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
+    """Return a plan's `units` and `wet`, by what a table knows of a variable; temperatures keep the truth's units."""
+    units = display_units(name, table)
+    return {"units": units if of_differences(units) == units else "", "wet": wet_day(name, table=table)}
 
 
 @dataclass(frozen=True)
@@ -54,8 +72,8 @@ class Sampling:
 def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Plan], sampling: Sampling) -> xr.Dataset:
     """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
 
-    Computes; lazy series are read block by block, variable by variable. Precipitation is in mm d-1, and the share of
-    wet days (1 mm d-1 or more) in 1; other variables keep the truth's units. The series go to the smaller calendar.
+    Computes; lazy series are read block by block, variable by variable. Errors are in the plan's units, those of the
+    share of wet days in 1. The series go to the smaller calendar.
 
     Parameters
     ----------
@@ -93,9 +111,7 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         compat="override",
         join="outer",
     )
-    units = np.array(
-        [_shown(variable.truth.isel(time=slice(0, 1))).attrs["units"] for variable in whole.values()], dtype=object
-    )
+    units = np.array([plans[name].units or units_of(of.truth) for name, of in whole.items()], dtype=object)
     return errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
 
 
@@ -114,8 +130,10 @@ class _Whole:
         known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
         adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
         series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
-        properties = xr.Dataset({name: climates(_shown(data), periods) for name, data in series.items()}).compute()
-        return cls(known, simulated, periods, properties)
+        properties = xr.Dataset(
+            {name: climates(_shown(data, plan), periods, plan.wet) for name, data in series.items()}
+        )
+        return cls(known, simulated, periods, properties.compute())
 
     @property
     def valid(self) -> xr.DataArray:
@@ -132,11 +150,12 @@ def _compare(
     sampled = whole.properties.isel(chosen)
     for method, (train, adjust) in plan.methods.items():
         if method != ADJUSTED:
-            sampled[method] = climates(_shown(_adjusted(truth, simulation, train, adjust)), whole.periods)
+            shown = _shown(_adjusted(truth, simulation, train, adjust), plan)
+            sampled[method] = climates(shown, whole.periods, plan.wet)
     errors = _errors(sampled.drop_vars(STACKED_DIM, errors="ignore").rename({STACKED_DIM: "cell"}))
     of_all = abs(_errors(whole.properties.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
     apart = {f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()}
-    return errors.assign(apart).assign(noise=resampled(_shown(truth), whole.periods, seed))
+    return errors.assign(apart).assign(noise=resampled(_shown(truth, plan), whole.periods, seed, plan.wet))
 
 
 def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:
@@ -149,8 +168,8 @@ def _adjusted(truth: xr.DataArray, simulation: xr.DataArray, train: Arguments, a
     return blocks.adjust(simulation, training, **adjust)
 
 
-def _shown(series: xr.DataArray) -> xr.DataArray:
-    return convert_to(series, DISPLAY_UNITS["pr"]) if series.name == "pr" else series
+def _shown(series: xr.DataArray, plan: Plan) -> xr.DataArray:
+    return convert_to(series, plan.units) if plan.units else series
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
@@ -174,18 +193,18 @@ def _errors(of: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"level": level, "change": change}).astype(np.float32)
 
 
-def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArray:
+def climates(series: xr.DataArray, periods: Mapping[str, Period], wet: float | None = None) -> xr.DataArray:
     """Return the properties of a daily series (cells, time) by period and season: (cells, period, season, property).
 
-    Quantiles are linear between days; only precipitation has the share of wet days, and no 5 % quantile. A cell that
-    lacks a day is NaN. Lazy on dask.
+    Quantiles are linear between days. With `wet`, below which a day is dry, there is the share of wet days, and no 5 %
+    quantile. A cell that lacks a day is NaN. Lazy on dask.
     """
     groups = [[np.concatenate(season) for season in _by_year(series, period)] for period in periods.values()]
     lengths = {"period": len(periods), "season": len(SEASONS), "property": len(PROPERTIES)}
     properties: xr.DataArray = xr.apply_ufunc(
         _climates,
         series,
-        kwargs={"groups": groups, "wet": series.name == "pr"},
+        kwargs={"groups": groups, "wet": wet},
         input_core_dims=[["time"]],
         output_core_dims=[list(_DIMS)],
         dask="parallelized",
@@ -196,12 +215,12 @@ def climates(series: xr.DataArray, periods: Mapping[str, Period]) -> xr.DataArra
     return properties.assign_coords({name: (name, np.array(words, dtype=object)) for name, words in labels.items()})
 
 
-def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: bool) -> np.ndarray:
+def _climates(values: np.ndarray, groups: Sequence[Sequence[np.ndarray]], wet: float | None) -> np.ndarray:
     """Compute the properties of each group of days; time is the last axis."""
     return np.stack([np.stack([_properties(values[..., days], wet) for days in each], -2) for each in groups], -3)
 
 
-def _properties(values: np.ndarray, wet: bool) -> np.ndarray:
+def _properties(values: np.ndarray, wet: float | None) -> np.ndarray:
     """Compute the properties over the last axis; sorted once, for all quantiles (linear, type 7)."""
     ordered = np.sort(values, axis=-1)  # NaN last
     last = ordered.shape[-1] - 1
@@ -211,14 +230,14 @@ def _properties(values: np.ndarray, wet: bool) -> np.ndarray:
         below, above = (ordered[..., int(at)].astype(np.float64) for at in (np.floor(place), np.ceil(place)))
         made[name] = below + (above - below) * (place % 1)
     lacking = np.isnan(ordered[..., -1])
-    if wet:
-        made["wet_days"] = (values >= WET_DAY).mean(axis=-1)
+    if wet is not None:
+        made["wet_days"] = (values >= wet).mean(axis=-1)
         del made["q05"]
     nothing = np.full(values.shape[:-1], np.nan)
     return np.stack([np.where(lacking, np.nan, made.get(name, nothing)) for name in PROPERTIES], -1)
 
 
-def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> xr.DataArray:
+def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str, wet: float | None = None) -> xr.DataArray:
     """Return the mean absolute error between two realisations of the truth's climate, by resampled blocks of years.
 
     Both the calibration and the later period are resampled, as an adjusted simulation has the noise of both; an error
@@ -234,10 +253,12 @@ def resampled(truth: xr.DataArray, periods: Mapping[str, Period], seed: str) -> 
         The calibration first.
     seed
         Names the draws: pieces of a domain draw the same years.
+    wet
+        As of `climates`.
     """
     values = truth.transpose(..., "time").values
     draws = seeds.cell_generator(seed, "years", 0)
-    away = [_deviations(values, _by_year(truth, period), draws, wet=truth.name == "pr") for period in periods.values()]
+    away = [_deviations(values, _by_year(truth, period), draws, wet=wet) for period in periods.values()]
     each = [period[1] - period[0] + 1 for period in periods.values()]
     wider = [_by_few_blocks(each[0], years) for years in each[1:]]
     apart = [factor * np.abs(later - away[0]).mean(axis=1) for factor, later in zip(wider, away[1:], strict=True)]
@@ -271,7 +292,7 @@ def _by_year(series: xr.DataArray, period: Period) -> list[list[np.ndarray]]:
 
 
 def _deviations(
-    values: np.ndarray, by_year: Sequence[Sequence[np.ndarray]], draws: np.random.Generator, *, wet: bool
+    values: np.ndarray, by_year: Sequence[Sequence[np.ndarray]], draws: np.random.Generator, *, wet: float | None
 ) -> np.ndarray:
     """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
     years = len(by_year[0])

@@ -21,20 +21,21 @@ from espo_luigi.report.drawings import (
     label,
     long_name,
     panels,
+    panels_of,
     short,
     units_text,
 )
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Diagnosed, Reader, RunView
-from espo_luigi.science.diagnose.yearly import SEASONS
+from espo_luigi.science.diagnose.yearly import PAIRS, SEASONS, in_order
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Summaries = Mapping[str, Sequence[xr.Dataset]]
-VARIABLES = ("tasmax", "tasmin", "pr")
 _MONTHS = ("J", "F", "M", "A", "M", "J", "J", "A", "S", "O", "N", "D")
-# The enlarged tail begins at this quantile; tasmin has the lower tail.
+# The enlarged tail begins at this quantile; daily minima have the lower tail.
 TAIL = 0.95
 _SHOWN_SPELLS = 1e-3
 
@@ -51,12 +52,19 @@ def yearly_means(summaries: Summaries, *, title: str = "") -> Figure:
     return _means(summaries, "yearly", "year", title)
 
 
+def names_of(summaries: Summaries, statistic: str) -> list[str]:
+    """Return the variables that have a statistic."""
+    every = sorted({str(name) for of in summaries.values() for ds in of for name in ds.data_vars})
+    return in_order(name.removesuffix(f"_{statistic}") for name in every if name.endswith(f"_{statistic}"))
+
+
 def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure:
-    figure, axes = panels(9.6, 3.3, 1, 3)
-    for place, name in zip(axes[0], VARIABLES, strict=True):
+    names = names_of(summaries, statistic)
+    figure, axes = panels_of(len(names), 1.73)
+    for (place,), name in zip(axes, names, strict=True):
         _lines(place, summaries, f"{name}_{statistic}", dim)
         data = _first(summaries, f"{name}_{statistic}")
-        place.set_title(broken(long_name(data), 44))
+        place.set_title(_named(place, data))
         place.set_ylabel(label(data, name=f"{name}, mean of each {dim}"))
         if dim == "month":
             _months(place)
@@ -69,13 +77,14 @@ def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure
 def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw each variable's quantiles against the reference's, and below the tail enlarged: the highest 5 per cent.
 
-    For tasmin, the tail is the lowest 5 per cent. On the black line, the distribution is the reference's.
+    For daily minima, the tail is the lowest 5 per cent. On the black line, the distribution is the reference's.
     """
-    figure, axes = panels(9.6, 6.2, 2, 3)
-    for column, name in zip(axes.T, VARIABLES, strict=True):
-        levels = summaries["reference"][0]["quantile"]
-        tail = levels <= 1 - TAIL + 1e-9 if name == "tasmin" else levels >= TAIL - 1e-9
-        words = f"{'lowest' if name == 'tasmin' else 'highest'} {100 * (1 - TAIL):.0f} %"
+    names = names_of(summaries, "quantile")
+    figure, axes = panels_of(len(names), 1.815, each=2)
+    for column, name in zip(axes, names, strict=True):
+        levels, is_minimum = summaries["reference"][0]["quantile"], "minimum" in variable(name).cell_methods
+        tail = levels <= 1 - TAIL + 1e-9 if is_minimum else levels >= TAIL - 1e-9
+        words = f"{'lowest' if is_minimum else 'highest'} {100 * (1 - TAIL):.0f} %"
         for place, chosen, what in ((column[0], levels > 0, "all quantiles"), (column[1], tail, words)):
             _against(place, summaries, name, chosen.values, what)
     return _finished(figure, summaries, title)
@@ -83,11 +92,13 @@ def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
 
 @drawing
 def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw how often it is wet, how long spells last, how wet days follow each other, and the correlation tasmax-pr."""
+    """Draw how often it is wet, how long spells last, how wet days follow each other, and a correlation."""
     figure, axes = panels(9.6, 6.0, 2, 3)
     (often, wet, dry), (follow, correlation, legend) = axes
     _lines(often, summaries, "wet_day_frequency", "month")
-    often.set(ylabel="Share of days with 1 mm d⁻¹ or more [1]", title="Wet days")
+    often.set(ylabel=f"Share of days with {_least_wet(_first(summaries, 'wet_day_frequency'))} or more [1]")
+    often.set_title("Wet days")
+    _months(often)
     for place, name in ((wet, "wet_spell"), (dry, "dry_spell")):
         _lines(place, summaries, name, "days")
         place.set(yscale="log", ylim=(_SHOWN_SPELLS, 1.3), xlabel="Length [d]", title=f"{name[:3].title()} spells")
@@ -95,32 +106,78 @@ def wet_days(summaries: Summaries, *, title: str = "") -> Figure:
         place.set_xlim(1, _longest(summaries, name))
         place.locator_params(axis="x", integer=True)
     _transitions(follow, summaries)
-    _lines(correlation, summaries, "corr_tasmax_pr", "month")
-    correlation.set(ylabel="Spearman's correlation [1]", title="Correlation tasmax, pr")
-    correlation.axhline(0, color="#888888", linewidth=0.6)
-    for place in (often, correlation):
-        _months(place)
     legend.set_axis_off()
+    first, _ = _pairs(summaries)
+    for pair in first:
+        _correlation(correlation, summaries, pair)
+    if not first:
+        correlation.set_axis_off()
     return _finished(figure, summaries, title)
+
+
+@drawing
+def correlations(summaries: Summaries, *, title: str = "") -> Figure:
+    """Draw the correlation of each pair of variables in each month, but for the pair that `wet_days` has."""
+    _, pairs = _pairs(summaries)
+    figure, axes = panels_of(len(pairs), 1.73)
+    for (place,), pair in zip(axes, pairs, strict=True):
+        _correlation(place, summaries, pair)
+    return _finished(figure, summaries, title)
+
+
+def _pairs(summaries: Summaries) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The pair that the figure of wet days has, if any, and the other pairs."""
+    there = [pair for pair in PAIRS if any(f"corr_{'_'.join(pair)}" in ds for of in summaries.values() for ds in of)]
+    rain = _rain(summaries)
+    first = [pair for pair in there if rain in pair][:1]
+    return first, [pair for pair in there if pair not in first]
+
+
+def _rain(summaries: Summaries) -> str:
+    """The variable whose dry days are counted; "" if there is none. Former versions knew precipitation only."""
+    wet = [ds["wet_day_frequency"] for of in summaries.values() for ds in of if "wet_day_frequency" in ds]
+    return str(wet[0].attrs.get("variable", "pr")) if wet else ""
+
+
+def _least_wet(frequency: xr.DataArray) -> str:
+    attrs = {"least": 1.0, "units_of_least": "mm d-1"} | frequency.attrs
+    return f"{attrs['least']:g} {units_text(attrs['units_of_least'])}"
+
+
+def _correlation(axes: Any, summaries: Summaries, pair: tuple[str, str]) -> None:
+    _lines(axes, summaries, f"corr_{'_'.join(pair)}", "month")
+    axes.set(ylabel="Spearman's correlation [1]", title=f"Correlation {', '.join(pair)}")
+    axes.axhline(0, color="#888888", linewidth=0.6)
+    _months(axes)
 
 
 @drawing
 def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
     """Draw the change of each variable's quantiles in each season, raw against adjusted, from `yearly.changes`."""
-    figure, axes = panels(9.6, 7.0, 3, 4, between=0.3, sharey="row", sharex=True)
-    for row, name in zip(axes, VARIABLES, strict=True):
+    names = names_of(summaries, "change")
+    height = round(1.57 + 1.61 * len(names) + 0.3 * (len(names) - 1), 2)
+    figure, axes = panels(9.6, height, len(names), 4, between=0.3, sharey="row", sharex=True)
+    for row, name in zip(axes, names, strict=True):
         for place, season in zip(row, SEASONS, strict=True):
             part = {kind: [ds.sel(season=season) for ds in of] for kind, of in summaries.items()}
             _lines(place, part, f"{name}_change", "change_quantile", marker="o", markersize=2.5)
             place.axhline(0, color="#888888", linewidth=0.6)
             place.grid(True)
         change = _first(summaries, f"{name}_change")
-        row[0].set_ylabel(broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name))
+        words = broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name)
+        # Kelvins have the shortest numbers beside the label.
+        narrow = {"linespacing": 0.95, "labelpad": 1.0} if words.count("\n") > 1 and not words.endswith("[K]") else {}
+        row[0].set_ylabel(words, **narrow)
     for place, season in zip(axes[0], SEASONS, strict=True):
         place.set_title(season)
     for place in axes[-1]:
         place.set_xlabel("Quantile [1]")
     return _finished(figure, summaries, title)
+
+
+def _named(axes: Any, data: xr.DataArray) -> str:
+    """The long name in lines; beside the last panel of a row there is less room."""
+    return broken(long_name(data), 36 if axes.get_subplotspec().is_last_col() else 44)
 
 
 def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -> None:
@@ -181,7 +238,7 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
     axes.plot(wanted, wanted, **{**REFERENCE, "linewidth": 0.9, "label": "reference"})
     axes.grid(True)
     units = units_text(of_reference.attrs.get("units", ""))
-    title = f"{broken(long_name(of_reference), 44)}:\n{what}"
+    title = f"{_named(axes, of_reference)}:\n{what}"
     axes.set(xlabel=f"{name}, reference [{units}]", ylabel=f"{name}, simulation [{units}]", title=title)
 
 
@@ -195,7 +252,8 @@ def _finished(figure: Figure, summaries: Summaries, title: str) -> Figure:
         if of
     ]
     figure.legend(handles=handles, loc="lower center", ncols=len(handles), handlelength=3.5)
-    figure.suptitle(title, y=1 - 0.08 / figure.get_figheight(), va="top")
+    words = broken(title, int(12 * figure.get_figwidth()))
+    figure.suptitle(words, y=1 - 0.08 / figure.get_figheight(), va="top")
     return figure
 
 
@@ -205,6 +263,7 @@ SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {
     "annual-cycle": (annual_cycle, "Annual cycle"),
     "quantiles": (quantile_quantile, "Quantiles against the reference's, below with the tail enlarged"),
     "wet-days": (wet_days, "Wet days, spells, transitions and the correlation with temperature"),
+    "correlations": (correlations, "Correlations of daily values by month"),
     "yearly-means": (yearly_means, "Means of all years"),
 }
 
@@ -220,14 +279,22 @@ def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
 def series_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
     """Return the section of series and distributions, by domain, and by simulation if these are few."""
     blocks: list[Any] = []
+    least = {}
     for words, key, summaries in groups(summaries_of):
         blocks.append(Heading(words))
-        for name, (draw, caption) in SERIES.items():
+        idle = [] if _pairs(summaries)[1] else ["correlations"]
+        if rain := _rain(summaries):
+            least[rain] = f" A day of {rain} of {_least_wet(_first(summaries, 'wet_day_frequency'))} or more is wet."
+        else:
+            idle.append("wet-days")
+        for name, (draw, caption) in SERIES.items() if names_of(summaries, "cycle") else ():
+            if name in idle:
+                continue
             blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], {"title": words}))
     cells = sorted({f"{diagnosed.domain}: {ds.attrs.get('cells', '?')}" for diagnosed, ds in summaries_of.items()})
     text = (
         f"Daily series of sample cells ({'; '.join(cells) or 'none'}), over {period[0]}-{period[1]} but for the means "
-        "of all years. Quantiles are those of each cell, averaged over the cells; a day of 1 mm or more is wet."
+        f"of all years. Quantiles are those of each cell, averaged over the cells.{''.join(least.values())}"
     )
     return Section("Series and distributions", [Text(text), *reader.warned(), *blocks])
 
@@ -251,7 +318,12 @@ def _by_source(summaries: Sequence[xr.Dataset]) -> Summaries:
     return {**kinds, "reference": kinds["reference"][:1]}
 
 
-def change_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader, wanted: str) -> Section:
+def change_section(
+    summaries_of: Mapping[Diagnosed, xr.Dataset],
+    reader: Reader,
+    wanted: str,
+    table: Mapping[str, Variable] = VARIABLES,
+) -> Section:
     """Return the section about the climate-change signal before and after the adjustment."""
     blocks: list[Any] = []
     for words, key, summaries in groups(summaries_of):
@@ -261,34 +333,32 @@ def change_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader,
         blocks.append(Drawing(f"change+{key}", title, climate_change_signal, [kinds], {"title": title}))
     others = sorted({str(ds.attrs.get("periods", "?")) for ds in summaries_of.values()} - {wanted})
     text = (
-        "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. Of "
-        "temperature it is a difference; of precipitation it is in per cent of the first period's quantile, and left "
-        "out where that is below 0.1 mm d⁻¹. Where the lines lie on each other, the adjustment has kept the signal."
+        "The change of each quantile of daily values, by season, in the raw simulation and in the scenario. It is a "
+        "difference; of precipitation and others whose factors are multiplied, it is in per cent of the first period's "
+        "quantile, and left out where that is near zero (below 0.1 mm d⁻¹ of precipitation). Where the lines lie on "
+        "each other, the adjustment has kept the signal."
     )
     instead = (
         f"The years do not hold {wanted}: the longest two periods of equal length are compared instead, "
         f"{'; '.join(others)}."
     )
-    warned, table = [Warned(instead)] if others else [], [_change_table(summaries_of)] if summaries_of else []
-    return Section("Is the climate-change signal kept?", [Text(text), *warned, *reader.warned(), *table, *blocks])
+    warned = [Warned(instead)] if others else []
+    numbers = [_change_table(summaries_of, table)] if summaries_of else []
+    return Section("Is the climate-change signal kept?", [Text(text), *warned, *reader.warned(), *numbers, *blocks])
 
 
-# Half of the days may be dry, and their change cannot be given in per cent.
-_QUANTILE_OF_CHANGE = {"pr": 0.95}
-
-
-def _change_table(summaries_of: Mapping[Diagnosed, xr.Dataset]) -> Table:
+def _change_table(summaries_of: Mapping[Diagnosed, xr.Dataset], table: Mapping[str, Variable]) -> Table:
     """The change over all seasons, raw and adjusted: of the median, of precipitation of a day with much of it."""
     rows = []
     for diagnosed, ds in summaries_of.items():
-        for name in VARIABLES:
-            if f"{name}_change" in ds:
-                quantile = _QUANTILE_OF_CHANGE.get(name, 0.5)
-                change = ds[f"{name}_change"].sel(change_quantile=quantile, method="nearest").mean("season")
-                raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
-                units = str(ds[f"{name}_change"].attrs.get("units", ""))
-                numbers = map(_number, (raw, adjusted, adjusted - raw))
-                rows.append([diagnosed.domain, short(diagnosed.sim_id), name, *numbers, units])
+        for name in names_of({"": [ds]}, "change"):
+            # Half of the days may be dry, and their change cannot be given in per cent.
+            quantile = 0.5 if variable(name, table).wet is None else 0.95
+            change = ds[f"{name}_change"].sel(change_quantile=quantile, method="nearest").mean("season")
+            raw, adjusted = (float(change.sel(source=kind)) for kind in ("raw", "adjusted"))
+            units = str(ds[f"{name}_change"].attrs.get("units", ""))
+            numbers = map(_number, (raw, adjusted, adjusted - raw))
+            rows.append([diagnosed.domain, short(diagnosed.sim_id), name, *numbers, units])
     columns = ["Domain", "Simulation", "Variable", "Raw", "Adjusted", "Adjusted − raw", "Units"]
     caption = "Change of the median (of precipitation: of the quantile 0.95), mean of the four seasons"
     return Table(columns, rows, caption, folded=len(rows) > 24)

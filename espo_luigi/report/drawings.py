@@ -10,6 +10,7 @@ import functools
 import gc
 import io
 import logging
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,14 +59,14 @@ _SETTINGS: Any = {
 _UNITS = {
     "degC": "°C",
     "delta_degC": "°C",
-    "mm d-1": "mm d⁻¹",
-    "kg m-2 s-1": "kg m⁻² s⁻¹",
     "degrees_north": "°N",
     "degrees_east": "°E",
     "degrees": "°",
     "1": "1",
     "": "1",
 }
+
+_POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Parameters = ParamSpec("Parameters")
 
@@ -120,6 +121,20 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def panels_of(count: int, height: float, each: int = 1) -> tuple[Figure, Any]:
+    """Return a figure with panels of so many inches for each of `count` variables, and each variable's `each` panels.
+
+    The panels of a variable stand below each other, those of up to three variables side by side, the others' below.
+    """
+    columns = 2 if count == 4 else min(count, 3)
+    rows = each * -(-count // columns)
+    figure, axes = panels(3.6 + 2.0 * columns, round(1.57 + rows * height + (rows - 1) * 1.0, 2), rows, columns)
+    of_variables = np.concatenate(np.split(axes, rows // each), axis=1).T
+    for place in of_variables[count:].flat:
+        place.remove()
+    return figure, of_variables[:count]
+
+
 def warm_up() -> None:
     """Draw an empty figure, after which matplotlib is imported, and has found its fonts."""
     png(new_figure(1, 1)[0])
@@ -142,7 +157,8 @@ def picture(figure: Figure, suffix: str, dots_per_inch: int) -> bytes:
 
 def units_text(units: Any) -> str:
     """Return CF's units as people write them."""
-    return _UNITS.get(str(units), str(units))
+    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), str(units))
+    return _UNITS.get(str(units), raised)
 
 
 def long_name(da: xr.DataArray) -> str:

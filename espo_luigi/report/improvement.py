@@ -15,7 +15,7 @@ from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, drawing, labels, 
 from espo_luigi.report.html import Heading, Section, Table, Text, Warned
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.diagnose import diagnosis
-from espo_luigi.science.diagnose.aspects import ASPECTS, FALSE_DISCOVERIES, LEAST_YEARS, Verdict, verdicts
+from espo_luigi.science.diagnose.aspects import FALSE_DISCOVERIES, LEAST_YEARS, Verdict, described, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,15 +56,18 @@ def in_published_order(table: xr.DataArray) -> xr.DataArray:
 
 @drawing
 def improvement_matrix(improved: xr.DataArray, *, title: str = "") -> Figure:
-    """Draw the share of improved cells, (realization, properties), beside the published values of ESPO-G6-R2."""
+    """Draw the share of improved cells, (realization, properties), below the published values of ESPO-G6-R2, if any."""
     table = improved.transpose("realization", "properties")
-    rows = [PUBLISHED_ROW, *(str(name) for name in table["realization"].values)]
+    rows = [str(name) for name in table["realization"].values]
     properties = [str(name) for name in table["properties"].values]
-    known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
-    values = np.vstack([known, np.asarray(table.values, float)])
+    values = np.asarray(table.values, float)
+    if any_published := not PUBLISHED.keys().isdisjoint(properties):
+        known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
+        rows, values = [PUBLISHED_ROW, *rows], np.vstack([known, values])
     figure = _table(rows, properties, values, colours="cividis", text="{:.2f}", label="Share of\nimproved cells [1]")
     axes = figure.axes[0]
-    axes.axhline(0.5, color="white", linewidth=3)
+    if any_published:
+        axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(title)
     return figure
 
@@ -127,11 +130,17 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
         "The share of the domain's cells in which the scenario is at least as near to the reference as the raw "
         "simulation is, property by property: 1 where no cell has become worse. It is measured over the period of the "
         "diagnostics, which is the calibration period unless the configuration names a different one: it shows the "
-        "fit, and not the skill in other years. The first row is ESPO-G6-R2 v1.0.0 as published: the mean "
+        "fit, and not the skill in other years. "
+    )
+    published = (
+        "The first row is ESPO-G6-R2 v1.0.0 as published: the mean "
         "of 14 models over Magtogoek, SSP3-7.0, calibrated on RDRS v2.1 over 1989-2018, read off "
         "the published heatmap to 0.02; another domain, another reference and other models than here, to compare with "
         "in general terms only."
     )
+    measured = {str(name) for share in shares.values() for name in share["properties"].values}
+    if not measured or measured & PUBLISHED.keys():
+        text += published
     return Section("Improvement", [Text(text), *reader.warned(), *blocks]), shares
 
 
@@ -258,9 +267,9 @@ def _by_aspect(judged: Mapping[tuple[str, str], Sequence[Verdict]], which: str, 
     for (pool, domain), of in judged.items():
         for verdict in of:
             if getattr(verdict, which):
-                shares.setdefault(verdict.aspect, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
+                shares.setdefault(verdict.long_name, []).append((getattr(verdict, share), f"{names[pool]}, {domain}"))
     return [
-        f"• {ASPECTS[name].long_name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
+        f"• {name}: in {len(of)} of {len(judged)} pair(s) of pool and domain, the most in "
         f"{max(of)[1]} ({100 * max(of)[0]:.0f} % of the cells)"
         for name, of in shares.items()
     ]
@@ -274,13 +283,12 @@ def _names(pairs: Mapping[tuple[str, str], Any]) -> dict[str, str]:
 def _overview(judged: Mapping[tuple[str, str], Sequence[Verdict]]) -> Table:
     """The verdicts of all pairs: how many pairs have each, and the mean shares of cells."""
     rows = []
-    for name, aspect in ASPECTS.items():
+    for name in dict.fromkeys(verdict.aspect for each in judged.values() for verdict in each):
         of = [verdict for each in judged.values() for verdict in each if verdict.aspect == name]
-        if of:
-            pairs = [str(sum(verdict.word == word for verdict in of)) for word in ("nearer", "no different", "farther")]
-            shares = [f"{100 * np.mean([getattr(verdict, side) for verdict in of]):.0f}" for side in _SHARES]
-            calibrated = "calibrated" if of[0].calibrated else "not calibrated"
-            rows.append((of[0].calibrated, [aspect.long_name, calibrated, *pairs, *shares]))
+        pairs = [str(sum(verdict.word == word for verdict in of)) for word in ("nearer", "no different", "farther")]
+        shares = [f"{100 * np.mean([getattr(verdict, side) for verdict in of]):.0f}" for side in _SHARES]
+        calibrated = "calibrated" if of[0].calibrated else "not calibrated"
+        rows.append((of[0].calibrated, [of[0].long_name, calibrated, *pairs, *shares]))
     ordered = [row for _, row in sorted(rows, key=lambda row: row[0])]
     columns = ["Aspect", "", "Nearer", "No different", "Farther", *_SHARES.values()]
     return Table(columns, ordered, f"Verdicts of {len(judged)} pair(s) of pool and domain, and mean shares of cells")
@@ -301,7 +309,7 @@ def _row(ds: xr.Dataset, verdict: Verdict) -> list[str]:
     numbers = [*(float(value.sel(source=name)) for name in ("reference", "raw", "adjusted")), noise]
     shares = [f"{100 * getattr(verdict, side):.0f}" for side in _SHARES]
     texts = [f"{number:.3g}".replace("-", "−") for number in numbers]
-    return [ASPECTS[verdict.aspect].long_name, *texts, units_text(ASPECTS[verdict.aspect].units), *shares, verdict.word]
+    return [verdict.long_name, *texts, units_text(verdict.units), *shares, verdict.word]
 
 
 def _drawing_of_aspects(name: str, words: str, of: Sequence[xr.Dataset]) -> Drawing:
@@ -315,7 +323,8 @@ def _drawing_of_aspects(name: str, words: str, of: Sequence[xr.Dataset]) -> Draw
 @drawing
 def aspects_figure(compared: Sequence[xr.Dataset], *, title: str = "") -> Figure:
     """Draw how far each aspect is from the reference, before and after, and the shares of cells by verdict."""
-    names = [name for name in ASPECTS if any(name in ds["aspect"].values for ds in compared)]
+    words_of = {str(name): described(ds, str(name))[0] for ds in compared for name in ds["aspect"].values}
+    names = list(words_of)
     calibrated = {name: any(bool(ds["calibrated"].sel(aspect=name)) for ds in compared) for name in names}
     both = {"Not calibrated": False, "Calibrated": True}
     groups = [(w, of) for w, is_so in both.items() if (of := [name for name in names if calibrated[name] == is_so])]
@@ -326,7 +335,7 @@ def aspects_figure(compared: Sequence[xr.Dataset], *, title: str = "") -> Figure
     for (words, of), (left, right) in zip(groups, axes, strict=True):
         _distances(left, compared, of)
         _shares(right, compared, of)
-        left.set_yticks(range(len(of)), [ASPECTS[name].long_name for name in of])
+        left.set_yticks(range(len(of)), [words_of[name] for name in of])
         left.set_title(words, loc="left", fontweight="bold")
         right.set_yticks([])
         for place in (left, right):

@@ -25,6 +25,7 @@ from espo_luigi.jobs.schedulers import SCHEDULERS
 from espo_luigi.jobs.settings import STATE_FOLDER
 from espo_luigi.report.html import Warned
 from espo_luigi.report.job_use import Job
+from espo_luigi.science.variables import VARIABLES, Variable
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class RunView:
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
     `inversions` counts days with tasmax below tasmin, and `archives` are the products, which count the days that were
     treated otherwise, by simulation; `compared` has what was nearer to the reference after adjusting, by pool and
-    domain.
+    domain; `table` is that of the variables.
     """
 
     config_files: tuple[Path, ...]
@@ -80,6 +81,7 @@ class RunView:
     archives: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
     compared: Mapping[tuple[str, str], Path] = field(default_factory=dict)
+    table: Mapping[str, Variable] = field(default_factory=lambda: VARIABLES)
 
 
 class Reader:

@@ -13,8 +13,8 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import FILLING_OF_V2, Filling
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
 
@@ -124,6 +124,11 @@ def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayO
     years = obj["time"].dt.year.values
     inside = np.flatnonzero((years >= int(first)) & (years <= int(last)))
     return obj.isel(time=slice(inside[0], inside[-1] + 1) if inside.size else slice(0))
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Return parts of a series, in order of time and on the same cells, as a series; lazy."""
+    return xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact")
 
 
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
@@ -255,7 +260,7 @@ class TimeAxis:
         return self.days.size
 
 
-def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling] = FILLING_OF_V2) -> xr.Dataset:
+def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
     """Fill NaN of each cell from its other days; cells without any data stay NaN; lazy on dask.
 
     Gaps between days with data are interpolated linearly ("forward", "both") or become 0 ("zero"). After the last day

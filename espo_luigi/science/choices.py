@@ -14,23 +14,12 @@ DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
 # What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
 Engine = Literal["auto", "xsdba"]
 
-CANONICAL_UNITS: Mapping[str, str] = {
-    "tas": "K",
-    "tasmax": "K",
-    "tasmin": "K",
-    "dtr": "K",
-    "pr": "kg m-2 s-1",
-}
-"""The units of what is extracted; other variables keep theirs."""
-
 AlignOn = Literal["year", "date"]
 
-# forward: linear in time, then the last value after the end; both: the first value before the beginning, too.
-Filling = Literal["forward", "both", "zero"]
-FILLING_OF_V2: Mapping[str, Filling] = {"tasmax": "forward", "tasmin": "both", "dtr": "both", "pr": "zero"}
 # tasmin = tasmax - dtr (2024), exchange where tasmax is below tasmin (ESPO v2), or both (its variant DQM-dtr).
 Consistency = Literal["derived", "swap", "dqm-dtr"]
-# The adjusted variables that each way takes.
+# The variables that are made so, and the adjusted variables that each way takes.
+TEMPERATURES = ("tasmax", "tasmin")
 NEEDED_FOR: Mapping[str, tuple[str, ...]] = {
     "derived": ("tasmax", "dtr"),
     "swap": ("tasmax", "tasmin"),
@@ -53,6 +42,8 @@ CHECKS: tuple[str, ...] = get_args(Check)
 
 # xESMF's ways to put values outside of the source's grid.
 ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]
+# xESMF's words for the interpolation.
+RegridMethod = Literal["bilinear", "conservative", "conservative_normed"]
 
 # With xclim's own prefix, and without.
 MissingMethod = Literal[

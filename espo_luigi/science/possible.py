@@ -1,13 +1,14 @@
-"""What daily values can be: the table for raw data, references and products, and small defects of raw data repaired.
+"""What daily values can be, in raw data, references and products; small defects of raw data are repaired.
 
 The place of an impossible value is named by its date, latitude and longitude, in any calendar and on any grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import dask.array
 import numpy as np
@@ -15,55 +16,53 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import CANONICAL_UNITS
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.units import convert_to
+from espo_luigi.science.units import as_difference, convert_to
+from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
-# The lowest and the highest possible value of a variable.
-Limits = tuple[float, float]
-
-# In `CANONICAL_UNITS`. Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass;
-# the most precipitation of a day is 1825 mm (La Réunion).
-POSSIBLE: Mapping[str, Limits] = {
-    "tasmax": (180.0, 340.0),
-    "tasmin": (180.0, 340.0),
-    "tas": (180.0, 340.0),
-    "dtr": (0.0, 100.0),
-    "pr": (0.0, 3000.0 / 86400),
-}
-# Models may be colder over Antarctica, and have hot spikes: the limits are near -100 and 80 °C. Spectral models and
-# interpolation leave up to 1 mm/d below zero, and some models a tasmin above tasmax: `credible`.
-OF_RAW_DATA: Mapping[str, Limits] = {
-    **dict.fromkeys(("tasmax", "tasmin", "tas"), (170.0, 353.0)),
-    "dtr": (-100.0, 100.0),
-    "pr": (-1.0 / 86400, POSSIBLE["pr"][1]),
-}
-# A number that recurs beyond `POSSIBLE` by more than this stands for missing values, such as -99 degrees Celsius or mm
-# a day. Rounding leaves lesser numbers below zero that recur, too.
-_FILL_MARGINS: Mapping[str, float] = {"dtr": 10.0, "pr": 5.0 / 86400}
-NO_FILLS: Mapping[str, Limits] = {
-    name: (low - _FILL_MARGINS.get(name, 0), high + _FILL_MARGINS.get(name, 0))
-    for name, (low, high) in POSSIBLE.items()
-}
 # Takes the place of a range of zero or below. A multiplicative adjustment divides by the lowest quantiles: with noise
 # near zero there, it would make thousands of kelvins of the values beside them. Of 0.1 to 2 K, this keeps the adjusted
 # ranges of such days nearest to the reference's lowest, where 1 to 6 % of the days have them.
 SMALLEST_RANGE_K = 0.5
 
 
-def limits_in(name: str, units: str, table: Mapping[str, Limits] = POSSIBLE) -> Limits:
-    """Return the limits of a table in other units; no limits for a variable that the table does not have."""
-    if name not in table:
-        return -np.inf, np.inf
-    given = xr.DataArray(list(table[name]), dims="side", name=name, attrs={"units": CANONICAL_UNITS[name]})
-    low, high = convert_to(given, units).values
-    return float(low), float(high)
+def limits_in(
+    name: str,
+    units: str,
+    table: Mapping[str, Variable] = VARIABLES,
+    which: Literal["possible", "raw"] = "possible",
+) -> Limits:
+    """Return the limits that a table has for a product or for raw data, in other units; infinite if it has none."""
+    known = variable(name, table)
+    low, high = _in_units(getattr(known, which), name, known, units)
+    return low, high
 
 
-def require_possible(da: xr.DataArray) -> xr.DataArray:
-    """Return the same raw data, which raise `DataError` where a value is beyond `OF_RAW_DATA`; lazy on dask."""
+def _in_units(numbers: Sequence[float], name: str, known: Variable, units: str) -> list[float]:
+    """Convert numbers of a variable's row to other units."""
+    if not known.units:
+        return list(numbers)
+    given = xr.DataArray(list(numbers), dims="side", name=name, attrs={"units": known.units})
+    return [float(one) for one in convert_to(as_difference(given) if known.difference else given, units).values]
+
+
+def converted(known: Variable, units: str) -> Variable:
+    """Return a row with its numbers in other units; raises `DataError` if it has units that do not convert to them."""
+    scale = replace(known, difference=True)  # of widths and of thresholds, which count from zero
+
+    def moved(number: float | None, row: Variable) -> Any:
+        return None if number is None else _in_units([number], "", row, units)[0]
+
+    pairs = {name: tuple(moved(one, known) for one in getattr(known, name)) for name in ("possible", "raw", "bounds")}
+    sizes = {name: moved(getattr(known, name), scale) for name in ("fill_margin", "wet", "jitter")}
+    changed: dict[str, Any] = pairs | sizes
+    return replace(known, units=units, **changed)
+
+
+def require_possible(da: xr.DataArray, table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:
+    """Return the same raw data, which raise `DataError` where a value is beyond the raw limits; lazy on dask."""
     units = str(da.attrs.get("units", ""))
-    low, high = limits_in(str(da.name), units, OF_RAW_DATA)
+    low, high = limits_in(str(da.name), units, table, "raw")
 
     def look(values: np.ndarray, beside: Mapping[str, np.ndarray]) -> np.ndarray:
         wrong = (values < low) | (values > high) | np.isinf(values)
@@ -126,14 +125,18 @@ def first_of(wrong: np.ndarray, values: np.ndarray, units: str, beside: Mapping[
     return " ".join(words)
 
 
-def credible(ds: xr.Dataset) -> xr.Dataset:
-    """Return raw data without precipitation below zero, which is 0, and ranges of zero or below; lazy.
+def credible(ds: xr.Dataset, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
+    """Return raw data without values below a variable's lower bound, which become the bound; lazy.
 
-    Such a range becomes `SMALLEST_RANGE_K`. All other values keep their bits.
+    A range (of temperatures) of zero or below becomes `SMALLEST_RANGE_K`. All other values keep their bits, those above
+    an upper bound, too.
     """
     made = dict(ds.data_vars)
-    if "pr" in ds:
-        made["pr"] = ds["pr"].where(~(ds["pr"] < 0), 0)
-    if "dtr" in ds:
-        made["dtr"] = ds["dtr"].where(~(ds["dtr"] <= 0), SMALLEST_RANGE_K)
+    for name, da in ds.data_vars.items():
+        known = variable(str(name), table)
+        if known.is_range:
+            made[name] = da.where(~(da <= 0), SMALLEST_RANGE_K)
+        elif (lowest := known.bounds[0]) is not None:
+            (bound,) = _in_units([lowest], str(name), known, str(da.attrs.get("units", "")))
+            made[name] = da.where(~(da < bound), bound)
     return ds.assign(made)

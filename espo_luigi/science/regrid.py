@@ -1,10 +1,13 @@
-"""Regridding in cascade: every stage is linear, so that the whole cascade is a single sparse matrix."""
+"""Regridding in cascade: every stage is linear, so that the whole cascade is a single sparse matrix.
+
+The interpolation is bilinear (`sphere`) or, of variables that ask for it, conservative (`conservative`).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -14,10 +17,12 @@ import xarray as xr
 from scipy import sparse
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
+from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
-from espo_luigi.science.stack import STACKED_DIM
+from espo_luigi.science.stack import STACKED_DIM, places_on
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +39,26 @@ _SAME_STEP = 1e-4
 _OF_THE_GRID = ("grid", "grid_label", "nominal_resolution", "CORDEX_domain", "domain_id", "domain")
 # The source's coordinate that says which of its cells are used.
 _MASK = "mask"
+BOUNDS = ("lat_bounds", "lon_bounds")
+"""The source's coordinates that say where its cells end: (lat, 2) and (lon, 2), or (y, x, 4) of a 2-D lat and lon."""
+METHODS = "espo_luigi_regrid_method"
+"""A global attribute: how each variable was regridded, if it was not bilinear for all."""
+# The part of a cell that round-off may leave uncovered.
+_UNCOVERED = 1e-6
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN)."""
+    """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN).
+
+    Conservative stages do not extrapolate. Points are the cells of the grid `whole` with the numbers `places`.
+    """
 
     grid: Grid
     extrapolation: Extrapolation | None
+    method: RegridMethod = "bilinear"
+    whole: Grid | None = None
+    places: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,8 @@ class Weights:
         The names of the stages' grids; `TARGET` is the last.
     extrapolated
         Whether a cell of the target depends on extrapolated values.
+    method
+        The interpolation of all stages. The sum of a row of `conservative` is the part of the cell that is covered.
     """
 
     source: _Horizontal
@@ -80,6 +99,7 @@ class Weights:
     matrix: sparse.csr_matrix
     steps: tuple[str, ...]
     extrapolated: np.ndarray
+    method: RegridMethod = "bilinear"
 
 
 # The name of a cascade's last stage.
@@ -94,6 +114,9 @@ def regrid(
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[Any, int] | None = None,
     skip_coarser: bool = False,
+    methods: Mapping[str, RegridMethod] | None = None,
+    whole: xr.Dataset | None = None,
+    weights: Mapping[Hashable, Weights] | None = None,
 ) -> xr.Dataset:
     """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
 
@@ -116,6 +139,13 @@ def regrid(
     skip_coarser : bool
         Leave out intermediate grids whose ``d_lon`` or ``d_lat`` exceeds the largest step of ``ds`` in that direction.
         Of a 2-D lat/lon the step is the largest distance between neighbours, in degrees of a great circle.
+    methods : mapping, optional
+        The interpolation of all stages, by variable (bilinear). Conservative ones are of first order, and know the
+        cells of ``ds`` by its coordinates `BOUNDS`; without these, cells of 1-D lat/lon end half-way between points.
+    whole : xr.Dataset, optional
+        The grid from which the points of ``target`` were stacked: conservative methods need its cells.
+    weights : mapping, optional
+        What `weigh` made of the same arguments.
 
     Returns
     -------
@@ -123,24 +153,30 @@ def regrid(
         Dimensions (time, ..., dimensions of the target); dtype and units as in ``ds``; coordinates of the horizontal
         dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
         A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing. The attribute
-        `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage.
+        `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage. Conservative: a
+        cell that no source cell covers is NaN; in part covered, it has its part of the value, or with
+        ``conservative_normed`` the mean of what covers it.
 
     Raises
     ------
     DataError
         No usable lat/lon, fewer than two points along an axis of ``ds``, an empty target, or a ``mask`` on other
-        dimensions, of values other than 0, 1 and NaN, or without any 1.
+        dimensions, of values other than 0, 1 and NaN, or without any 1; conservative from a 2-D lat/lon without
+        bounds, or to points without ``whole``.
 
     Notes
     -----
     Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.sphere`).
+    Conservative as CDO's `remapcon` (see `espo_luigi.science.conservative`).
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
     attrs: dict[Hashable, Any] = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
     attrs |= {key: value for key, value in target.attrs.items() if key == "cat:domain"}
     attrs["cat:processing_level"] = "regridded"
-    options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    weights = weigh(ds, target, **options, skip_coarser=skip_coarser)
+    if weights is None:
+        options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
+        weights = weigh(ds, target, **options, skip_coarser=skip_coarser, methods=methods, whole=whole)
+    attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
         own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
@@ -148,14 +184,20 @@ def regrid(
             kept = ds[_MASK].reset_coords(drop=True) == 1
             own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
         own = own.assign_coords(_target_coordinates(target, destination))
-        return own.assign_attrs(attrs | _gaps(ds, source.dims, weights.matrix))
+        return own.assign_attrs(attrs)
     variables = _variables_on(source, ds)
     lazy = chunks is not None or any(variable.chunks for variable in variables.values())
-    blocks = _blocks(weights.matrix, source, destination, chunks or {}, lazy=lazy)
-    regridded = {name: _regrid_variable(v.variable, source, destination, blocks) for name, v in variables.items()}
+    made: dict[int, np.ndarray] = {}
+    for its in weights.values():
+        if id(its) not in made:
+            made[id(its)] = _blocks(its.matrix, source, destination, chunks or {}, lazy=lazy)
+    regridded = {
+        name: _regrid_variable(v.variable, source, destination, made[id(weights[name])])
+        for name, v in variables.items()
+    }
     coords = {**_kept_coordinates(ds, source), **_target_coordinates(target, destination)}
-    counted = {EXTRAPOLATED_CELLS: int(weights.extrapolated.sum())} | _gaps(ds, source.dims, weights.matrix)
-    return xr.Dataset(regridded, coords=coords, attrs=attrs | counted)
+    extrapolated = np.logical_or.reduce([its.extrapolated for its in weights.values()])
+    return xr.Dataset(regridded, coords=coords, attrs=attrs | {EXTRAPOLATED_CELLS: int(extrapolated.sum())})
 
 
 def weigh(
@@ -165,8 +207,12 @@ def weigh(
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
     skip_coarser: bool = False,
-) -> Weights:
+    methods: Mapping[str, RegridMethod] | None = None,
+    whole: xr.Dataset | None = None,
+) -> dict[Hashable, Weights]:
     """Return the weights with which `regrid` makes the cells of ``target`` of those of ``ds``; reads coordinates only.
+
+    They are by variable; variables of the same method share theirs.
 
     Raises
     ------
@@ -174,18 +220,32 @@ def weigh(
         As `regrid`.
     """
     source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
-    last = Stage(destination.grid, _extrapolation(regridder_kwargs or {}))
+    method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}
+    used = _used(ds, source)
+    if source.is_same_as(destination):
+        same = sparse.identity(source.grid.size, format="csr")
+        nothing = np.zeros(source.grid.size, bool)
+        each = {how: Weights(source, destination, same, (), nothing, how) for how in {*method_of.values()}}
+        return {name: each[how] for name, how in method_of.items()}
+    _check_source(source)
     grids = intermediate_grids or {}
     between = {name: _intermediate(spec) for name, spec in grids.items()}
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
-    stages = {**between, TARGET: last}
-    used = _used(ds, source)
-    if source.is_same_as(destination):
-        same = sparse.identity(source.grid.size, format="csr")
-        return Weights(source, destination, same, (), np.zeros(source.grid.size, bool))
-    _check_source(source)
-    if used is not None and not between and destination.grid.layout == "points":
+    stages = {**between, TARGET: Stage(destination.grid, _extrapolation(regridder_kwargs or {}))}
+    made = {how: _weigh(source, destination, stages, used, how, _cells(target, whole)) for how in {*method_of.values()}}
+    return {name: made[how] for name, how in method_of.items()}
+
+
+def _weigh(
+    source: _Horizontal,
+    destination: _Horizontal,
+    stages: Mapping[str, Stage],
+    used: np.ndarray | None,
+    method: RegridMethod,
+    cells: tuple[Grid, np.ndarray] | None,
+) -> Weights:
+    if method == "bilinear" and used is not None and len(stages) == 1 and destination.grid.layout == "points":
         log.warning(
             "the source's mask leaves out %d of %d cells and is ignored: as in xESMF, a single stage to points uses "
             "all cells. An intermediate grid would make the mask count.",
@@ -193,11 +253,29 @@ def weigh(
             used.size,
         )
         used = None
+    if method != "bilinear":
+        if source.grid.layout == "curvilinear" and source.grid.bounds is None:
+            raise DataError(
+                f"{method} regridding from {source.lat} and {source.lon} on {source.dims} needs the corners of the "
+                f"cells; expected coordinates {' and '.join(BOUNDS)} of these and four corners"
+            )
+        if destination.grid.layout == "points" and cells is None:
+            raise DataError(f"{method} regridding to points needs the grid of which they are cells; got points alone")
+        stages = {name: replace(stage, method=method) for name, stage in stages.items()}
+        if destination.grid.layout == "points" and cells is not None:
+            stages = {**stages, TARGET: replace(stages[TARGET], whole=cells[0], places=cells[1])}
     matrix, extrapolated = cascade(source.grid, list(stages.values()), used)
-    return Weights(source, destination, matrix, tuple(stages), extrapolated)
+    return Weights(source, destination, matrix, tuple(stages), extrapolated, method)
 
 
-def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Dataset:
+def _cells(target: xr.Dataset, whole: xr.Dataset | None) -> tuple[Grid, np.ndarray] | None:
+    """The grid whose cells stacked points are, and their numbers in it."""
+    if whole is None or STACKED_DIM not in target.dims:
+        return None
+    return _horizontal(whole, "target's grid").grid, places_on(target, whole)
+
+
+def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.ndarray) -> xr.Dataset:
     """Return some cells of a target, with the values that `regrid` gives them, bit for bit; lazy if ``ds`` is.
 
     Parameters
@@ -212,14 +290,16 @@ def regrid_cells(ds: xr.Dataset, weights: Weights, cells: np.ndarray) -> xr.Data
     xr.Dataset
         (time, ..., loc), with the cells' `lat` and `lon`; reads only the rows and columns that the cells need.
     """
-    source = weights.source
-    lat, lon = (values.ravel()[cells] for values in weights.destination.grid.coordinates())
+    first = next(iter(weights.values()))
+    lat, lon = (values.ravel()[cells] for values in first.destination.grid.coordinates())
     chosen = _Horizontal(Grid(lat, lon, "points"), (STACKED_DIM,), "lat", "lon")
-    variables = _variables_on(source, ds)
-    blocks = np.empty(1, dtype=object)
+    variables, source = _variables_on(first.source, ds), first.source
     lazy = any(variable.chunks for variable in variables.values())
-    blocks[0] = _block(weights.matrix[cells], source.grid.shape, (len(cells),), lazy=lazy)
-    made = {name: _regrid_variable(data.variable, source, chosen, blocks) for name, data in variables.items()}
+    made = {}
+    for name, data in variables.items():
+        blocks = np.empty(1, dtype=object)
+        blocks[0] = _block(weights[name].matrix[cells], source.grid.shape, (len(cells),), lazy=lazy)
+        made[name] = _regrid_variable(data.variable, source, chosen, blocks)
     at = {name: (STACKED_DIM, values) for name, values in (("lat", lat), ("lon", lon))}
     return xr.Dataset(made, coords={**_kept_coordinates(ds, source), **at}, attrs=ds.attrs)
 
@@ -230,6 +310,7 @@ def part_reached(
     *,
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+    methods: Mapping[str, RegridMethod] | None = None,
 ) -> xr.Dataset:
     """Return the rows and columns of ``ds`` from which `regrid` makes its values, and those between; lazy.
 
@@ -241,11 +322,14 @@ def part_reached(
         As `regrid`.
     """
     bare = ds.drop_vars(_MASK, errors="ignore")
-    weights = weigh(bare, target, regridder_kwargs=regridder_kwargs, intermediate_grids=intermediate_grids)
-    source = weights.source
-    if source.is_same_as(weights.destination):
+    options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
+    weights = weigh(bare, target, **options, methods=methods)
+    first = next(iter(weights.values()))
+    source = first.source
+    if source.is_same_as(first.destination):
         return ds
-    places = np.divmod(np.unique(weights.matrix.indices), source.grid.shape[1])
+    reached = np.unique(np.concatenate([its.matrix.indices for its in weights.values()]))
+    places = np.divmod(reached, source.grid.shape[1])
     # A cell more on each side: a part of a single row or column is no grid.
     return ds.isel(
         {dim: slice(max(0, of.min() - 1), of.max() + 2) for dim, of in zip(source.dims, places, strict=True) if of.size}
@@ -275,6 +359,30 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     )
 
 
+def check_covered(weights: Mapping[Hashable, Weights]) -> None:
+    """Check that the source covers all cells of the target of the variables that are regridded conservatively.
+
+    Raises
+    ------
+    DataError
+        If cells are not covered, or with `conservative` only in part.
+    """
+    for name, its in weights.items():
+        if its.method == "bilinear":
+            continue
+        covered = np.nan_to_num(np.asarray(its.matrix.sum(axis=1)).ravel())
+        lacking = covered < 1 - _UNCOVERED
+        if not lacking.any():
+            continue
+        lat, lon = (values.ravel()[int(covered.argmin())] for values in its.destination.grid.coordinates())
+        raise DataError(
+            f"{name}, {its.method}: {int(lacking.sum())} of {lacking.size} cells of the target are not covered by the "
+            f"source's cells, the one at {lat:g} °N {lon:g} °E by {100 * covered.min():.3g} %. `conservative_normed` "
+            "takes the mean of what covers a cell in part. Otherwise correct the bounds of the regions, widen the "
+            "grids of the cascade or `tile_buffer`, or exclude the dataset."
+        )
+
+
 def cascade(
     source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
@@ -287,12 +395,20 @@ def cascade(
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
     for stage in stages:
-        step, outside = weights_and_outside(source, stage.grid, stage.extrapolation, used if matrix is None else None)
+        step, outside = _step(source, stage, used if matrix is None else None)
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
     assert matrix is not None
     return matrix, share > _NO_SHARE
+
+
+def _step(source: Grid, stage: Stage, used: np.ndarray | None) -> tuple[sparse.csr_matrix, np.ndarray]:
+    if stage.method == "bilinear":
+        return weights_and_outside(source, stage.grid, stage.extrapolation, used)
+    cells, normed = cells_of(stage.whole or stage.grid), stage.method == "conservative_normed"
+    step = conservative_weights(cells_of(source), cells, places=stage.places, used=used, normed=normed)
+    return step, np.zeros(stage.grid.size, bool)
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:
@@ -442,7 +558,20 @@ def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
     values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
     if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
         raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
-    return _Horizontal(Grid(values[0], values[1], layout), dims, lat.name, lon.name)
+    return _Horizontal(
+        Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims, lat.name, lon.name
+    )
+
+
+def _bounds(ds: xr.Dataset, layout: str, lat: xr.DataArray, lon: xr.DataArray) -> tuple[np.ndarray, np.ndarray] | None:
+    if layout == "points" or not set(BOUNDS) <= set(ds.coords):
+        return None
+    dims = (lat.dims, lat.dims) if layout == "curvilinear" else (lat.dims, lon.dims)
+    south, west = (
+        np.asarray(ds[name].transpose(*its, ...).values, dtype=np.float64)
+        for name, its in zip(BOUNDS, dims, strict=True)
+    )
+    return south, west
 
 
 def _coordinate(ds: xr.Dataset, standard_name: str, role: str) -> xr.DataArray:
@@ -530,10 +659,16 @@ def _target_coordinates(target: xr.Dataset, destination: _Horizontal) -> dict[Ha
     }
 
 
-def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: sparse.csr_matrix) -> dict[Hashable, Any]:
+def _methods_told(weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:
+    if all(its.method == "bilinear" for its in weights.values()):
+        return {}
+    return {METHODS: ", ".join(f"{name}: {its.method}" for name, its in weights.items())}
+
+
+def _gaps(ds: xr.Dataset, dims: tuple[Hashable, ...], weights: Mapping[Hashable, Weights]) -> dict[Hashable, Any]:
     """How many target cells lack a year's data or more, because a source cell does that they are made from."""
     if INCOMPLETE not in ds.coords or not ds[INCOMPLETE].any():
         return {}
-    incomplete = ds[INCOMPLETE].transpose(*dims).values.ravel()
-    reached = (weights != 0).astype(np.int64) @ incomplete.astype(np.int64)
-    return {CELLS_WITHOUT_DATA: int((reached > 0).sum())}
+    incomplete = ds[INCOMPLETE].transpose(*dims).values.ravel().astype(np.int64)
+    reached = [(its.matrix != 0).astype(np.int64) @ incomplete for its in {id(w): w for w in weights.values()}.values()]
+    return {CELLS_WITHOUT_DATA: int(np.logical_or.reduce([of > 0 for of in reached]).sum())}

@@ -8,7 +8,7 @@ no cell between the last and the first longitude, and none over a pole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,11 +52,14 @@ class Grid:
 
     ``layout`` is "points" (lat and lon of one shape, no neighbours), "rectilinear" (1-D monotonic lat and lon, whose
     outer product is the grid) or "curvilinear" (2-D lat and lon of one shape). Points are numbered in C order.
+    ``bounds`` are those of the cells in latitude and longitude, if they are known: of a rectilinear grid (rows, 2) and
+    (columns, 2), of a curvilinear one the cells' corners, (y, x, 4) each.
     """
 
     lat: Floats
     lon: Floats
     layout: str
+    bounds: tuple[Floats, Floats] | None = field(default=None, kw_only=True)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -116,8 +116,7 @@ def unstack_fill_nan(
         )
     if part is not None:
         ds, grid = _cells_on(ds, part), part
-    shape = (grid.sizes[y], grid.sizes[x])
-    cells = _positions(ds, grid, y) * shape[1] + _positions(ds, grid, x)
+    shape, cells = (grid.sizes[y], grid.sizes[x]), places_on(ds, grid)
     if repeated := cells.size - np.unique(cells).size:
         raise DataError(
             f"{repeated} of {cells.size} cells of {_domain(ds)} have the coordinates of another: expected one each."
@@ -272,6 +271,19 @@ def _stack_coord(ds: xr.Dataset, name: Hashable, dims: tuple[str, str], cells: n
     return xr.Variable(
         STACKED_DIM, full.transpose(*dims).values.ravel()[cells], {**ds[name].attrs, ORIGINAL_SHAPE: shape}
     )
+
+
+def places_on(ds: xr.Dataset, grid: xr.Dataset) -> np.ndarray:
+    """Return the numbers, in C order, that stacked cells have on the complete grid.
+
+    Raises
+    ------
+    DataError
+        When a cell is not on the grid, by exact equality of coordinates.
+    """
+    y, x = horizontal_dims(grid)
+    places: np.ndarray = _positions(ds, grid, y) * grid.sizes[x] + _positions(ds, grid, x)
+    return places
 
 
 def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.variables import variable
 
 _DIFFERENCE = "temperature: difference"
 
@@ -39,7 +40,7 @@ def _registry() -> Any:
 
 def is_difference(data: xr.DataArray) -> bool:
     """Whether a temperature is a difference (such as dtr), where 1 degC is 1 K."""
-    return data.attrs.get("units_metadata") == _DIFFERENCE or data.name == "dtr"
+    return data.attrs.get("units_metadata") == _DIFFERENCE or variable(str(data.name)).difference
 
 
 def _parse(text: str, what: str) -> Any:

@@ -19,6 +19,7 @@ Filling = Literal["forward", "both", "zero"]
 
 _ANY: Limits = (float("-inf"), float("inf"))
 _DAY = 86400
+_WORDS = {"mean": "", "maximum": "Daily Maximum ", "minimum": "Daily Minimum "}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Variable:
         How a bounded variable becomes an unbounded one for the adjustment.
     wet
         A day below it is dry; None for a variable without dry days.
+    jitter
+        Noise takes the place of values below it where factors are multiplied, since these divide by the values.
     difference
         Whether it is a difference of temperatures.
     filling
@@ -63,6 +66,7 @@ class Variable:
     bounds: tuple[float | None, float | None] = (None, None)
     transformation: Transformation | None = None
     wet: float | None = None
+    jitter: float | None = None
     difference: bool = False
     filling: Filling = "both"
     display_units: str = ""
@@ -71,8 +75,19 @@ class Variable:
     long_name: str = ""
     cell_methods: str = "time: mean"
 
+    @property
+    def no_fills(self) -> Limits:
+        """The limits beyond which a number that recurs stands for missing values."""
+        low, high = self.possible
+        return low - self.fill_margin, high + self.fill_margin
 
-def _temperature(what: str, method: str, filling: Filling) -> Variable:
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a difference that is never negative, such as tasmax - tasmin."""
+        return self.difference and self.bounds[0] == 0
+
+
+def _temperature(method: str, filling: Filling) -> Variable:
     # Air was measured from 184 K (Vostok) to 330 K (Death Valley), which a warmer climate may pass. Models may be
     # colder over Antarctica, and have hot spikes: the raw limits are near -100 and 80 °C.
     return Variable(
@@ -82,12 +97,12 @@ def _temperature(what: str, method: str, filling: Filling) -> Variable:
         filling=filling,
         display_units="degC",
         standard_name="air_temperature",
-        long_name=f"Daily {what} Near-Surface Air Temperature",
+        long_name=f"{_WORDS[method]}Near-Surface Air Temperature",
         cell_methods=f"time: {method}",
     )
 
 
-def _humidity(what: str, method: str) -> Variable:
+def _percentage(name: str, standard_name: str, method: str = "mean") -> Variable:
     return Variable(
         units="%",
         possible=(0.0, 100.0),
@@ -96,13 +111,31 @@ def _humidity(what: str, method: str) -> Variable:
         bounds=(0.0, 100.0),
         transformation="logit",
         colours="YlGnBu",
-        standard_name="relative_humidity",
-        long_name=f"{what}Near-Surface Relative Humidity",
+        standard_name=standard_name,
+        long_name=f"{_WORDS[method]}{name}",
         cell_methods=f"time: {method}",
     )
 
 
-def _radiation(direction: str, name: str, possible: Limits) -> Variable:
+def _precipitation(name: str, standard_name: str) -> Variable:
+    return Variable(
+        units="kg m-2 s-1",
+        kind="*",
+        # The most of a day is 1825 mm (La Réunion). Spectral models and interpolation leave up to 1 mm/d below zero.
+        possible=(0.0, 3000.0 / _DAY),
+        raw=(-1.0 / _DAY, 3000.0 / _DAY),
+        fill_margin=5.0 / _DAY,
+        bounds=(0.0, None),
+        wet=1.0 / _DAY,
+        jitter=0.01 / _DAY,
+        filling="zero",
+        display_units="mm d-1",
+        standard_name=standard_name,
+        long_name=name,
+    )
+
+
+def _radiation(name: str, possible: Limits) -> Variable:
     return Variable(
         units="W m-2",
         kind="*" if name == "shortwave" else "+",
@@ -110,8 +143,9 @@ def _radiation(direction: str, name: str, possible: Limits) -> Variable:
         raw=(possible[0] - 5.0, possible[1] + 50.0),
         fill_margin=10.0,
         bounds=(0.0, None),
+        jitter=0.01 if name == "shortwave" else None,
         colours="inferno",
-        standard_name=f"surface_{direction}_{name}_flux_in_air",
+        standard_name=f"surface_downwelling_{name}_flux_in_air",
         long_name=f"Surface Downwelling {name.title()} Radiation",
     )
 
@@ -127,10 +161,36 @@ def _wind(component: str) -> Variable:
     )
 
 
+def _wind_speed(method: str = "mean") -> Variable:
+    return Variable(
+        units="m s-1",
+        kind="*",
+        possible=(0.0, 113.0 if method == "maximum" else 90.0),
+        raw=(-0.1, 113.0),
+        fill_margin=5.0,
+        bounds=(0.0, None),
+        jitter=0.01,
+        standard_name="wind_speed",
+        long_name=f"{_WORDS[method]}Near-Surface Wind Speed",
+        cell_methods=f"time: {method}",
+    )
+
+
+def _pressure(name: str, standard_name: str, lowest: float) -> Variable:
+    return Variable(
+        units="Pa",
+        possible=(lowest, 110_000.0),
+        raw=(lowest - 5_000.0, 115_000.0),
+        display_units="hPa",
+        standard_name=standard_name,
+        long_name=name,
+    )
+
+
 VARIABLES: Mapping[str, Variable] = {
-    "tas": _temperature("Mean", "mean", "both"),
-    "tasmax": _temperature("Maximum", "maximum", "forward"),
-    "tasmin": _temperature("Minimum", "minimum", "both"),
+    "tas": _temperature("mean", "both"),
+    "tasmax": _temperature("maximum", "forward"),
+    "tasmin": _temperature("minimum", "both"),
     "dtr": Variable(
         units="K",
         kind="*",
@@ -139,28 +199,26 @@ VARIABLES: Mapping[str, Variable] = {
         raw=(-100.0, 100.0),
         fill_margin=10.0,
         bounds=(0.0, None),
+        jitter=1e-4,
         difference=True,
-        long_name="Daily Temperature Range",
-        cell_methods="time: range",
+        long_name="Daily temperature range",
+        cell_methods="time: range within days",
     ),
-    "pr": Variable(
+    "pr": _precipitation("Precipitation", "precipitation_flux"),
+    "prsn": _precipitation("Snowfall Flux", "snowfall_flux"),
+    "evspsbl": Variable(
         units="kg m-2 s-1",
-        kind="*",
-        # The most of a day is 1825 mm (La Réunion). Spectral models and interpolation leave up to 1 mm/d below zero.
-        possible=(0.0, 3000.0 / _DAY),
-        raw=(-1.0 / _DAY, 3000.0 / _DAY),
-        fill_margin=5.0 / _DAY,
-        bounds=(0.0, None),
-        wet=1.0 / _DAY,
-        filling="zero",
+        possible=(-20.0 / _DAY, 50.0 / _DAY),
+        raw=(-50.0 / _DAY, 100.0 / _DAY),
         display_units="mm d-1",
         colours="YlGnBu",
-        standard_name="precipitation_flux",
-        long_name="Precipitation",
+        standard_name="water_evapotranspiration_flux",
+        long_name="Evaporation Including Sublimation and Transpiration",
     ),
-    "hurs": _humidity("", "mean"),
-    "hursmin": _humidity("Daily Minimum ", "minimum"),
-    "hursmax": _humidity("Daily Maximum ", "maximum"),
+    "hurs": _percentage("Near-Surface Relative Humidity", "relative_humidity"),
+    "hursmin": _percentage("Near-Surface Relative Humidity", "relative_humidity", "minimum"),
+    "hursmax": _percentage("Near-Surface Relative Humidity", "relative_humidity", "maximum"),
+    "clt": _percentage("Total Cloud Cover Percentage", "cloud_area_fraction"),
     "huss": Variable(
         units="1",
         kind="*",
@@ -168,46 +226,40 @@ VARIABLES: Mapping[str, Variable] = {
         raw=(-1e-4, 0.06),
         fill_margin=0.1,
         bounds=(0.0, None),
+        jitter=1e-7,
+        display_units="g kg-1",
         colours="YlGnBu",
         standard_name="specific_humidity",
         long_name="Near-Surface Specific Humidity",
     ),
-    "tdps": _temperature("Mean", "mean", "both"),
-    "sfcWind": Variable(
-        units="m s-1",
-        kind="*",
-        possible=(0.0, 90.0),
-        raw=(-0.1, 113.0),
-        fill_margin=5.0,
-        bounds=(0.0, None),
-        standard_name="wind_speed",
-        long_name="Near-Surface Wind Speed",
+    # Air is drier than it can be cold; the highest dew point was 308 K (Dhahran).
+    "tdps": Variable(
+        units="K",
+        possible=(150.0, 320.0),
+        raw=(130.0, 353.0),
+        display_units="degC",
+        standard_name="dew_point_temperature",
+        long_name="2m Dewpoint Temperature",
     ),
+    "sfcWind": _wind_speed(),
+    "sfcWindmax": _wind_speed("maximum"),
     "uas": _wind("eastward"),
     "vas": _wind("northward"),
-    "rsds": _radiation("downwelling", "shortwave", (0.0, 600.0)),
-    "rlds": _radiation("downwelling", "longwave", (20.0, 700.0)),
-    "ps": Variable(
-        units="Pa",
-        possible=(40_000.0, 110_000.0),
-        raw=(35_000.0, 115_000.0),
-        standard_name="surface_air_pressure",
-        long_name="Surface Air Pressure",
-    ),
-    "psl": Variable(
-        units="Pa",
-        possible=(85_000.0, 110_000.0),
-        raw=(80_000.0, 115_000.0),
-        standard_name="air_pressure_at_mean_sea_level",
-        long_name="Sea Level Pressure",
-    ),
+    # The sun brings up to 560 W m-2 to the top of the air, at a pole in summer.
+    "rsds": _radiation("shortwave", (0.0, 600.0)),
+    "rlds": _radiation("longwave", (20.0, 700.0)),
+    "ps": _pressure("Surface Air Pressure", "surface_air_pressure", 40_000.0),
+    # From 870 hPa (typhoon Tip) to 1085 hPa (Mongolia).
+    "psl": _pressure("Sea Level Pressure", "air_pressure_at_mean_sea_level", 85_000.0),
     "snw": Variable(
         units="kg m-2",
         kind="*",
-        possible=(0.0, 20_000.0),
+        # Some models let the snow of ice sheets grow for ever.
+        possible=(0.0, 1e5),
         raw=(-1.0, 1e6),
         fill_margin=10.0,
         bounds=(0.0, None),
+        jitter=0.01,
         colours="Blues",
         standard_name="surface_snow_amount",
         long_name="Surface Snow Amount",
@@ -218,3 +270,10 @@ VARIABLES: Mapping[str, Variable] = {
 def variable(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
     """Return what a table knows of a variable; nothing is known of one that it does not have."""
     return table.get(name, Variable())
+
+
+def names_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, str]:
+    """Return the attributes that name a variable in CF's terms; none of a variable that the table does not have."""
+    row = table.get(name)
+    names = ("standard_name", "long_name", "cell_methods") if row is not None else ()
+    return {key: getattr(row, key) for key in names if getattr(row, key)}

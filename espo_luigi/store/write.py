@@ -77,6 +77,8 @@ def prepared(ds: xr.Dataset) -> xr.Dataset:
     for variable in prepared.variables.values():
         variable.attrs = plain_attributes(variable.attrs)
         variable.encoding = {key: variable.encoding[key] for key in _KEPT_ENCODING if key in variable.encoding}
+        if variable.dtype == bool:  # else xarray before 2026.9 writes int8, and this attribute
+            variable.attrs["dtype"] = "bool"
     return prepared.assign_coords({name: _numbered(prepared[name].variable) for name in prepared.indexes})
 
 

@@ -6,7 +6,8 @@
 | `reference` | MakeRef, RefDefault, ReferenceCalendar |
 | `simulation` | Extract, Regrid, Rechunk |
 | `adjustment` | Train, Adjust |
-| `product` | Swap, CleanUp, FinalZarr, Move, ConcatenationFinal, ConcatClean, ConcatCleanPreswap, HealthChecks |
+| `product` | CleanUp, FinalZarr, Move, ConcatenationFinal, HealthChecks |
+| `product`, v2 | Swap, Derive, ConcatClean, ConcatCleanPreswap |
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
@@ -61,6 +62,7 @@ from espo_luigi.tasks.product import (
     ConcatClean,
     ConcatCleanPreswap,
     ConcatenationFinal,
+    Derive,
     FinalZarr,
     HealthChecks,
     Move,
@@ -82,6 +84,7 @@ __all__ = [
     "ConcatDiagRefProp",
     "ConcatenationDiag",
     "ConcatenationFinal",
+    "Derive",
     "Diag",
     "DiagExtract",
     "DiagImprovedEtHeatmap",

@@ -16,6 +16,7 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
+from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
 from espo_luigi.tasks.ports import temporary, upstream
@@ -27,7 +28,7 @@ REFERENCE_CALENDARS = ("noleap", "360_day")
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_reference")
 # Below this, a simulated diurnal range becomes noise, as in the reference workflow.
-JITTER_OF_DTR = {"thresh": "1e-4 K"}
+JITTER_OF_RANGES = {"thresh": "1e-4 K"}
 
 
 def every_member(task: EspoTask) -> list[str]:
@@ -174,8 +175,8 @@ class Adjust(VariableTask):
     ) -> dict[str, Any]:
         """Return all but the series and the training, for `blocks.adjust_and_count` and `blocks.steps`."""
         method, given = self.how.chosen, self.how.adjusting_args.arguments(*MAKERS)
-        if self.var == "dtr" and "jitter_under" in method.Adjusting.model_fields:
-            given = {"jitter_under": JITTER_OF_DTR} | given
+        if row_of(self.var, self.context.config.table).is_range and "jitter_under" in method.Adjusting.model_fields:
+            given = {"jitter_under": JITTER_OF_RANGES} | given
         if not method.trains:
             given |= {"method": self.how.name, "training_args": self.how.training_args.arguments("method")}
         if reference:

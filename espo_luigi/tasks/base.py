@@ -113,6 +113,7 @@ PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.published)
+DerivedParameter = functools.partial(WildcardParameter, lambda run: run.config.derived)
 CalendarParameter = functools.partial(WildcardParameter, lambda run: ["noleap", "360_day"])
 DiagDomainParameter = functools.partial(WildcardParameter, lambda run: run.domains)
 

@@ -186,7 +186,7 @@ class RunContext:
         year, name, extraction = self.config.custom.ref_period[0], self.mask_variable, self.config.extraction.reference
         opened = self.open(self.reference().on(datetime(int(year), 1, 1), name), extraction)
         day = f"{year}-01-01"
-        found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day))
+        found = extract.select(opened, variables_and_freqs={name: "D"}, period=(day, day), table=self.config.table)
         return grid.land_map(self.masked(found)[0][name].isel(time=0, drop=True))
 
     def masked(self, reference: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
@@ -238,13 +238,13 @@ class RunContext:
             xr_open_kwargs=options.xr_open_kwargs,
             xr_combine_kwargs=options.xr_combine_kwargs,
             may_lack=extraction.days_to_fill,
+            table=self.config.table,
         )
 
     @property
     def published(self) -> list[str]:
-        """The variables that have products of their own: those that are adjusted, and tasmin."""
-        adjusted = list(self.config.biasadjust.adjusted)
-        return adjusted if "tasmin" in adjusted or "tasmax" not in adjusted else [*adjusted, "tasmin"]
+        """The variables that products may have: those that are adjusted, and those that are derived from them."""
+        return self.config.published
 
     @property
     def fields(self) -> dict[str, str]:
@@ -257,7 +257,7 @@ class RunContext:
                 "final": str(config.paths.final),
                 "ref_source": config.reference_source,
                 "domain": config.domain.name,
-                "period": "-".join(config.custom.sim_period),
+                "period": "-".join(config.custom.span),
                 "archive": {"zip": "zarr.zip", "sharded": "zarr"}[form],
                 **self.production.fields(),
             }
@@ -287,13 +287,13 @@ class RunContext:
         if search.periods is None:
             custom = self.config.custom
             is_reference = extraction is self.config.extraction.reference
-            criteria["periods"] = custom.ref_period if is_reference else custom.sim_period
+            criteria["periods"] = custom.ref_period if is_reference else custom.stretches
         if instead is not None:
             criteria |= {"other_search_criteria": instead, "restrict_members": None}
         catalog = Catalog.from_files(list(search.data_catalogs))
         if extraction is self.config.extraction.reference:
             return catalog.search(**criteria)
-        return catalog.search(**criteria, whole=self.config.custom.sim_period, tell_dropped=self._drop)
+        return catalog.search(**criteria, whole=self.config.custom.span, tell_dropped=self._drop)
 
     def _drop(self, sim_id: str, reason: str) -> None:
         self.dropped[sim_id] = reason

@@ -29,11 +29,11 @@ from espo_luigi.science.extract import dataset as extract
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter, SimulationParameter, every_piece
-from espo_luigi.tasks.inputs import InputCheck
+from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
 from espo_luigi.tasks.reference import MakeRef, RefDefault
-from espo_luigi.tasks.simulation import Rechunk, layout_of_maps, maps_in_a_file
+from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, maps_in_a_file
 
 _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000")
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
@@ -428,6 +428,8 @@ class DiagExtract(DomainDiagTask):
         "extraction.simulation.days_to_fill",
         "extraction.simulation.extract_dataset.xr_combine_kwargs",
         "extraction.simulation.extract_dataset.xr_open_kwargs",
+        *TABLE,
+        "regrid.regrid_method",
     )
 
     def raw(self) -> Match:
@@ -437,13 +439,16 @@ class DiagExtract(DomainDiagTask):
     def compute(self, checked: list[store.Row]) -> xr.Dataset:
         """Open the simulation's files, derive dtr, and cut the period and the whole domain."""
         config = self.context.config
+        opened = self.context.open(self.raw(), config.extraction.simulation)
         extracted = extract.extract(
-            self.context.open(self.raw(), config.extraction.simulation),
+            opened,
             variables_and_freqs=dict.fromkeys(self.section.change_units_arg, "D"),
             period=self.section.period,
             region=config.domain.arguments(),
+            table=config.table,
         )
-        return rechunk(without_inserted_days(extracted), maps_in_a_file(extracted))
+        bounded = extracted.assign_coords(cell_bounds(self.context, self.raw(), opened))
+        return rechunk(without_inserted_days(bounded), maps_in_a_file(extracted))
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: each domain reads the rows and columns that it needs."""
@@ -466,7 +471,12 @@ class Diag(DomainDiagTask):
     in_ref_prop = upstream(DiagRef, "out_prop")
     in_final = upstream(ConcatClean, "out_final", var=diagnosed_variables)
     uncut = ("in_raw", "in_fullregion", "in_final")
-    reads = (*_DOMAIN_DIAG_KEYS, "regrid.regrid_dataset", "regrid.regrid_dataset.intermediate_grids.*")
+    reads = (
+        *_DOMAIN_DIAG_KEYS,
+        "regrid.regrid_dataset",
+        "regrid.regrid_dataset.intermediate_grids.*",
+        "regrid.regrid_method",
+    )
     out_sim_prop_computed = temporary("{sim_id}+{diag_domain}+sim-prop.zarr")
     out_sim_meas_computed = temporary("{sim_id}+{diag_domain}+sim-meas.zarr")
     out_scen_prop_computed = temporary("{sim_id}+{diag_domain}+scen-prop.zarr")
@@ -486,7 +496,7 @@ class Diag(DomainDiagTask):
             raw,
             diagnosis.cut_domain(fullregion, self.box()),
             land=self.context.mask_variable,
-            **self.context.config.regrid.regrid_dataset.arguments(),
+            **self.context.config.regrid.options(),
         )
         # A regional simulation's product may have few of the domain's cells, or none.
         scenario = diagnosis.spread_over(finalize.merge_products(final), stack.grid_of(fullregion))

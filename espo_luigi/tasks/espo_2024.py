@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import xarray as xr
 
 from espo_luigi.config import RunConfig
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
@@ -63,9 +64,12 @@ class Espo2024(Production):
                 yield DiagImprovedEtHeatmap(sim_id=sim_id, piece=piece)
 
     def archives(self, run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
-        """Return the only archive of a simulation, which has no dtr."""
-        others = (var for var in run.published if var not in ("tasmax", "tasmin", "dtr"))
-        return dict.fromkeys(["tasmax", "tasmin", *others], ConcatenationFinal(sim_id=sim_id).out_final())
+        """Return the only archive of a simulation, without the range that tasmin is made of."""
+        how = run.config.consistency
+        inner = {*NEEDED_FOR[how]} - {*TEMPERATURES} if how else set()
+        first = [var for var in TEMPERATURES if var in run.published]
+        names = dict.fromkeys([*first, *(var for var in run.published if var not in inner)])
+        return dict.fromkeys(names, ConcatenationFinal(sim_id=sim_id).out_final())
 
     def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:
         """Return the regridded series, and the piece's product."""
@@ -77,9 +81,8 @@ class Espo2024(Production):
         }
 
     def needed(self, only: Sequence[str] = ()) -> list[str]:
-        """Return the variables that are asked for, and tasmax and dtr, as CleanUp makes tasmin in any case."""
-        adjusted, wanted = self.config.biasadjust, {*only, "tasmax", "dtr"}
-        return adjusted.groups_of([var for var in adjusted.adjusted if not only or var in wanted])
+        """Return, too, what the tasmin of masks (`clean_up.problems`) is made of."""
+        return super().needed([*only, "tasmin"] if only and self.config.clean_up.problems else only)
 
     def product_of_cell(
         self,
@@ -95,6 +98,6 @@ class Espo2024(Production):
         return CleanUp(sim_id=sim_id, piece=piece).compute(given, grid)
 
     def treatment(self, var: str = "") -> Treatment:
-        """Return the rounding of all variables, and the attributes."""
+        """Return the rounding of all variables, the bounds of derived ones, and the attributes."""
         asked = self.config.clean_up.xscen_clean_up.arguments("add_attrs")
-        return Treatment(**asked, add_attrs=self.config.attributes)
+        return Treatment(**asked, clip_var=self.bounds_of_derived, add_attrs=self.config.attributes)

@@ -9,14 +9,14 @@ import xarray as xr
 from espo_luigi.catalog import Match
 from espo_luigi.config import RunConfig
 from espo_luigi.errors import CatalogError, ConfigurationError
-from espo_luigi.science.choices import NEEDED_FOR
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.diagnostics import Diag, DiagRef
 from espo_luigi.tasks.ports import ZarrInfo
-from espo_luigi.tasks.product import TEMPERATURES, ConcatClean, ConcatCleanPreswap, HealthChecks, Swap
+from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, Derive, HealthChecks, Swap
 from espo_luigi.tasks.production import Production, Slices
 from espo_luigi.tasks.reference import MakeRef
 from espo_luigi.tasks.simulation import Rechunk, Regrid
@@ -92,7 +92,7 @@ class EspoV2(Production):
             yield HealthChecks(sim_id=sim_id)
             for domain in run.domains:
                 yield Diag(sim_id=sim_id, diag_domain=domain)
-            if set(TEMPERATURES) <= set(run.published):
+            if run.config.consistency:
                 yield ConcatCleanPreswap(sim_id=sim_id)
 
     def archives(self, run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
@@ -103,13 +103,6 @@ class EspoV2(Production):
         """Return the regridded series."""
         rechunked, regridded = Rechunk(sim_id=sim_id, piece=piece), Regrid(sim_id=sim_id, piece=piece)
         return {"regridding": [rechunked.out_regchunked(), regridded.out_regridded()]}
-
-    def needed(self, only: Sequence[str] = ()) -> list[str]:
-        """Return the variables that are asked for; of temperatures, those that consistent temperatures are made of."""
-        of_temperatures = NEEDED_FOR[self.config.clean_up.temperatures] if {*only} & {*TEMPERATURES} else ()
-        wanted = {*only} - {*TEMPERATURES} | {*of_temperatures}
-        adjusted = self.config.biasadjust
-        return adjusted.groups_of([var for var in adjusted.adjusted if not only or var in wanted])
 
     def product_of_cell(
         self,
@@ -122,16 +115,21 @@ class EspoV2(Production):
     ) -> xr.Dataset:
         """Return what `Swap` and `ConcatClean` make of the cell."""
         wanted, given = list(only) or run.published, {name: ds for ds in adjusted.values() for name in ds.data_vars}
-        if {*wanted} & {*TEMPERATURES}:
-            swap = Swap(pool=partition.pool_of(run, sim_id), piece=piece)
-            swapped = swap.compute([adjusted[name] for name in self.config.biasadjust.groups_of(swap.needs)])
+        names, config = {"pool": partition.pool_of(run, sim_id), "piece": piece}, self.config
+        if config.consistency and {*NEEDED_FOR[config.consistency]} <= {*given}:
+            swap = Swap(**names)
+            swapped = swap.compute([adjusted[name] for name in config.biasadjust.groups_of(swap.needs)])
             given |= {name: swapped[name] for name in TEMPERATURES}
+        for var in config.derived.keys() & {*wanted}:
+            given[var] = Derive(**names, var=var).compute([given[name] for name in config.derived[var]], [], [])
         made = {var: ConcatClean(sim_id=sim_id, var=var).compute([given[var]], [grid], []) for var in wanted}
         return xr.Dataset({var: dataset[var] for var, dataset in made.items()})
 
     def treatment(self, var: str = "") -> Treatment:
         """Return the variable's own treatment."""
-        return Treatment(**self.config.treatment(var), bits=self.config.clean_up.bitround)
+        asked = self.config.treatment(var)
+        clipped = self.bounds_of_derived | dict(asked.get("clip_var", {}))
+        return Treatment(**{**asked, "clip_var": clipped}, bits=self.config.clean_up.bitround)
 
 
 def _is_driven(match: Match) -> bool:

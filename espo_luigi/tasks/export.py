@@ -247,7 +247,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
         "adjusted_by": how.adjusting_args.bias_adjust_institution,
         "project": config.project.name if config.project else "",
         "version": config.project.version if config.project else "",
-        "period": "-".join(config.custom.sim_period),
+        "period": "-".join(config.custom.span),
         "created": datetime.now(UTC).date().isoformat(),
     }
     return {name: str(value) if value is not None and has_value(value) else "" for name, value in given.items()}

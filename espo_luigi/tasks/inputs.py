@@ -7,11 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog import Match
+from espo_luigi.catalog import Asset, Match
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.files import tracking_id
 from espo_luigi.catalog.open import open_grid
@@ -25,6 +27,8 @@ from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.units import threshold_in
+from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import kept
@@ -47,6 +51,9 @@ COUNTED = {
     "constant_maps": "maps",
     "missing_chunks": "chunks",
 }
+# What of the table of variables decides the values that are extracted.
+TABLE = ("variables.*.units", "variables.*.bounds", "variables.*.difference")
+_TABLE = (*TABLE, "variables.*.possible", "variables.*.raw", "variables.*.wet")
 # How many rows of a table are shown; the file has all.
 SHOWN = 10
 
@@ -121,18 +128,60 @@ class InputTask(EspoTask):
         masked: Callable[[xr.Dataset], xr.Dataset] | None = None,
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
-        (_, flags), *scoped = self.context.config.input_limits
-        return examine_match(
+        table, ((_, flags), *scoped) = self.context.config.table, self.context.config.input_limits
+        problems = examine_match(
             match,
             period=period,
             regions=[region.arguments() for region in regions],
-            limits=limits_of(flags),
+            limits=limits_of(flags, table),
             mask_variable=mask_variable,
             calibration=self.context.config.custom.ref_period,
             xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs,
             may_lack=extraction.days_to_fill,
             masked=masked,
-            scopes=[(scope, limits_of(narrower)) for scope, narrower in scoped],
+            scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
+            table={**table, **{name: self._transformable(name) for name in self._transformed}},
+        )
+        return [replace(each, message=self._explained(each)) for each in problems]
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys of the transformations that take no value beyond their bounds."""
+        return super().reading() + [f"{key}.additive_space" for key in self._transformed.values()]
+
+    @property
+    def _transformed(self) -> dict[str, str]:
+        """The keys of the training, by variables whose values have to lie within the bounds of a transformation."""
+        adjusted = self.context.config.biasadjust.variables
+        spaces = {name: getattr(how.training_args, "additive_space", None) for name, how in adjusted.items()}
+        return {
+            name: f"biasadjust.variables.{name}.training_args"
+            for name, space in spaces.items()
+            if space and space.arguments() and space.clip_next_to_bounds != "permissive"
+        }
+
+    def _transformable(self, name: str) -> Variable:
+        """Return a variable's row with what its transformation takes as the limits of raw data."""
+        config = self.context.config
+        row, training = variable(name, config.table), config.biasadjust.variables[name].training_args
+        space = cast("Any", training).additive_space
+        texts = {-np.inf: space.lower_bound, np.inf: space.upper_bound}
+        low, high = (
+            threshold_in(text, row.units or text.partition(" ")[2]) if text else none for none, text in texts.items()
+        )
+        if space.clip_next_to_bounds is None:  # values at a bound have no transform
+            low, high = (float(np.nextafter(np.float32(end), np.float32(to))) for end, to in ((low, high), (high, low)))
+        elif row.bounds[0] is not None and row.bounds[0] >= low:  # `credible` lifts lower values to their bound
+            low = row.raw[0]
+        return replace(row, raw=(max(row.raw[0], low), min(row.raw[1], high)))
+
+    def _explained(self, problem: Problem) -> str:
+        """Return a problem's message, with the key if a variable's transformation cannot take its values."""
+        key = self._transformed.get(problem.variable)
+        if problem.kind != "impossible_values" or key is None:
+            return problem.message
+        return (
+            f"{problem.message}, as `{key}.additive_space` has no place for others: `clip_next_to_bounds: permissive` "
+            "there moves them inside"
         )
 
 
@@ -149,6 +198,7 @@ class InputCheck(InputTask):
         "extraction.simulation.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def check(self) -> None:
@@ -160,20 +210,29 @@ class InputCheck(InputTask):
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
         """True; of the first file, only the coordinates are read. The table has files that cannot be opened."""
-        config, asset = self.context.config, self.raw().assets[0]
+        config, conserved = self.context.config, self.context.config.regrid.conservative
+        asset = asset_with(self.raw(), conserved)
         box, where = config.domain.arguments(), f"`{config.name_of('domain')}`: {asset.path}"
         try:
             grid = open_grid(asset, dict(config.extraction.simulation.extract_dataset.xr_open_kwargs))
         # A backend may raise nearly anything on a damaged file.
         except Exception:
             return True
+        for name, method in conserved.items():
+            if grid["lat"].ndim == 2 and "lat_bounds" not in grid:
+                raise DataError(
+                    f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}` needs the corners of cells, and "
+                    f"{asset.path} has 2-D lat and lon without them; expected variables (y, x, 4) that the attributes "
+                    "`bounds` of lat and lon name. Add them, regrid it bilinearly, or exclude the simulation."
+                )
         try:
-            sizes = subset_box(grid, box).sizes
+            sizes = subset_box(grid[["lat", "lon"]], box).sizes
         except DataError as error:
             raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
         if min(sizes.values()) < 2:
             raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
-        beyond = beyond_the_grid(grid, box)
+        # Conservative regridding needs cells to the end of the domain.
+        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if conserved else {}))
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
@@ -195,7 +254,13 @@ class InputCheck(InputTask):
     def problems(self) -> list[Problem]:
         """Examine the part that `Extract` will read."""
         config = self.context.config
-        return self.examined(self.raw(), config.extraction.simulation, config.custom.sim_period, [config.domain])
+        examined = functools.partial(self.examined, self.raw(), config.extraction.simulation, regions=[config.domain])
+        return list(dict.fromkeys(problem for period in config.custom.stretches for problem in examined(period)))
+
+
+def asset_with(match: Match, variables: Iterable[str]) -> Asset:
+    """Return the first file of a dataset that has any of the variables; the first file if none has."""
+    return next((asset for asset in match.assets if {*variables} & {*asset.variables}), match.assets[0])
 
 
 class RefInputCheck(InputTask):
@@ -209,6 +274,7 @@ class RefInputCheck(InputTask):
         "extraction.reference.extract_dataset.xr_open_kwargs",
         "health_checks.flags",
         "health_checks.inputs",
+        *_TABLE,
     )
 
     def reading(self) -> list[str]:

@@ -122,8 +122,8 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
         area = sum(_area_of(run, name) for name in ([wildcards["piece"]] if "piece" in wildcards else pieces(run)))
     is_simulated = wildcards.keys() & {"sim_id", "pool"}
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
-    first, last = config.custom.sim_period if is_simulated else config.custom.ref_period
-    days = 365 * (int(last) - int(first) + 1)
+    periods = config.custom.stretches if is_simulated else [config.custom.ref_period]
+    days = 365 * sum(int(last) - int(first) + 1 for first, last in periods)
     return area * days * together * (1 if "var" in wildcards else len(config.variables))
 
 

@@ -18,8 +18,9 @@ from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
+from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import JITTER_OF_DTR, MAKERS
+from espo_luigi.tasks.adjustment import JITTER_OF_RANGES, MAKERS
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
@@ -51,7 +52,8 @@ class PerfectPair(EspoTask):
         """Return, too, the keys that are read for each variable."""
         keys = ("method", "variables", "training_args", "adjusting_args", "engine")
         variables = self.context.config.biasadjust.variables
-        return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
+        of_adjustment = [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
+        return [*super().reading(), *of_adjustment, *(f"variables.{name}" for name in variables)]
 
     def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust each variable by each method, and compare."""
@@ -76,7 +78,8 @@ class PerfectPair(EspoTask):
             "engine": variable.engine,
         }
         train |= shared | {"seed": seed}
-        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": JITTER_OF_DTR if name == "dtr" else None}
+        jitter = JITTER_OF_RANGES if row_of(name, config.table).is_range else None
+        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": jitter}
         others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
@@ -85,6 +88,7 @@ class PerfectPair(EspoTask):
             methods={ADJUSTED: (train, adjust)}
             | {label: by_method(method, train, in_slices) for label, method in others.items()},
             maximal_calendar=config.custom.maximal_calendar,
+            **perfect_model.shown_as(name, config.table),
         )
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import xarray as xr
@@ -17,16 +17,18 @@ from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import pooling, stack
-from espo_luigi.science.choices import NEEDED_FOR, TREATED
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
 from espo_luigi.science.chunks import REALIZATION, rechunk
+from espo_luigi.science.derivations import with_derived
 from espo_luigi.science.diagnose import health
 from espo_luigi.science.finalize import consistency, gaps
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.finalize.outline import cut_to_outline, outline
-from espo_luigi.science.possible import OF_RAW_DATA, POSSIBLE, Limits
+from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import Adjust, layout_of_pools
 from espo_luigi.tasks.base import (
+    DerivedParameter,
     EspoTask,
     PieceParameter,
     PoolParameter,
@@ -41,8 +43,8 @@ from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
 
 logger = logging.getLogger(__name__)
 
-# The variables that `Swap` makes.
-TEMPERATURES = ("tasmax", "tasmin")
+# What a product takes from the table of variables.
+OF_THE_TABLE = ("units", "bounds", "standard_name", "long_name", "cell_methods")
 # The settings of a variable's adjustment that the attributes of the product may name.
 NAMED_IN_ATTRIBUTES = ("training_args.period", "adjusting_args.periods", "adjusting_args.bias_adjust_institution")
 # The largest block of CleanUp for each variable, and the largest one of several chunks of time. Small and large blocks
@@ -62,11 +64,14 @@ class ProductTask(EspoTask):
         return [ON_IMPOSSIBLE] if any(name.startswith(gaps.IMPOSSIBLE_VALUES) for name in names) else []
 
     def with_possible_values(
-        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits] = POSSIBLE, known: int = 0
+        self, made: xr.Dataset, land: xr.DataArray, table: Mapping[str, Variable] | None = None, **options: Any
     ) -> xr.Dataset:
         """Return the product that has no impossible values, or their number in its attributes."""
-        how = self.context.config.clean_up.on_impossible
-        return gaps.with_possible_values(made, land, on_impossible=how, table=table, known=known)
+        config = self.context.config
+        known = config.table if table is None else table
+        return gaps.with_possible_values(
+            made, land, on_impossible=config.clean_up.on_impossible, table=known, **options
+        )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -111,18 +116,26 @@ class Swap(ProductTask):
     out_dtrpreswap = temporary("preswap/{pool}+{domain}+{ref_source}+{piece}+dtrpreswap.zarr")
 
     @property
+    def how(self) -> Consistency:
+        """How they are made consistent."""
+        return self.context.config.consistency or self.context.config.clean_up.temperatures
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The adjusted variables that it takes."""
-        return NEEDED_FOR[self.context.config.clean_up.temperatures]
+        return NEEDED_FOR[self.how]
+
+    def reading(self) -> list[str]:
+        """Return, too, the names of the variables, where it depends on them how temperatures are made consistent."""
+        is_asked = self.how == self.context.config.clean_up.temperatures
+        return super().reading() + ([] if is_asked else ["biasadjust.variables.*"])
 
     def compute(self, adjusted: list[xr.Dataset]) -> dict[str, xr.Dataset]:
         """Exchange or derive, as `clean_up.temperatures` says; blocks are whole files of `Adjust`."""
         config = self.context.config
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
         given = {name: rechunk(dataset, blocks) for name in self.needs for dataset in adjusted if name in dataset}
-        made = consistency.consistent(
-            {name: dataset[name] for name, dataset in given.items()}, how=config.clean_up.temperatures
-        )
+        made = consistency.consistent({name: dataset[name] for name, dataset in given.items()}, how=self.how)
         # Each product has one of the two; the rest of their values is looked at there.
         last = made["tasmin"].dims[-1]
         nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
@@ -142,8 +155,57 @@ class Swap(ProductTask):
         return layout_of_pools(dataset)
 
 
+class Derive(EspoTask):
+    """Rule `derive`, new against ESPO-G: ESPO v2: a variable of a pool, derived from adjusted variables."""
+
+    pool, piece, var = PoolParameter(), PieceParameter(), DerivedParameter()
+    resources_default = Resources(n_workers=5, cpus_per_task=15, memory="300GB", time="10")
+    values_in_outputs = 1.0
+    in_adjusted = upstream(
+        Adjust, "out_adjusted", var=lambda task: task.context.config.biasadjust.groups_of(task.inputs_of(Adjust))
+    )
+    in_tasmax = upstream(Swap, "out_tasmax", piece=lambda task: task.pieces_with("tasmax"))
+    in_tasmin = upstream(Swap, "out_tasmin", piece=lambda task: task.pieces_with("tasmin"))
+    uncut = ("in_adjusted", "in_tasmax", "in_tasmin")
+    reads = ("clean_up.derive.{var}", "custom.working_chunks")
+    out_derived = temporary("{pool}+{domain}+{ref_source}+{piece}+{var}+derived.zarr")
+
+    def inputs_of(self, rule: type[EspoTask]) -> list[str]:
+        """Return the variables that it is derived from, as far as a rule makes them."""
+        return [name for name in self.context.config.derived[self.var] if _makes(self.context, name) is rule]
+
+    def pieces_with(self, name: str) -> list[str]:
+        """Return the piece if it is derived from this variable of `Swap`."""
+        return [self.piece] if name in self.inputs_of(Swap) else []
+
+    def reading(self) -> list[str]:
+        """Return, too, the names of the variables, where it depends on them what it is made of."""
+        is_asked = self.context.config.clean_up.derive[self.var].inputs
+        names = [] if is_asked else ["biasadjust.variables.*"]
+        return [*super().reading(), *names, f"variables.{self.var}.units"]
+
+    def compute(self, adjusted: list[xr.Dataset], tasmax: list[xr.Dataset], tasmin: list[xr.Dataset]) -> xr.Dataset:
+        """Derive it; blocks are whole files of `Adjust`."""
+        config, given = self.context.config, [*adjusted, *tasmax, *tasmin]
+        inputs = config.derived[self.var]
+        blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
+        cut = finalize.merged([rechunk(ds[[name for name in inputs if name in ds]], blocks) for ds in given])
+        return with_derived(cut, {self.var: inputs}, config.table)[[self.var]].assign_attrs({"cat:variable": self.var})
+
+    def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
+        """Return the layout of `Adjust`."""
+        return layout_of_pools(dataset)
+
+
+def _makes(run: RunContext, name: str) -> type[EspoTask]:
+    """Return ESPO v2's rule that makes the pieces of a variable of products."""
+    if name in run.config.derived:
+        return Derive
+    return Swap if name in TEMPERATURES and run.config.consistency else Adjust
+
+
 class CleanUp(ProductTask):
-    """Rule `clean_up`: the adjusted variables together, tasmin from tasmax and dtr, on the piece's whole grid."""
+    """Rule `clean_up`: the adjusted variables together, and those derived from them, on the piece's whole grid."""
 
     sim_id, piece = SimulationParameter(), PieceParameter()
     resources_default = Resources(n_workers=2, cpus_per_task=6, memory="50GB", time="1000")
@@ -159,7 +221,9 @@ class CleanUp(ProductTask):
     uncut = ("in_adjusted",)
     reads = (
         "biasadjust.variables.*",
+        "clean_up.derive",
         "clean_up.problems.{sim_id}",
+        "clean_up.temperatures",
         "clean_up.xscen_clean_up",
         "custom.final_chunks",
         "extraction.ref_source",
@@ -169,31 +233,28 @@ class CleanUp(ProductTask):
         partition.PRODUCTION_KEY,
     )
 
-    def check(self) -> None:
-        """Raise an error, too, if a variable that tasmin is made of is not adjusted."""
-        super().check()
-        adjusted = self.context.config.biasadjust.adjusted
-        if missing := [name for name in ("tasmax", "dtr") if name not in adjusted]:
-            raise ConfigurationError(
-                f"`biasadjust.variables` has {', '.join(adjusted)}; expected {' and '.join(missing)}, too: the "
-                "product's tasmin is tasmax - dtr. Adjust them, or run until Adjust only."
-            )
-
     def reading(self) -> list[str]:
         """Return, too, the keys that are read for each variable."""
-        variables = self.context.config.biasadjust.variables
-        return super().reading() + [f"biasadjust.variables.{v}.{key}" for v in variables for key in NAMED_IN_ATTRIBUTES]
+        config = self.context.config
+        keys = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in NAMED_IN_ATTRIBUTES]
+        return super().reading() + keys + [f"variables.{v}.{key}" for v in config.published for key in OF_THE_TABLE]
 
     def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
-        files = product_chunks(self, adjusted[0])
+        config, files = self.context.config, product_chunks(self, adjusted[0])
+        given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
+        # An audit has only the variables that it takes.
+        is_whole = config.consistency is not None and {*NEEDED_FOR[config.consistency]} <= {*given}
+        there = {*given, *(TEMPERATURES if is_whole else ())}
         made = finalize.finish(
-            finalize.merged([finalize.counted(dataset) for dataset in adjusted]),
+            given,
             treatment=self.context.production.treatment(),
             land=finalize.Land(grid["land"], grid, days=files["time"]),
             chunks=rows_of_chunks(files, grid),
-            derive=True,
-            mask=self.sim_id in self.context.config.clean_up.problems,
+            temperatures=config.consistency if is_whole else None,
+            derived={name: inputs for name, inputs in config.derived.items() if {*inputs} <= there},
+            mask=self.sim_id in config.clean_up.problems,
+            table=config.table,
         )
         return self.with_possible_values(made, grid["land"])
 
@@ -295,7 +356,7 @@ class JoinTask(ProductTask):
     uncut = ("in_slices",)
     resources_default = Resources(n_workers=6, cpus_per_task=12, memory="60GB", time="60")
     values_in_outputs = 2.0
-    possible: ClassVar[Mapping[str, Limits]] = POSSIBLE
+    limits: ClassVar[Literal["possible", "raw"]] = "possible"
     reads: ClassVar[tuple[str, ...]] = (
         "domain.name",
         "custom.final_chunks",
@@ -327,9 +388,10 @@ class JoinTask(ProductTask):
             treatment=self.treatment(),
             land=land,
             chunks=blocks,
+            table=self.context.config.table,
         )
         crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
-        return self.with_possible_values(made, land.cells, self.possible, crossed)
+        return self.with_possible_values(made, land.cells, which=self.limits, known=crossed)
 
     def treatment(self) -> finalize.Treatment:
         """Return what is done to the variable."""
@@ -372,9 +434,11 @@ class ConcatClean(JoinTask):
 
     var = PublishedParameter()
     in_slices = upstream(
-        (Adjust, Swap),
-        lambda task: f"out_{task.var}" if task.var in TEMPERATURES else "out_adjusted",
-        which=lambda task: Swap if task.var in TEMPERATURES else Adjust,
+        (Adjust, Swap, Derive),
+        lambda task: {Swap: f"out_{task.var}", Adjust: "out_adjusted", Derive: "out_derived"}[
+            _makes(task.context, task.var)
+        ],
+        which=lambda task: _makes(task.context, task.var),
         var=lambda task: task.context.config.biasadjust.group_of(task.var),
         pool=lambda task: partition.pool_of(task.context, task.sim_id),
         piece=every_piece,
@@ -406,7 +470,7 @@ class ConcatCleanPreswap(JoinTask):
     reads = tuple(key.replace("{var}", "dtr") for key in JoinTask.reads)
     name = "dtr"
     # The days on which tasmax is below tasmin are what this archive shows.
-    possible = OF_RAW_DATA
+    limits = "raw"
 
     def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
         """Join as other variables are, under the name dtr."""

@@ -178,8 +178,14 @@ class Production:
         raise NotImplementedError
 
     def needed(self, only: Sequence[str] = ()) -> list[str]:
-        """Return the adjusted variables of which the product's variables `only`, by default all, are made."""
-        raise NotImplementedError
+        """Return what is adjusted, alone or in groups, to make the product's variables `only`, by default all."""
+        return self.config.biasadjust.groups_of(self.config.needed_for(only or self.config.published))
+
+    @property
+    def bounds_of_derived(self) -> dict[str, tuple[float | None, float | None]]:
+        """The bounds that derived variables are clipped to."""
+        table = self.config.table
+        return {name: table[name].bounds for name in self.config.derived if table[name].bounds != (None, None)}
 
     def product_of_cell(
         self,

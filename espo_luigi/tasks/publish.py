@@ -175,7 +175,7 @@ def _former(path: Path) -> dict[str, Any]:
 def _about() -> About:
     config = context().config
     attributes = config.attributes.get("global", {})
-    ref, sim = "-".join(config.custom.ref_period), "-".join(config.custom.sim_period)
+    ref, sim = "-".join(config.custom.ref_period), " and ".join(map("-".join, config.custom.stretches))
     return About(
         name=str(attributes.get("title") or attributes.get("dataset") or f"Scenarios of {config.reference_source}"),
         description=f"Daily simulations of {sim}, adjusted to {config.reference_source} over {ref}, with "

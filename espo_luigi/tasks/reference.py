@@ -21,7 +21,7 @@ from espo_luigi.science.units import in_units
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import CalendarParameter, EspoTask, PieceParameter
 from espo_luigi.tasks.context import RunContext
-from espo_luigi.tasks.inputs import RefInputCheck, told
+from espo_luigi.tasks.inputs import TABLE, RefInputCheck, told
 from espo_luigi.tasks.ports import kept, upstream
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ _READ = (
     "extraction.reference.search_data_catalogs.variables_and_freqs",
     "extraction.reference.search_data_catalogs.variables_and_freqs.*",
     "extraction.variables_and_units",
+    *TABLE,
 )
 
 
@@ -52,6 +53,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         variables_and_freqs=extraction.series,
         period=config.custom.ref_period,
         region=region.arguments(),
+        table=config.table,
     )
     fields = extract.subset_box(fixed, region.arguments())
     coords = {str(name): field.variable for name, field in fields.data_vars.items()}
@@ -59,7 +61,7 @@ def reference_maps(run: RunContext, region: Region) -> xr.Dataset:
         options = extraction.extract_dataset.xr_open_kwargs
         mapping = open_grid_mapping(run.reference(), run.mask_variable, xr_open_kwargs=options)
         coords |= {str(mapping.name): mapping.variable} if mapping.name else {}
-    return credible(in_units(maps, config.extraction.variables_and_units)).assign_coords(coords)
+    return credible(in_units(maps, config.extraction.variables_and_units), config.table).assign_coords(coords)
 
 
 class MakeRef(EspoTask):

@@ -68,8 +68,9 @@ class SeriesTask(EspoTask):
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: [name for name in task.context.published if name in yearly.DISPLAY_UNITS])
+    in_final = final_archives(lambda task: task.context.published)
     reads = (
+        "variables",
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
@@ -90,11 +91,12 @@ class SeriesTask(EspoTask):
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
         raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
-        adjusted = finalize.merge_products(final)
-        sources = {"reference": reference, "raw": raw, "adjusted": adjusted}
+        sources = {"reference": reference, "raw": raw, "adjusted": finalize.merge_products(final)}
+        shared = [name for name in self.context.published if all(name in ds for ds in sources.values())]
+        table = self.context.config.table
         return self.describe(
             next(iter(prop.data_vars.values())),
-            {name: yearly.in_display_units(ds) for name, ds in sources.items()},
+            {name: yearly.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
         )
 
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -114,6 +116,7 @@ class SeriesSummary(SeriesTask):
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             period=self.period,
             periods=PERIODS_OF_CHANGE,
+            table=self.context.config.table,
         ).assign_attrs(cells=_cells_of(cells))
 
 
@@ -130,6 +133,7 @@ class YearlySums(SeriesTask):
             {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
             {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
             period=self.period,
+            table=self.context.config.table,
         )
         return sums.assign_attrs(cells=_cells_of(cells))
 
@@ -141,7 +145,7 @@ class NotCalibrated(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
-    reads = ("biasadjust.variables.*",)
+    reads = ("biasadjust.variables.*", "variables")
 
     def reading(self) -> list[str]:
         """Return, too, the members of each group of variables."""
@@ -150,8 +154,12 @@ class NotCalibrated(EspoTask):
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
+        run = self.context
         return aspects.compare_aspects(
-            sums, adjusted=list(self.context.config.biasadjust.adjusted), seed=f"{self.pool}+{self.diag_domain}"
+            sums,
+            adjusted=list(run.config.biasadjust.adjusted),
+            seed=f"{self.pool}+{self.diag_domain}",
+            known=aspects.aspects_of(run.published, run.config.table),
         )
 
 
@@ -178,8 +186,9 @@ class FlagDetails(EspoTask):
     def details(self, final: xr.Dataset, checks: xr.Dataset) -> list[flags.FlagDetail]:
         """Describe each flag of the checks; computes."""
         raised = {str(name): bool(da) for name, da in checks.data_vars.items()}
-        scopes = self.context.config.health_checks.arguments().get("scopes")
-        return flags.flag_details(final, raised, self.context.config.flags, scopes)
+        config = self.context.config
+        scopes = config.health_checks.arguments().get("scopes")
+        return flags.flag_details(final, raised, config.flags, scopes, config.table)
 
 
 class Inversions(EspoTask):
@@ -312,6 +321,7 @@ def run_view() -> RunView:
             (pool, domain): NotCalibrated(pool=pool, diag_domain=domain).out_compared().path
             for pool, domain in itertools.product(run.pools, run.domains)
         },
+        table=run.config.table,
     )
 
 

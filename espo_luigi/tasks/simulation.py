@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match, open_fixed
+from espo_luigi.catalog.open import on_grid_of, open_grid
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import calendar, regrid
@@ -29,9 +30,10 @@ from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
-from espo_luigi.tasks.inputs import InputCheck, told
+from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
 from espo_luigi.tasks.ports import temporary, upstream
-from espo_luigi.tasks.reference import ReferenceCalendar
+from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
+        *TABLE,
+        "regrid.regrid_method",
     )
 
     def raw(self) -> Match:
@@ -70,16 +74,21 @@ class Extract(EspoTask):
         extraction, region = config.extraction.simulation, config.domain.arguments()
         opened = self.context.open(self.raw(), extraction)
         dataset = extract.extract(
-            opened, variables_and_freqs=extraction.series, period=config.custom.sim_period, region=region
+            opened,
+            variables_and_freqs=extraction.series,
+            period=config.custom.stretches,
+            region=region,
+            table=config.table,
         )
         converted = in_units(dataset, config.extraction.variables_and_units)
         repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
         with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
-        repaired = repaired.assign({name: require_possible(repaired[name]) for name in with_repairs})
+        repaired = repaired.assign({name: require_possible(repaired[name], config.table) for name in with_repairs})
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
-        made = credible(repaired).assign_attrs(told(checked, "simulation"))
+        repaired = repaired.assign_coords(cell_bounds(self.context, self.raw(), opened))
+        made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
         # Some models publish float64, and nothing downstream keeps more than float32.
         single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
@@ -116,6 +125,7 @@ class Regrid(EspoTask):
     resources_default = Resources(n_workers=3, cpus_per_task=9, memory="48GB", time="1000")
     values_in_outputs = 1.0
     in_reference = upstream(ReferenceCalendar, "out_reference", calendar="noleap")
+    in_grid = upstream(RefDefault, "out_grid")
     in_extracted = upstream(Extract, "out_extracted")
     out_regridded = temporary("{sim_id}+{piece}+regridded.zarr")
     uncut = ("in_extracted",)
@@ -125,28 +135,27 @@ class Regrid(EspoTask):
         "extraction.simulation.fill_in_time",
         "regrid.regrid_dataset",
         "regrid.regrid_dataset.intermediate_grids.*",
+        "regrid.regrid_method",
         "regrid.skip_coarser",
     )
 
-    def compute(self, reference: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
+    def compute(self, reference: xr.Dataset, grid: xr.Dataset, extracted: xr.Dataset) -> xr.Dataset:
         """Apply the cascade as a single matrix, and fill gaps; target cells are written once, as whole series."""
         config = self.context.config
+        options = config.regrid.options()
+        weights = regrid.weigh(extracted, reference, whole=grid, skip_coarser=config.regrid.skip_coarser, **options)
         if not self.context.is_regional(self.sim_id):
-            self._check_reach(extracted, reference)
-        regridded = regrid.regrid(
-            with_repairs_told(extracted),
-            reference,
-            **config.regrid.regrid_dataset.arguments(),
-            skip_coarser=config.regrid.skip_coarser,
-            chunks=config.custom.working_chunks,
-        )
+            self._check_reach(extracted, reference, weights)
+        chunks = config.custom.working_chunks
+        regridded = regrid.regrid(with_repairs_told(extracted), reference, weights=weights, chunks=chunks)
         filled = fill_in_time(regridded, how=config.extraction.simulation.fill_in_time)
-        return rechunk(filled, config.custom.working_chunks)
+        return rechunk(filled, chunks)
 
-    def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset) -> None:
+    def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset, weights: Mapping[Any, regrid.Weights]) -> None:
         config = self.context.config
         try:
             regrid.check_reach(extracted, reference, config.domain.tile_buffer)
+            regrid.check_covered(weights)
         except DataError as error:
             if config.extraction.on_input_problem.extrapolation == "fail":
                 raise DataError(
@@ -177,6 +186,22 @@ class Rechunk(EspoTask):
     def work(self) -> None:
         """Link the files."""
         self.link(self.in_regridded().path, self.out_regchunked().path)
+
+
+def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, xr.Variable]:
+    """Return the bounds of the cells of a simulation in the domain, as coordinates for its conservative regridding.
+
+    Nothing if its configuration asks for no such regridding, or its files have no bounds.
+    """
+    if not run.config.regrid.conservative:
+        return {}
+    asset = asset_with(match, run.config.regrid.conservative)
+    grid = open_grid(asset, dict(run.config.extraction.simulation.extract_dataset.xr_open_kwargs))
+    placed = on_grid_of(extract.normalise_coordinates(opened), grid)
+    if placed is None:
+        raise DataError(f"{asset.path} is not on the grid of {match.id}; expected the same lat and lon. Exclude it.")
+    cut = extract.subset_box(placed, run.config.domain.arguments())
+    return {name: cut[name].variable for name in regrid.BOUNDS if name in cut}
 
 
 def four_years(dataset: xr.Dataset) -> int:

@@ -103,6 +103,14 @@ def test_a_dataset_with_all_variables_is_found_with_dtr_to_derive(tmp_path: Path
     assert "path" not in match.columns
 
 
+@pytest.mark.parametrize(("name", "stored"), [("sfcWind", ("uas", "vas")), ("tas", ("tasmax", "tasmin"))])
+def test_the_speed_of_the_wind_and_the_mean_of_temperatures_are_derived(
+    tmp_path: Path, name: str, stored: tuple[str, ...]
+) -> None:
+    (match,) = search(tmp_path, rows_of(stored), variables_and_freqs={name: "D"}).values()
+    assert match.derived == (name,) and set(match.variables) == set(stored)
+
+
 def test_a_stored_dtr_has_priority_over_a_derived_one(tmp_path: Path) -> None:
     (match,) = search(tmp_path, rows_of((*STORED, "dtr"))).values()
     assert match.derived == ()
@@ -177,6 +185,29 @@ def test_every_one_of_several_periods_must_be_covered(tmp_path: Path) -> None:
     assert search(tmp_path, rows_of(), periods=[["2000", "2001"], ["2008", "2009"]])
     with pytest.raises(CatalogError, match=r"cover 0\.0% of 2015-2016"):
         search(tmp_path, rows_of(), periods=[["2000", "2001"], ["2015", "2016"]])
+
+
+@pytest.mark.parametrize(
+    ("years", "last_day", "remedy"),
+    [
+        ((1979, 2014, 2065, 2100), "12-31", "[[1979, 2014], [2065, 2100]]"),
+        ((1970, 2014, 2065, 2110), "12-30", "[[1979, 2014], [2065, 2100]]"),
+        ((1979, 2014, 2065, 2099), "06-30", ""),
+        ((1979, 2039, 2045, 2100), "12-31", "[[1979, 2039], [2045, 2100]]"),
+    ],
+)  # fmt: skip
+def test_files_of_two_stretches_of_years_are_refused_with_the_periods_that_fit(
+    tmp_path: Path, years: tuple[int, int, int, int], last_day: str, remedy: str
+) -> None:
+    first, end, begin, last = years
+    rows = [row("pr", f"{first}-01-01", f"{end}-{last_day}"), row("pr", f"{begin}-01-01", f"{last}-{last_day}")]
+    with pytest.raises(CatalogError) as caught:
+        search(tmp_path, rows, variables_and_freqs={"pr": "D"}, periods=["1979", "2100"])
+    said = f". To leave out the years between, give `custom.sim_period: {remedy}`" if remedy else ""
+    assert "of 1979-2100 (" in str(caught.value) and f"expected at least 99%{said}. Rows:" in str(caught.value)
+    if remedy:
+        periods = [["1979", str(end)], [str(begin), "2100"]]
+        assert search(tmp_path, rows, variables_and_freqs={"pr": "D"}, periods=periods, whole=("1979", "2100"))
 
 
 def test_files_that_overlap_drop_the_id_and_both_are_named(tmp_path: Path) -> None:

@@ -72,6 +72,17 @@ def test_what_could_only_fail_later_is_refused(tmp_path: Path, path: str, value:
     assert expected in refused(tmp_path, (path, value))
 
 
+def test_years_between_two_stretches_are_no_years_of_the_simulation(tmp_path: Path) -> None:
+    stretches = ("custom.sim_period", "[[1950, 2030], [2065, 2100]]")
+    config = demo_with(tmp_path, stretches)
+    assert config.custom.stretches == (("1950", "2030"), ("2065", "2100")) and config.custom.span == ("1950", "2100")
+    assert config.biasadjust.variables["pr"].adjusting_args.periods == config.custom.sim_period
+    text = refused(tmp_path, stretches, ("biasadjust.variables.pr.adjusting_args.periods", "[1950, 2100]"))
+    assert "got 1950-2100, expected years within `custom.sim_period`, 1950-2030 or 2065-2100: of other years" in text
+    text = refused(tmp_path, ("custom.sim_period", "[[1950, 2030], [2030, 2100]]"))
+    assert "expected periods in order of time and without overlap" in text
+
+
 def test_the_shipped_grids_cover_the_shipped_regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
         monkeypatch.setenv(f"ESPO_{name}", "/data")

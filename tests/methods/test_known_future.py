@@ -10,7 +10,8 @@ import xsdba
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Plan, Sampling
+from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Plan, Sampling, shown_as
+from espo_luigi.science.variables import Variable
 
 CALIBRATION, LATER = (2001, 2020), (2041, 2060)
 GROUP = {"group": "time.month"}
@@ -121,7 +122,7 @@ def winter_mean(data: xr.DataArray, years: tuple[int, int]) -> np.ndarray:
 def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> None:
     rain = series(3).copy(data=np.random.default_rng(4).gamma(0.5, 6, (2, series(3).sizes["time"]))).rename("pr")
     rain = rain.assign_attrs(units="mm d-1")
-    found = perfect_model.climates(rain, {"later": LATER}).sel(period="later", season="JJA")
+    found = perfect_model.climates(rain, {"later": LATER}, wet=1.0).sel(period="later", season="JJA")
     summer = rain.sel(time=slice("2041", "2060"))
     summer = summer.isel(time=summer.time.dt.season.values == "JJA")
     for name, level in {"q95": 0.95, "q99": 0.99}.items():
@@ -129,6 +130,39 @@ def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> 
     shares = xclim.indices.wetdays_prop(rain.sel(time=slice("2041", "2060")), thresh="1 mm/day", freq="QS-DEC")
     expected = shares.isel(time=shares.time.dt.month.values == 6).mean("time")
     np.testing.assert_allclose(found.sel(property="wet_days"), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["DetrendedQuantileMapping", "QuantileDeltaMapping"])
+def test_a_bounded_variable_is_compared_in_its_own_units_as_xsdba_transforms_and_adjusts_it(method: str) -> None:
+    truth, simulation = (humidity(seed, drier) for seed, drier in ((1, 0.0), (2, 0.8)))
+    bounds = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
+    train, adjust = by(method, nquantiles=20)
+    plan = Plan(CALIBRATION, {ADJUSTED: (train | {"additive_space": bounds}, adjust)}, **shown_as("hurs"))
+    found = perfect_model.compare(
+        truth.to_dataset(), simulation.to_dataset(), plans={"hurs": plan}, sampling=Sampling([LATER], 10, "seed")
+    ).sel(variable="hurs", period="2041-2060", adjustment=ADJUSTED, season="DJF")
+    assert found["units"].item() == "%" and not found["level"].sel(property="wet_days").notnull().any()
+    unbounded = [xsdba.processing.to_additive_space(one.astype(float), **bounds) for one in (truth, simulation)]
+    inside = [one.sel(time=slice("2001", "2020")) for one in unbounded]
+    trained = getattr(xsdba, method).train(*inside, group=xsdba.Grouper("time.month"), kind="+", nquantiles=20)
+    adjusted = xsdba.processing.from_additive_space(trained.adjust(unbounded[1]), **bounds, units="%")
+    error = winter_mean(adjusted, LATER) - winter_mean(truth, LATER)
+    np.testing.assert_allclose(found["level"].sel(property="mean"), error, atol=2e-3)
+
+
+def humidity(seed: int, drier: float) -> xr.DataArray:
+    """Relative humidity in percent that comes near to both bounds."""
+    noise = series(seed)
+    values = 100 / (1 + np.exp(-(noise - 280) / 8 + drier))
+    return values.astype("float32").rename("hurs").assign_attrs(units="%")
+
+
+def test_units_and_dry_days_of_a_comparison_are_those_of_the_table() -> None:
+    assert shown_as("pr") == {"units": "mm d-1", "wet": 1.0}
+    assert shown_as("tasmax") == {"units": "", "wet": None}, "errors of temperatures are kelvins"
+    assert shown_as("sfcWind") == {"units": "m s-1", "wet": None}
+    assert shown_as("ozone", {"ozone": Variable(units="ppb", wet=2.0)}) == {"units": "ppb", "wet": 2.0}
+    assert shown_as("ozone") == {"units": "", "wet": None}
 
 
 def test_a_pair_of_two_calendars_is_compared_in_the_smaller() -> None:

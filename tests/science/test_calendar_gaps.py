@@ -8,12 +8,18 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import INSERTED_DAYS, fill_in_time, insert_days, without_inserted_days
+from espo_luigi.science import calendar
+from espo_luigi.science.calendar import INSERTED_DAYS, insert_days, without_inserted_days
 from espo_luigi.science.extract.input_problems import require_days
+from espo_luigi.science.variables import VARIABLES
 
 DAYS, MEMBERS, CELLS = 1103, 2, 17
 CALENDARS = ("noleap", "360_day", "standard")
 NAMES = ("tasmax", "tasmin", "dtr", "pr")
+
+
+def fill_in_time(ds: xr.Dataset) -> xr.Dataset:
+    return calendar.fill_in_time(ds, how={name: VARIABLES[name].filling for name in NAMES})
 
 
 def with_gaps(calendar: str = "noleap", days: int = DAYS) -> xr.Dataset:

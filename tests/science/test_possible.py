@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.science.choices import SuspiciousInput
-from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
+from espo_luigi.science.variables import Variable
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}
 MM = 1 / 86400
@@ -32,7 +33,11 @@ def test_limits_are_those_of_the_table_in_the_products_units() -> None:
     assert limits_in("tasmin", "K") == (180, 340)
     assert limits_in("dtr", "degC") == pytest.approx((0, 100)), "a difference"
     assert limits_in("pr", "mm d-1") == pytest.approx((0, 3000))
-    assert limits_in("hurs", "%") == (-np.inf, np.inf)
+    assert limits_in("hurs", "1") == pytest.approx((0, 1))
+    assert limits_in("hurs", "%", which="raw") == (-5, 200)
+    assert limits_in("ozone", "ppb") == (-np.inf, np.inf)
+    own = {"ozone": Variable(units="ug m-3", possible=(0, 1000), difference=False)}
+    assert limits_in("ozone", "g m-3", own) == pytest.approx((0, 1e-3))
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -46,6 +51,23 @@ def test_drizzle_below_zero_is_zero_and_a_range_that_is_none_the_smallest_and_no
     assert made.dtr.values.tobytes() == np.array([low, low, 1e-5, 0.5, np.nan, 12], "f4").tobytes()
     assert made.tasmax.values.tobytes() == pr.tobytes() and made.pr.attrs == {"units": "mm d-1"}
     assert (made.pr.chunks is not None) == lazy
+
+
+@pytest.mark.parametrize(("name", "units"), [("hurs", "%"), ("hurs", "1"), ("sfcWind", "m s-1"), ("snw", "kg m-2")])
+def test_what_is_below_a_bound_by_round_off_is_at_the_bound_and_above_an_upper_bound_it_stays(
+    name: str, units: str
+) -> None:
+    values = np.array([-0.02, -1e-20, 0.0, np.nan, 70.5, 105.6], "f4") / (100 if units == "1" else 1)
+    made = credible(xr.Dataset({name: ("time", values, {"units": units})}))[name]
+    assert made.values.tobytes() == np.array([0, 0, *values[2:]], "f4").tobytes()
+
+
+def test_the_bounds_of_a_variable_of_one_s_own_hold_in_the_units_of_the_data_too() -> None:
+    own = {"ozone": Variable(units="g m-3", bounds=(1e-6, None))}
+    given = xr.Dataset({"ozone": ("time", np.array([0.5, 2.0]), {"units": "ug m-3"}), "other": ("time", [-1.0, 1.0])})
+    made = credible(given, own)
+    np.testing.assert_allclose(made.ozone, [1, 2])
+    assert made.other.values.tolist() == [-1, 1], "nothing is known of it"
 
 
 @pytest.mark.parametrize(("value", "units"), [(0.0, "K"), (np.inf, "K"), (81.0, "degC")])
@@ -154,7 +176,7 @@ def product_of(reference: xr.Dataset, simulation: xr.Dataset, told: str = "") ->
         )
         adjusted.append(made.to_dataset(name=name))
     land = xr.DataArray(np.ones((3, 3), bool), dims=("lat", "lon"), attrs={LET_THROUGH: told} if told else {})
-    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), derive=True)
+    product = finish(merged(adjusted), treatment=Treatment(round_var={"pr": 10}), temperatures="derived")
     return with_possible_values(product, land, on_impossible="fail")
 
 

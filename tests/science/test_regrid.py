@@ -232,7 +232,7 @@ def test_a_regional_model_goes_straight_to_the_target_as_in_esmf() -> None:
     step = Grid(source.lat.values, source.lon.values, "curvilinear").largest_steps()[0]
     bounds = (200, 340, round(step + 0.1, 3), 20, 80, round(step + 0.1, 3))
     coarse = {"reg1": {"cf_grid_2d": dict(zip(REG1, bounds, strict=True)), "regridder_kwargs": ESMF}}
-    options = {"regridder_kwargs": ESMF, "intermediate_grids": coarse}
+    options: dict[str, Any] = {"regridder_kwargs": ESMF, "intermediate_grids": coarse}
     np.testing.assert_allclose(
         regrid(source, expected, skip_coarser=True, **options).tas, expected.tas, rtol=0, atol=1e-4
     )
@@ -595,6 +595,6 @@ def test_single_cells_have_the_bytes_that_they_have_among_all(masked: bool, chun
 
 
 def test_the_weights_name_their_stages_and_make_wholes() -> None:
-    weights = weigh(simulation(), stacked(), regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)
+    weights = weigh(simulation(), stacked(), regridder_kwargs=ESMF, intermediate_grids=SMALL_CASCADE)["tasmax"]
     assert weights.steps == ("coarse", TARGET)
     np.testing.assert_allclose(weights.matrix.sum(axis=1), 1)

@@ -27,7 +27,7 @@ from espo_luigi.store import Publication, open_store, write_store
 from espo_luigi.store.blocks import BlockWriter, files_of, is_valid, write_blocks, writers_of
 from espo_luigi.store.blocks import _read as read
 from espo_luigi.store.partials import START_NAME
-from espo_luigi.store.write import laid_out_for, write_zarr
+from espo_luigi.store.write import laid_out_for, prepared, write_zarr
 
 CHUNKS = {"time": 5, "y": 4, "x": 6}
 FILES = {"time": 10, "y": 4, "x": 6}
@@ -173,7 +173,7 @@ def test_a_block_whose_file_is_missing_or_damaged_is_computed_again(
 def test_no_change_of_a_chunks_file_is_taken_for_what_was_written(tmp_path: Path, sharded: bool, values: str) -> None:
     """Each third bit of the file is flipped, and the file is cut after each byte."""
     ds = xr.Dataset({"pr": ("x", np.array([0, 0, 0, 1], values))}).chunk(x=4)
-    laid_out, encoding = laid_out_for(ds, {"x": 2 if sharded else 4}, {"x": 4} if sharded else None)
+    laid_out, encoding = laid_out_for(prepared(ds), {"x": 2 if sharded else 4}, {"x": 4} if sharded else None)
     partial = HeldFolder.make(tmp_path / ".a.zarr.partial")
     write_zarr(laid_out, partial, mode="w-", encoding=encoding, compute=False)
     blocks = files_of(laid_out, partial)

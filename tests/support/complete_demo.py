@@ -22,7 +22,7 @@ DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 
 # The rules that are in no run of `All` of 2024: those of ESPO v2, the export, and known futures.
 OTHER_RULES = {
-    *(tasks.MakeRef, tasks.Swap, tasks.ConcatClean, tasks.ConcatCleanPreswap),
+    *(tasks.MakeRef, tasks.Swap, tasks.Derive, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
     *(tasks.Export, tasks.PerfectPair, tasks.PerfectModel),
 }

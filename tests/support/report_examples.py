@@ -66,7 +66,7 @@ def daily(seed: int, warmer: float = 0.0, years: int = 20) -> xr.Dataset:
     )
     names = {"tasmax": "Daily maximum temperature", "tasmin": "Daily minimum temperature", "pr": "Precipitation"}
     for name, long_name in names.items():
-        ds[name].attrs = {"long_name": long_name, "units": yearly.DISPLAY_UNITS[name]}
+        ds[name].attrs = {"long_name": long_name, "units": yearly.display_units(name)}
     return ds
 
 

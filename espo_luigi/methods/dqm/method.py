@@ -251,6 +251,18 @@ def _trained(
     return quantile_mapping.Training(arrays["af"], arrays["hist_q"], arrays["scaling"]), plan, how
 
 
+def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
+    """Return a bounded series, (cell, …, time), where additive factors keep its bounds."""
+    space.check(values, series)
+    out = np.empty_like(values)
+
+    def transform(cells: slice) -> None:
+        out[cells] = space.transformed(values[cells])
+
+    quantile_mapping.run_by_cells(transform, len(values), _threads())
+    return out
+
+
 def _ranked(
     block: Block, trained: xr.Dataset, setup: Setup
 ) -> tuple[tuple[np.ndarray, np.ndarray, list[ranking.RankPlan]], dict[str, Any]]:
@@ -272,18 +284,6 @@ def _ranked(
     )
     how = {"kind": options.kind, "adaptation": _adaptation(arrays, _seeds_of_members(block, setup), options)}
     return (arrays["af"], trained["quantiles"].values.astype(arrays["af"].dtype), plans), how
-
-
-def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
-    """Return a bounded series, (cell, …, time), where additive factors keep its bounds."""
-    space.check(values, series)
-    out = np.empty_like(values)
-
-    def transform(cells: slice) -> None:
-        out[cells] = space.transformed(values[cells])
-
-    quantile_mapping.run_by_cells(transform, len(values), _threads())
-    return out
 
 
 def _with_noise(values: np.ndarray, block: Block, setup: Setup) -> np.ndarray:

@@ -1,14 +1,14 @@
 """Aspects of a climate that a reviewer asks about, and whether adjusting brought them nearer to the reference.
 
 An aspect follows from sums of single years (`yearly`), so that years can be resampled, which tells the noise of the
-years at hand. All of it is of data in memory, (time, cell), in degrees Celsius and millimetres a day.
+years at hand. All of it is of data in memory, (time, cell), in the units of reports (`yearly.in_display_units`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.diagnose import yearly
 from espo_luigi.science.diagnose.properties import keep_compiled_run_lengths, quiet
-from espo_luigi.science.diagnose.yearly import SEASONS, WET_DAY, Days, Period, correlation, deviation, ratio
+from espo_luigi.science.diagnose.yearly import SEASONS, Days, Period, correlation, deviation, ratio
 from espo_luigi.science.seeds import cell_generator
+from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Variable
 
 Sums = list[np.ndarray]
 
@@ -28,11 +30,12 @@ WARM_QUANTILE, HEAT_WAVE_DAYS = 0.95, 3
 LOW, HIGH = 0.05, 0.95
 # Years of a block, for the variability between years: their order may matter.
 YEARS_TOGETHER = 3
-_PAIRS = (("tasmax", "pr"), ("dtr", "pr"), ("tasmax", "tasmin"))
+_PAIRS = (*yearly.PAIRS[:1], ("dtr", "pr"), ("tasmax", "tasmin"), *yearly.PAIRS[1:])
 _TWO_SEASONS = ("DJF", "JJA")
-_NAMES = {"tasmax": "tasmax", "tasmin": "tasmin", "pr": "precipitation", "dtr": "daily range"}
-_UNITS = {"tasmax": "degC", "tasmin": "degC", "pr": "mm d-1"}
-
+# Variables that texts do not call by their short names.
+_WORDS = {"pr": "precipitation", "dtr": "daily range"}
+# xclim's sums of days need precipitation in these units.
+_RAIN = "mm d-1"
 
 RESAMPLINGS = 1000
 # The expected share of false verdicts among the cells with a verdict.
@@ -67,7 +70,8 @@ class Series:
 class Aspect:
     """A number about a cell's series: the sums of its years, and how the number follows from sums over years.
 
-    `calibrated` has sets of variables: adjusting all variables of a set makes the aspect right by construction.
+    `units` is "" for those of the data. `calibrated` has sets of variables: adjusting all variables of a set makes the
+    aspect right by construction.
     """
 
     name: str
@@ -86,8 +90,7 @@ class Aspect:
 
 def limits(reference: xr.Dataset) -> xr.Dataset:
     """Return the reference's low and high quantiles of days in each cell (cell, quantile), to count days beyond."""
-    named = {name: reference[name] for name in _UNITS if name in reference}
-    return xr.Dataset(named).quantile([LOW, HIGH], dim="time", keep_attrs=True)
+    return reference.quantile([LOW, HIGH], dim="time", keep_attrs=True)
 
 
 def _mean(name: str, season: str, series: Series) -> Sums:
@@ -95,31 +98,31 @@ def _mean(name: str, season: str, series: Series) -> Sums:
     return series.counted(values, ~np.isnan(values))
 
 
-def _beyond(name: str, level: float, series: Series) -> Sums:
-    """Days beyond the reference's quantile, those equal to it as half days; of precipitation, wet days only."""
+def _beyond(name: str, level: float, wet: float | None, series: Series) -> Sums:
+    """Days beyond the reference's quantile, those equal to it as half days; wet days only, where some are dry."""
     values, limit = series.values(name), series.limits[name].sel(quantile=level).values
-    limit = np.maximum(limit, WET_DAY) if name == "pr" else limit
+    limit = limit if wet is None else np.maximum(limit, wet)
     beyond = (values < limit if level < 0.5 else values > limit) + (values == limit) / 2
     return series.counted(100 * beyond, ~np.isnan(values))
 
 
-def _wet_days(series: Series) -> Sums:
-    wet, dry = yearly.wet_and_dry(series.values("pr"))
+def _wet_days(name: str, least: float, series: Series) -> Sums:
+    wet, dry = yearly.wet_and_dry(series.values(name), least)
     return series.counted(100 * wet, wet | dry)
 
 
-def _spell(kind: int, series: Series) -> Sums:
+def _spell(kind: int, name: str, least: float, series: Series) -> Sums:
     """The days of the wet (0) or dry (1) spells that begin in a year, and how many those are."""
-    inside = yearly.wet_and_dry(series.values("pr"))[kind]
+    inside = yearly.wet_and_dry(series.values(name), least)[kind]
     cell, first, length = yearly.runs(inside)
     lasting, begun = np.zeros(inside.shape), np.zeros(inside.shape)
     lasting[first, cell], begun[first, cell] = length, 1
     return series.counted(lasting, begun)
 
 
-def _transition(kind: int, series: Series) -> Sums:
+def _transition(kind: int, name: str, least: float, series: Series) -> Sums:
     """The wet days after a wet (0) or dry (1) day, and all days that follow such a day."""
-    both = yearly.wet_and_dry(series.values("pr"))
+    both = yearly.wet_and_dry(series.values(name), least)
     known, wet = yearly.wet_after(both[kind], *both)
     return series.counted(wet, known)
 
@@ -165,13 +168,14 @@ def _of_xclim(index: Callable[[Any, Series], xr.DataArray], series: Series) -> S
     return _of_years(np.asarray(made.transpose("time", "cell").values, float))
 
 
-def _longest(kind: str, indices: Any, series: Series) -> Any:
-    function = getattr(indices, f"maximum_consecutive_{kind}_days")
-    return function(series.daily["pr"], thresh=f"{WET_DAY} mm/day", freq="YS")
+def _longest(kind: str, name: str, least: float, indices: Any, series: Series) -> Any:
+    # xclim counts days of precipitation; the number of days is the same whatever the quantity.
+    function, counted = getattr(indices, f"maximum_consecutive_{kind}_days"), series.daily[name]
+    return function(counted.assign_attrs(units=_RAIN), thresh=f"{least} {_RAIN}", freq="YS")
 
 
-def _five_days(indices: Any, series: Series) -> Any:
-    return indices.max_n_day_precipitation_amount(series.daily["pr"], window=5, freq="YS")
+def _five_days(name: str, indices: Any, series: Series) -> Any:
+    return indices.max_n_day_precipitation_amount(series.daily[name], window=5, freq="YS")
 
 
 def _heat_waves(indices: Any, series: Series) -> Any:
@@ -179,70 +183,137 @@ def _heat_waves(indices: Any, series: Series) -> Any:
     return indices.hot_spell_total_length(series.daily["tasmax"], thresh=limit, window=HEAT_WAVE_DAYS, freq="YS")
 
 
-def _snow(indices: Any, series: Series) -> Any:
-    tas = ((series.daily["tasmax"] + series.daily["tasmin"]) / 2).assign_attrs(units="degC")
+def _snow(name: str, least: float, indices: Any, series: Series) -> Any:
+    warmest, coldest = (convert_to(series.daily[each], "degC") for each in ("tasmax", "tasmin"))
+    tas = ((warmest + coldest) / 2).assign_attrs(units="degC")
     return indices.high_precip_low_temp(
-        series.daily["pr"], tas, pr_thresh=f"{WET_DAY} mm/day", tas_thresh="0 degC", freq="YS"
+        series.daily[name], tas, pr_thresh=f"{least} {_RAIN}", tas_thresh="0 degC", freq="YS"
     )
 
 
-def _marginal() -> Iterator[Aspect]:
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The variables that aspects are asked of, in the table's order, and what the table knows of them."""
+
+    names: Sequence[str]
+    table: Mapping[str, Variable]
+
+    @classmethod
+    def of(cls, names: Collection[str], table: Mapping[str, Variable]) -> _Known:
+        return cls(yearly.in_order(names, table), table)
+
+    def units(self, name: str) -> str:
+        return yearly.display_units(name, self.table)
+
+    def wet(self, name: str) -> float | None:
+        return yearly.wet_day(name, table=self.table)
+
+    def with_dry_days(self) -> Iterator[tuple[str, float, str, str]]:
+        """Yield a variable, its least wet value, and what sets its aspects apart from the first such variable's."""
+        known = [name for name, of in self.table.items() if of.wet is not None]
+        for name in self.names:
+            if (least := self.wet(name)) is not None:
+                yield name, least, *(("", "") if name == known[0] else (f"_{name}", f", {_word(name)}"))
+
+
+def _word(name: str) -> str:
+    return _WORDS.get(name, name)
+
+
+def _marginal(known: _Known) -> Iterator[Aspect]:
     """Means by season, days beyond the reference's quantiles, and wet days."""
-    for name, units in _UNITS.items():
-        own = (frozenset({name}),)
+    for name in known.names:
+        own, units, wet = (frozenset({name}),), known.units(name), known.wet(name)
         # tasmin as tasmax minus dtr: the mean follows, the quantiles do not.
         derived = (frozenset({"tasmax", "dtr"}),) if name == "tasmin" else ()
         for season in SEASONS:
-            words, sums = f"Mean {_NAMES[name]}, {season}", partial(_mean, name, season)
+            words, sums = f"Mean {_word(name)}, {season}", partial(_mean, name, season)
             yield Aspect(f"mean_{name}_{season}", words, units, (name,), sums, calibrated=(*own, *derived))
-        for level in (HIGH,) if name == "pr" else (LOW, HIGH):
-            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level)
-            words = f"Days of {_NAMES[name]} {side} the reference's {100 * level:.0f}th percentile"
+        for level in (LOW, HIGH) if wet is None else (HIGH,):
+            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level, wet)
+            words = f"Days of {_word(name)} {side} the reference's {100 * level:.0f}th percentile"
             yield Aspect(f"{side}_q{100 * level:02.0f}_{name}", words, "%", (name,), sums, calibrated=own)
-    yield Aspect("wet_days", "Wet days", "%", ("pr",), _wet_days, calibrated=(frozenset({"pr"}),))
+    for name, least, tag, of in known.with_dry_days():
+        days = partial(_wet_days, name, least)
+        yield Aspect(f"wet_days{tag}", f"Wet days{of}", "%", (name,), days, calibrated=(frozenset({name}),))
 
 
-def _temporal() -> Iterator[Aspect]:
+def _temporal(known: _Known) -> Iterator[Aspect]:
     """Spells, transitions, persistence, and variability between years."""
-    rain = ("pr",)
-    for kind, word in enumerate(("wet", "dry")):
-        yield Aspect(f"{word}_spell", f"Mean length of {word} spells", "d", rain, partial(_spell, kind))
-        longest = partial(_of_xclim, partial(_longest, word))
-        yield Aspect(f"longest_{word}_spell", f"Longest {word} spell of a year, mean", "d", rain, longest)
-        words = f"Probability of a wet day after a {word} day"
-        yield Aspect(f"wet_after_{word}", words, "1", rain, partial(_transition, kind))
-    for name in _UNITS:
+    for name, least, tag, of in known.with_dry_days():
+        for kind, word in enumerate(("wet", "dry")):
+            spell, after = partial(_spell, kind, name, least), partial(_transition, kind, name, least)
+            yield Aspect(f"{word}_spell{tag}", f"Mean length of {word} spells{of}", "d", (name,), spell)
+            words, longest = f"Longest {word} spell of a year, mean{of}", partial(_longest, word, name, least)
+            yield Aspect(f"longest_{word}_spell{tag}", words, "d", (name,), partial(_of_xclim, longest))
+            yield Aspect(
+                f"wet_after_{word}{tag}", f"Probability of a wet day after a {word} day{of}", "1", (name,), after
+            )
+    for name in known.names:
         for season in _TWO_SEASONS:
-            words = f"Lag-1 autocorrelation of {_NAMES[name]}, {season}"
+            words = f"Lag-1 autocorrelation of {_word(name)}, {season}"
             yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season))
-        words, units = f"Standard deviation of yearly means of {_NAMES[name]}", "K" if name != "pr" else "mm d-1"
+        words, units = f"Standard deviation of yearly means of {_word(name)}", yearly.of_differences(known.units(name))
         sums = partial(_yearly, name)
         yield Aspect(f"between_years_{name}", words, units, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
-def _joint() -> Iterator[Aspect]:
+def _joint(known: _Known) -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
-    five, waves = partial(_of_xclim, _five_days), partial(_of_xclim, _heat_waves)
-    yield Aspect("most_in_5_days", "Most precipitation in 5 days of a year, mean", "mm", ("pr",), five)
+    rain = [each for each in known.with_dry_days() if known.units(each[0]) == _RAIN]
+    for name, _, tag, _ in rain:
+        five, words = partial(_of_xclim, partial(_five_days, name)), f"Most {_word(name)} in 5 days of a year, mean"
+        yield Aspect(f"most_in_5_days{tag}", words, "mm", (name,), five)
     for first, second in _PAIRS:
         for season in _TWO_SEASONS:
-            words = f"Correlation of {_NAMES[first]} and {_NAMES[second]}, {season}"
+            words = f"Correlation of {_word(first)} and {_word(second)}, {season}"
             sums = partial(_correlation, first, second, season)
             yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation)
-    for name in ("tasmax", "pr"):
+    # The next cell's tasmin is much as its tasmax.
+    for name in (name for name in known.names if name != "tasmin" or "tasmax" not in known.names):
         for season in _TWO_SEASONS:
-            words = f"Correlation of {_NAMES[name]} with the next cell's, {season}"
+            words = f"Correlation of {_word(name)} with the next cell's, {season}"
             sums = partial(_correlation, name, "", season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
-    words = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more"
+    words, waves = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more", partial(_of_xclim, _heat_waves)
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
-    yield Aspect("snow_days", "Wet days below 0 °C", "d", ("pr", "tasmax", "tasmin"), partial(_of_xclim, _snow))
+    for name, least, tag, of in rain:
+        needs, snow = (name, "tasmax", "tasmin"), partial(_of_xclim, partial(_snow, name, least))
+        yield Aspect(f"snow_days{tag}", f"Wet days below 0 °C{of}", "d", needs, snow)
 
 
-ASPECTS: Mapping[str, Aspect] = {aspect.name: aspect for of in (_marginal, _temporal, _joint) for aspect in of()}
+def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES) -> dict[str, Aspect]:
+    """Return the aspects of a set of variables by name, in order: those of which all that they need is there.
+
+    The daily range of tasmax and tasmin is there where both are, for its correlations only.
+    """
+    known = _Known.of(names, table)
+    there = {*names, "dtr"} if {"tasmax", "tasmin"} <= set(names) else set(names)
+    every = (aspect for of in (_marginal, _temporal, _joint) for aspect in of(known))
+    return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
 
 
-def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Dataset], *, period: Period) -> xr.Dataset:
+@cache
+def every_aspect() -> Mapping[str, Aspect]:
+    """Return the aspects of all variables of the table; units are converted, whose library takes long to import."""
+    return aspects_of(VARIABLES)
+
+
+def described(compared: xr.Dataset, name: str) -> tuple[str, str]:
+    """Return an aspect's name in words and its units, from what `compare_aspects` made, now or in a former version."""
+    if "long_name" in compared.coords:
+        of_aspect = compared.sel(aspect=name)
+        return str(of_aspect["long_name"].item()), str(of_aspect["units"].item())
+    return every_aspect()[name].long_name, every_aspect()[name].units
+
+
+def yearly_sums(
+    sources: Mapping[str, xr.Dataset],
+    beside: Mapping[str, xr.Dataset],
+    *,
+    period: Period,
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
     """Return the sums of each year that the aspects are made of: (source, sum, year, cell) of each aspect.
 
     Parameters
@@ -257,7 +328,7 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
     Returns
     -------
     xr.Dataset
-        In memory; only the aspects whose variables all sources have.
+        In memory; only the aspects whose variables all sources have. An attribute has the units of the aspect.
 
     Raises
     ------
@@ -266,13 +337,18 @@ def yearly_sums(sources: Mapping[str, xr.Dataset], beside: Mapping[str, xr.Datas
     """
     inside = {name: _complete(name, ds, period) for name, ds in sources.items()}
     near = {name: _complete(name, ds, period) for name, ds in beside.items()}
-    levels = limits(inside["reference"])
-    known = set.intersection(*(set(map(str, ds.data_vars)) for ds in inside.values()))
-    wanted = [aspect for aspect in ASPECTS.values() if set(aspect.needs) <= known]
+    shared = [name for name in map(str, sources["reference"]) if all(name in ds for ds in sources.values())]
+    wanted = aspects_of(shared, table).values()
+    levels = limits(inside["reference"][shared])
+    own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
     sums_of_sources = {
         name: xr.Dataset(
             {
-                aspect.name: (("sum_" + str(len(sums)), "year", "cell"), np.stack(sums))
+                aspect.name: (
+                    ("sum_" + str(len(sums)), "year", "cell"),
+                    np.stack(sums),
+                    {"units": aspect.units or own[aspect.needs[0]]},
+                )
                 for aspect in wanted
                 for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
@@ -293,8 +369,8 @@ def _complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
     if len(years) != period[1] - period[0] + 1:
         has = f"{years[0]} to {years[-1]}" if len(years) else "none of them"
         raise DataError(f"The {name} data have {len(years)} of the years {period[0]} to {period[1]} ({has}).")
-    both = {"tasmax", "tasmin"} <= set(selected)
-    return selected.assign(dtr=selected["tasmax"] - selected["tasmin"]) if both else selected
+    derivable = "dtr" not in selected and {"tasmax", "tasmin"} <= set(selected)
+    return selected.assign(dtr=selected["tasmax"] - selected["tasmin"]) if derivable else selected
 
 
 def sums_of(ds: xr.Dataset, name: str) -> Sequence[xr.DataArray]:
@@ -308,6 +384,8 @@ class Verdict:
     """How many cells of an aspect are nearer to the reference than before, and farther: shares of those with data."""
 
     aspect: str
+    long_name: str
+    units: str
     calibrated: bool
     nearer: float
     farther: float
@@ -333,7 +411,13 @@ class Verdict:
         return self.calibrated and self.adjusted_off >= FALSE_DISCOVERIES
 
 
-def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], seed: str) -> xr.Dataset:
+def compare_aspects(
+    sums: Sequence[xr.Dataset],
+    *,
+    adjusted: Collection[str],
+    seed: str,
+    known: Mapping[str, Aspect] | None = None,
+) -> xr.Dataset:
     """Compare raw and adjusted aspects with the reference's, and resample years to tell the noise.
 
     The years of the reference and those of the simulations are drawn independently; raw and adjusted, and all members
@@ -348,6 +432,8 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
         The variables that were adjusted: they decide which aspects are calibrated.
     seed
         Names the draws of years: the same name gives the same numbers.
+    known
+        The aspects (`aspects_of`) that `sums` may have; by default those of the table's variables.
 
     Returns
     -------
@@ -358,7 +444,7 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
         `verdict` (aspect, cell): 1 nearer, -1 farther, 0 no different within noise, or by less than the noise of the
         adjusted; `off` (side, aspect, cell): 1 where the distance is beyond noise. Both control the false discovery
         rate over the cells of an aspect at 5 %.
-        `calibrated` (aspect).
+        `calibrated`, and the coordinates `long_name` and `units` (aspect).
 
     References
     ----------
@@ -373,18 +459,24 @@ def compare_aspects(sums: Sequence[xr.Dataset], *, adjusted: Collection[str], se
         join="exact",
         combine_attrs="override",
     )
+    known = every_aspect() if known is None else known
     random = cell_generator(seed, "years", 0)
-    names = [name for name in ASPECTS if name in members]
+    names = [name for name in known if name in members]
     compared = xr.concat(
-        [_compared(ASPECTS[name], members, random) for name in names],
+        [_compared(known[name], members, random) for name in names],
         dim="aspect",
         data_vars="all",
         coords="minimal",
         compat="override",
         join="exact",
     )
-    calibrated = [ASPECTS[name].is_calibrated(adjusted) for name in names]
-    named = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    calibrated = [known[name].is_calibrated(adjusted) for name in names]
+    texts = {
+        "long_name": [known[name].long_name for name in names],
+        "units": [members[name].attrs.get("units", known[name].units) for name in names],
+    }
+    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    named |= {name: ("aspect", np.array(of, dtype=object)) for name, of in texts.items()}
     return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
 
 
@@ -472,4 +564,5 @@ def verdicts(compared: xr.Dataset) -> Iterator[Verdict]:
         if verdict.size:
             off = [float(of_aspect["off"].sel(side=side).mean()) for side in ("raw", "adjusted")]
             shares = (float((verdict > 0).mean()), float((verdict < 0).mean()))
-            yield Verdict(str(name), bool(of_aspect["calibrated"]), *shares, *off)
+            words = described(compared, str(name))
+            yield Verdict(str(name), *words, bool(of_aspect["calibrated"]), *shares, *off)

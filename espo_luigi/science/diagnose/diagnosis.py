@@ -13,6 +13,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
+from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
@@ -259,6 +260,7 @@ def on_domain(
     land: str,
     regridder_kwargs: Mapping[str, object] | None = None,
     intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
+    methods: Mapping[str, RegridMethod] | None = None,
 ) -> xr.Dataset:
     """Regrid a simulation to a domain's cells, where the reference has data.
 
@@ -273,7 +275,7 @@ def on_domain(
         The reference in the domain, as `cut_domain` returns it, 131 days or more: gives the grid and the land.
     land
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
-    regridder_kwargs, intermediate_grids
+    regridder_kwargs, intermediate_grids, methods
         As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
 
     Raises
@@ -289,6 +291,7 @@ def on_domain(
     has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
     grid = stack.grid_of(reference)
     how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
+    how["methods"] = methods
     near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
     loaded = rechunk(near, blocks(near)).persist()
     return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import or_
 from typing import Any, get_args
 
 import dask
@@ -17,10 +20,12 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, Flag, MissingMethod
+from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
 from espo_luigi.science.grid import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Variable
+from espo_luigi.science.variables import variable as row_of
 
 Methods = Mapping[str, Any] | Sequence[str] | str
 """Names of methods, or their arguments by name."""
@@ -48,6 +53,7 @@ def flag_details(
     raised: Mapping[str, bool],
     settings: Mapping[str, Mapping[str, Any] | None],
     scopes: Mapping[str, Mapping[str, Any]] | None = None,
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> list[FlagDetail]:
     """Describe the flags that `health.health_checks` has stored, named {variable}_{flag} or {scope}_{variable}_{flag}.
 
@@ -65,7 +71,7 @@ def flag_details(
         of_variable = name.removeprefix(f"{scope}_")
         variable = _longest(map(str, ds.data_vars), of_variable) or of_variable
         flag = of_variable.removeprefix(f"{variable}_")
-        details.append(replace(_detail(part, variable, flag, bool(is_raised), of_scope), scope=scope))
+        details.append(replace(_detail(part, variable, flag, bool(is_raised), of_scope, table), scope=scope))
     return details
 
 
@@ -74,8 +80,15 @@ def _longest(beginnings: Iterable[str], name: str) -> str:
     return max((each for each in beginnings if each and name.startswith(f"{each}_")), key=len, default="")
 
 
-def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Mapping[str, Any]) -> FlagDetail:
-    kind = _kind(variable, flag)
+def _detail(
+    ds: xr.Dataset,
+    variable: str,
+    flag: str,
+    raised: bool,
+    settings: Mapping[str, Any],
+    table: Mapping[str, Variable],
+) -> FlagDetail:
+    kind = _kind(variable, flag, row_of(variable, table))
     threshold = _threshold(flag, kind, (settings.get(variable) or {}).get(flag) or {})
     meaning = (kind.meaning or flag.replace("_", " ")).format(threshold=threshold)
     if not raised:
@@ -86,13 +99,13 @@ def _detail(ds: xr.Dataset, variable: str, flag: str, raised: bool, settings: Ma
     return FlagDetail(variable, flag, True, meaning, units=kind.units, **_worst(values, kind.side, threshold))
 
 
-def _kind(variable: str, flag: str) -> Flag:
+def _kind(variable: str, flag: str, known: Variable) -> Flag:
     kind = FLAGS.get(flag, Flag(flag))
-    if variable == "dtr" and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
+    if known.difference and kind.units == "degC":  # a difference: 1 degC is 1 K, and 0 degC is 0 K
         words = "larger" if kind.side == "above" else "smaller"
         return replace(kind, meaning=f"a daily range {words} than {{threshold:g}} K", units="K")
-    if flag == "negative_accumulation_values" and variable != "pr":
-        return replace(kind, meaning=f"negative {variable}", units=CANONICAL_UNITS.get(variable, ""))
+    if flag == "negative_accumulation_values" and known.wet is None:
+        return replace(kind, meaning=f"negative {variable}", units=known.units)
     return kind
 
 
@@ -147,13 +160,14 @@ def lacking(ds: xr.Dataset, methods: Methods, cells: xr.DataArray | None) -> dic
     if not functions or inferred_freq(ds) is None:
         return {}
     series = {str(name): da for name, da in ds.data_vars.items() if "time" in da.dims}
-    lacks = {
-        method: {name: function(da, **{"freq": "YS", **(arguments[method] or {})}) for name, da in series.items()}
-        for method, function in functions.items()
-    }
+
+    def lacks(method: str, part: xr.DataArray) -> xr.DataArray:
+        found = functions[method](part, **{"freq": "YS", **(arguments[method] or {})})
+        return (found if cells is None else found & cells).any()
+
     return {
-        method: {name: (da if cells is None else da & cells).any() for name, da in by_variable.items()}
-        for method, by_variable in lacks.items()
+        method: {name: reduce(or_, (lacks(method, part) for part in _runs_of_years(da))) for name, da in series.items()}
+        for method in functions
     }
 
 
@@ -171,8 +185,19 @@ def method_of(method: str) -> Callable[..., xr.DataArray]:
 
 
 def inferred_freq(ds: xr.Dataset) -> str | None:
-    """Return the frequency of a time axis; None if it is irregular, or has too few steps to tell."""
-    return xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None
+    """Return the frequency of a time axis; None if it is irregular, or has too few steps to tell.
+
+    Whole years may be missing: stretches of years of the same frequency have it.
+    """
+    found = {xr.infer_freq(time) if time.size > 2 else None for time in _runs_of_years(ds["time"])}
+    return found.pop() if len(found) == 1 else None
+
+
+def _runs_of_years(da: xr.DataArray) -> list[xr.DataArray]:
+    """Return the parts of a series between which whole years are missing, in order; lazy."""
+    year = da["time"].dt.year.values
+    ends = np.flatnonzero(np.diff(year, append=year[-1:] + 2) > 1) + 1
+    return [da.isel(time=slice(first, end)) for first, end in pairwise([0, *ends.tolist()])]
 
 
 def some_but_not_all(da: xr.DataArray, freq: str, **kwargs: Any) -> xr.DataArray:

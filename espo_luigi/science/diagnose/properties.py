@@ -22,7 +22,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, whole_years
 from espo_luigi.science.chunks import rechunk
-from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.units import as_difference, units_of, without_idle_metadata
 
 if TYPE_CHECKING:

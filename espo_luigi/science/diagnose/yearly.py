@@ -1,13 +1,13 @@
 """Sums of the years of daily series, and what follows from them: means, wet days, spells, transitions, correlations.
 
-All of it is of data in memory, (time, cell), in degrees Celsius and millimetres a day; see `in_display_units`. The
+All of it is of data in memory, (time, cell), in the units of reports; see `in_display_units`. The
 report's tables of a few cells (`summary`, `changes`) are here. The aspects of a climate, which resample years, and the
 comparison with known futures build on this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,28 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.units import convert_to, is_difference
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
-DISPLAY_UNITS = {"tasmax": "degC", "tasmin": "degC", "pr": "mm d-1"}
-WET_DAY = 1.0
+# Pairs of variables whose correlation is summarised by month, where both are there.
+PAIRS = (
+    ("tasmax", "pr"),
+    ("tas", "pr"),
+    ("tasmax", "hurs"),
+    ("tas", "hurs"),
+    ("hurs", "pr"),
+    ("rsds", "pr"),
+    ("sfcWind", "pr"),
+    ("hurs", "rsds"),
+    ("tas", "rsds"),
+)
 # More of them where the tails are.
 _TAIL = (0.0001, 0.0003, 0.001, 0.003)
 QUANTILES = np.array([*_TAIL, *np.arange(1, 100) / 100, *(1 - tail for tail in reversed(_TAIL))])
 CHANGE_QUANTILES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 SEASONS = ("DJF", "MAM", "JJA", "SON")
 SPELL_DAYS = np.arange(1, 41)
-# A change in per cent of less than this at the beginning means nothing.
-LEAST_FOR_PER_CENT = 0.1
+# A change in per cent means nothing where the first value is below this share of a wet day (else of the mean).
+LEAST_OF_WET_DAY, LEAST_OF_MEAN = 0.1, 0.01
 
 Period = tuple[int, int]
 
@@ -114,10 +125,10 @@ def ranked(x: np.ndarray, y: np.ndarray, days: np.ndarray) -> tuple[np.ndarray, 
     return ranks[0], ranks[1]
 
 
-def wet_and_dry(pr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which days are wet, and which are dry; a day without a value is neither."""
-    there = ~np.isnan(pr)
-    return (pr >= WET_DAY) & there, (pr < WET_DAY) & there
+def wet_and_dry(values: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return which days are wet (`least` or more), and which are dry; a day without a value is neither."""
+    there = ~np.isnan(values)
+    return (values >= least) & there, (values < least) & there
 
 
 def wet_after(before: np.ndarray, wet: np.ndarray, dry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,12 +151,50 @@ def drawn_years(random: np.random.Generator, years: int, together: int, times: i
     return ((first + np.arange(together)) % years).reshape(times, -1)[:, :years]
 
 
-def in_display_units(ds: xr.Dataset) -> xr.Dataset:
-    """Return the variables that summaries are about, in degC and mm d-1; lazy; differences of temperature stay."""
-    shown = {name: ds[name] for name in DISPLAY_UNITS if name in ds}
-    return ds.assign(
-        {name: convert_to(da, DISPLAY_UNITS[name]) for name, da in shown.items() if not is_difference(da)}
-    )[list(shown)]
+def in_order(names: Iterable[str], table: Mapping[str, Variable] = VARIABLES) -> list[str]:
+    """Return variables in the table's order; those that it lacks come last, as given."""
+    given = dict.fromkeys(names)
+    return [*(name for name in table if name in given), *(name for name in given if name not in table)]
+
+
+def display_units(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
+    """Return a variable's units in reports; "" for those of its data."""
+    known = variable(name, table)
+    return known.display_units or known.units
+
+
+def wet_day(name: str, units: str = "", table: Mapping[str, Variable] = VARIABLES) -> float | None:
+    """Return the value below which a day is dry, in these or in a report's units; None of a variable without dry days.
+
+    It has six digits: conversion leaves 0.9999999999999999 mm d-1.
+    """
+    known, wanted = variable(name, table), units or display_units(name, table)
+    if known.wet is None or not known.units or wanted == known.units:
+        return known.wet
+    given = xr.DataArray(known.wet, name=name, attrs={"units": known.units})
+    return float(f"{float(convert_to(given, wanted)):.6g}")
+
+
+def in_display_units(
+    ds: xr.Dataset, names: Iterable[str] | None = None, *, table: Mapping[str, Variable] = VARIABLES
+) -> xr.Dataset:
+    """Return variables (by default all) in a report's units and the table's order; lazy.
+
+    Differences of temperature stay, and so do variables whose units the table does not have. Each has a `long_name`.
+    """
+    shown = [name for name in in_order(map(str, ds.data_vars if names is None else names), table) if name in ds]
+    made = {}
+    for name in shown:
+        units = "" if is_difference(ds[name]) else display_units(name, table)
+        words = {"long_name": variable(name, table).long_name or name}
+        named = ds[name].assign_attrs({} if {"long_name", "standard_name"} & ds[name].attrs.keys() else words)
+        made[name] = convert_to(named, units) if units else named
+    return ds.assign(made)[shown]
+
+
+def of_differences(units: str) -> str:
+    """Return the units of differences between values."""
+    return "K" if units == "degC" else units
 
 
 def periods_of_change(first: int, last: int, wanted: tuple[Period, Period]) -> tuple[Period, Period]:
@@ -164,7 +213,7 @@ def periods_of_change(first: int, last: int, wanted: tuple[Period, Period]) -> t
     return (first, first + length - 1), (last - length + 1, last)
 
 
-def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
+def summary(daily: xr.Dataset, *, period: Period, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
     """Describe series over a period, and their means of all years.
 
     Parameters
@@ -178,9 +227,10 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
     -------
     xr.Dataset
         Of each variable, over the days and averaged over the cells, `{name}_cycle` (month), `{name}_quantile`
-        (quantile) and `{name}_yearly` (year). Of precipitation `wet_day_frequency` (month), `wet_wet` and `dry_wet`
-        (shares of days that are wet or dry and followed by a wet one), `wet_spell` and `dry_spell` (days): the share of
-        spells that last so long or longer. `corr_tasmax_pr` (month): Spearman's correlation of each cell, averaged.
+        (quantile) and `{name}_yearly` (year). Of the first variable with dry days `wet_day_frequency` (month), whose
+        attributes name the variable and the least value of a wet day; `wet_wet` and `dry_wet` (shares of days that are
+        wet or dry and followed by a wet one), `wet_spell` and `dry_spell` (days): the share of spells that last so long
+        or longer. `corr_{name}_{other}` (month) of each of `PAIRS`: Spearman's correlation of each cell, averaged.
     """
     everything = Days.of(daily)
     inside = daily.sel(time=everything.between(period))
@@ -196,10 +246,16 @@ def summary(daily: xr.Dataset, *, period: Period) -> xr.Dataset:
         means = da.transpose("time", "cell").mean("cell").values
         made[f"{name}_yearly"] = "year", everything.means(means), da.attrs
     coords = {"month": np.arange(1, 13), "quantile": QUANTILES, "year": everything.years, "days": SPELL_DAYS}
-    return xr.Dataset({**made, **_wetness(inside, months)}, coords)
+    return xr.Dataset({**made, **_wetness(inside, months, table), **_correlations(inside, months)}, coords)
 
 
-def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple[Period, Period]) -> xr.Dataset:
+def compare(
+    sources: Mapping[str, xr.Dataset],
+    *,
+    period: Period,
+    periods: tuple[Period, Period],
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
     Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has
@@ -215,7 +271,7 @@ def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple
     first, last = max(span[0] for span in spans.values()), min(span[1] for span in spans.values())
     chosen = periods_of_change(first, last, periods)
     described = {
-        name: _described(ds.compute(), period, chosen if name in spans else None) for name, ds in sources.items()
+        name: _described(ds.compute(), period, chosen if name in spans else None, table) for name, ds in sources.items()
     }
     joined = xr.concat(
         list(described.values()),
@@ -230,16 +286,20 @@ def compare(sources: Mapping[str, xr.Dataset], *, period: Period, periods: tuple
     return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
 
 
-def _described(daily: xr.Dataset, period: Period, periods: tuple[Period, Period] | None) -> xr.Dataset:
-    made = summary(daily, period=period).drop_attrs(deep=False)
-    return made if periods is None else made.merge(changes(daily, periods), join="outer", compat="no_conflicts")
+def _described(
+    daily: xr.Dataset, period: Period, periods: tuple[Period, Period] | None, table: Mapping[str, Variable]
+) -> xr.Dataset:
+    made = summary(daily, period=period, table=table).drop_attrs(deep=False)
+    changed = None if periods is None else changes(daily, periods, table)
+    return made if changed is None else made.merge(changed, join="outer", compat="no_conflicts")
 
 
-def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:
+def changes(daily: xr.Dataset, periods: tuple[Period, Period], table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
     """Return how quantiles of each season change between two periods, averaged over the cells.
 
-    `{name}_change` (season, change_quantile), in the variable's units; of precipitation in per cent of the first
-    period's quantile (averages over the cells both), NaN where that is below 0.1 mm d-1.
+    `{name}_change` (season, change_quantile), in the variable's units. Of a variable whose factors are multiplied, and
+    that is no difference of temperatures, it is in per cent of the first period's quantile (averages over the cells
+    both), and NaN where that is below a tenth of a wet day (a hundredth of the quantiles' mean, without dry days).
     """
     days = Days.of(daily)
     made: dict[str, Any] = {}
@@ -254,15 +314,20 @@ def changes(daily: xr.Dataset, periods: tuple[Period, Period]) -> xr.Dataset:
             )
             for period in periods
         )
-        made[f"{name}_change"] = ("season", "change_quantile"), *_change(before, after, da)
+        made[f"{name}_change"] = ("season", "change_quantile"), *_change(before, after, da, table)
     return xr.Dataset(made, {"season": list(SEASONS), "change_quantile": CHANGE_QUANTILES})
 
 
-def _change(before: np.ndarray, after: np.ndarray, da: xr.DataArray) -> tuple[np.ndarray, Mapping[Any, Any]]:
-    if da.attrs.get("units") != DISPLAY_UNITS["pr"]:
-        return after - before, {**da.attrs, "units": "K"}
+def _change(
+    before: np.ndarray, after: np.ndarray, da: xr.DataArray, table: Mapping[str, Variable]
+) -> tuple[np.ndarray, Mapping[Any, Any]]:
+    name, units = str(da.name), str(da.attrs.get("units", ""))
+    if variable(name, table).kind == "+" or variable(name, table).difference:
+        return after - before, {**da.attrs, "units": of_differences(units)}
+    wet = wet_day(name, units, table)
+    least = LEAST_OF_MEAN * np.nanmean(before) if wet is None else LEAST_OF_WET_DAY * wet
     share = np.full_like(before, np.nan)
-    np.divide(after - before, before, out=share, where=before >= LEAST_FOR_PER_CENT)
+    np.divide(after - before, before, out=share, where=before >= least)
     return 100 * share, {**da.attrs, "units": "%"}
 
 
@@ -274,25 +339,34 @@ def _quantiles(values: np.ndarray, levels: np.ndarray) -> np.ndarray:
     return np.nanmean(function(values, levels, axis=0), axis=-1)
 
 
-def _wetness(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
-    if "pr" not in ds:
+def _wetness(ds: xr.Dataset, months: np.ndarray, table: Mapping[str, Variable]) -> dict[str, Any]:
+    """Statistics of wet days of the first variable that has dry days, if any."""
+    units = {str(name): str(da.attrs.get("units", "")) for name, da in ds.data_vars.items()}
+    limits = {name: least for name in units if (least := wet_day(name, units[name], table)) is not None}
+    if not limits:
         return {}
-    pr = ds["pr"].transpose("time", "cell").values
-    wet, dry = wet_and_dry(pr)
+    name, least = next(iter(limits.items()))
+    wet, dry = wet_and_dry(ds[name].transpose("time", "cell").values, least)
     by_month = [months == month for month in range(1, 13)]
     after_wet, wet_wet = wet_after(wet, wet, dry)
     after_dry, dry_wet = wet_after(dry, wet, dry)
     pairs = after_wet.sum() + after_dry.sum()
-    made: dict[str, Any] = {
-        "wet_day_frequency": ("month", np.array([wet[days].sum() / (wet | dry)[days].sum() for days in by_month])),
+    often = np.array([wet[days].sum() / (wet | dry)[days].sum() for days in by_month])
+    return {
+        "wet_day_frequency": ("month", often, {"variable": name, "least": least, "units_of_least": units[name]}),
         "wet_wet": ((), wet_wet.sum() / pairs),
         "dry_wet": ((), dry_wet.sum() / pairs),
         "wet_spell": ("days", _spell_shares(wet)),
         "dry_spell": ("days", _spell_shares(dry)),
     }
-    if "tasmax" in ds:
-        tasmax = ds["tasmax"].transpose("time", "cell").values
-        made["corr_tasmax_pr"] = "month", np.array([_spearman(tasmax, pr, days) for days in by_month])
+
+
+def _correlations(ds: xr.Dataset, months: np.ndarray) -> dict[str, Any]:
+    made = {}
+    for pair in (pair for pair in PAIRS if set(pair) <= set(ds.data_vars)):
+        x, y = (ds[name].transpose("time", "cell").values for name in pair)
+        by_month = [_spearman(x, y, months == month) for month in range(1, 13)]
+        made[f"corr_{'_'.join(pair)}"] = "month", np.array(by_month)
     return made
 
 

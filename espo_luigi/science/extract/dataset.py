@@ -16,21 +16,16 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box, missing_sides
-from espo_luigi.science.calendar import day_of, whole_years
-from espo_luigi.science.choices import CANONICAL_UNITS
+from espo_luigi.science.calendar import day_of, joined, whole_years
+from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import indexer
+from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.grid import extent
 from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
+from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
-
-DTR_ATTRS: Mapping[str, str] = {
-    "units": "K",
-    "units_metadata": "temperature: difference",
-    "long_name": "Daily temperature range",
-    "cell_methods": "time: range within days",
-}
 
 # Longitudes that differ by less belong to the same column.
 _SAME_DEGREES = 1e-4
@@ -60,8 +55,9 @@ def extract(
     ds: xr.Dataset,
     *,
     variables_and_freqs: Mapping[str, str],
-    period: Sequence[str],
+    period: Sequence[str] | Sequence[Sequence[str]],
     region: Mapping[str, Any],
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
     """Cut daily data to variables, years and a box; lazy.
 
@@ -70,17 +66,20 @@ def extract(
     ds : xarray.Dataset
         (time, lat, lon), or (time, y, x) with 2-D lat and lon; daily, any calendar; any CF units.
     variables_and_freqs : mapping
-        The variables of the result, each ``"D"``; `dtr` is derived from tasmax and tasmin if it is not there.
-    period : (start, end)
-        Years, both included.
+        The variables of the result, each ``"D"``; those of `derivations.OF_RAW_DATA` are derived if
+        they are not there.
+    period : (start, end) or sequence of them
+        Years, both included; in order, with years between them that are left out.
     region : mapping
         `name`, `lon_bnds`, `lat_bnds` (degrees, inclusive) and `tile_buffer`, which widens each bound by so many of the
         data's largest coordinate steps.
+    table : mapping
+        What is known of variables.
 
     Returns
     -------
     xarray.Dataset
-        The variables in the order asked for, in K and kg m-2 s-1, as float32 or float64, in the input's calendar,
+        The variables in the order asked for, in the table's units, as float32 or float64, in the input's calendar,
         longitude convention and order of latitudes; cells of a curvilinear grid outside the box are NaN. Without the
         attributes that describe one file, such as `tracking_id` or `title`.
 
@@ -90,25 +89,36 @@ def extract(
         If a variable or part of the period is missing, days are missing or double, units are unknown, or no cell is in
         the box.
     """
-    selected = select(ds, variables_and_freqs=variables_and_freqs, period=period)
+    parts = [
+        select(ds, variables_and_freqs=variables_and_freqs, period=years, table=table) for years in each_period(period)
+    ]
+    selected = parts[0] if len(parts) == 1 else joined(parts)
     cut = subset_box(selected, region).copy(deep=False)
-    for variable in cut.variables.values():
-        variable.attrs = _without(variable.attrs, _OF_A_FILES_VARIABLE)
-    cut.attrs = _attributes(ds, cut, region, period)
+    for each in cut.variables.values():
+        each.attrs = _without(each.attrs, _OF_A_FILES_VARIABLE)
+    cut.attrs = _attributes(ds, cut, region, each_period(period))
     return cut
 
 
-def select(ds: xr.Dataset, *, variables_and_freqs: Mapping[str, str], period: Sequence[str]) -> xr.Dataset:
+def select(
+    ds: xr.Dataset,
+    *,
+    variables_and_freqs: Mapping[str, str],
+    period: Sequence[str],
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
     """Do what `extract` does before it cuts the box: variables, units and period, on the whole grid; lazy."""
     if other := {name: frequency for name, frequency in variables_and_freqs.items() if frequency != "D"}:
         raise DataError(f"frequencies {other} are wanted; expected D: only daily data are extracted.")
     named = normalise_coordinates(ds)
-    variables = {name: _variable(named, name) for name in variables_and_freqs}
+    variables = {name: _variable(named, name, table) for name in variables_and_freqs}
     # Built on the coordinates alone, so that variables and attributes of the input cannot slip in.
     return select_period(named[[]].assign(variables), period)
 
 
-def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], period: Sequence[str]) -> dict[Any, Any]:
+def _attributes(
+    ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], periods: Sequence[Sequence[str]]
+) -> dict[Any, Any]:
     """The global attributes of the files that are true of the cut, and those that follow from the cut."""
     # "CF-1.7 CMIP-6.2": products follow CF, and not the rules for CMIP6's files.
     conventions = " ".join(re.findall(r"CF-[\d.]+", str(ds.attrs.get("Conventions", ""))))
@@ -120,7 +130,7 @@ def _attributes(ds: xr.Dataset, cut: xr.Dataset, region: Mapping[str, Any], peri
         "cat:frequency": "day",
         "cat:variable": ",".join(map(str, cut.data_vars)),
         **dates(cut),
-        "history": f"espo_luigi: extracted {period[0]}-{period[1]}, region {region['name']}",
+        "history": f"espo_luigi: extracted {' and '.join(map('-'.join, periods))}, region {region['name']}",
     }
 
 
@@ -167,28 +177,29 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
     return by_name or next(by_attribute, None)
 
 
-def to_canonical_units(data: xr.DataArray, where: str = "") -> xr.DataArray:
-    """Convert to `CANONICAL_UNITS`, precipitation depths by the density of water, with the types of `as_floats`; lazy.
+def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:
+    """Convert to a table's units, precipitation depths by the density of water, with the types of `as_floats`; lazy.
 
-    `dtr` always gets the attribute that it is a difference of temperatures.
+    Differences of temperatures always get the attribute that says so. Other variables keep their units.
 
     Raises
     ------
     DataError
         If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
     """
-    expected = CANONICAL_UNITS.get(str(data.name))
-    if expected is None:
-        return as_floats(data)
+    known = variable(str(data.name), table)
     try:
-        converted = as_floats(convert_to(data, expected))
+        given = as_difference(data) if known.difference else data
+        return as_floats(convert_to(given, known.units or units_of(data)))
     except DataError as error:
-        got = data.attrs.get("units", "none")
+        got, expected = (
+            data.attrs.get("units", "none"),
+            f"{known.units} or what converts to it" if known.units else "CF's",
+        )
         raise DataError(
-            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} or "
-            f"what converts to it ({error}) Correct the units attribute of the data."
+            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} ({error}) Correct the "
+            "units attribute of the data."
         ) from None
-    return as_difference(converted) if data.name == "dtr" else converted
 
 
 def as_maps(data: xr.DataArray) -> xr.DataArray:
@@ -224,27 +235,13 @@ def _of_versions(data: xr.DataArray) -> xr.DataArray:
     return final.assign_attrs(data.attrs)
 
 
-def _variable(ds: xr.Dataset, name: str) -> xr.DataArray:
+def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.DataArray:
     if name in ds.data_vars:
-        return to_canonical_units(as_maps(ds[name]))
-    if name == "dtr" and {"tasmax", "tasmin"} <= set(ds.data_vars):
-        return daily_temperature_range(to_canonical_units(as_maps(ds["tasmax"])), as_maps(ds["tasmin"]))
+        return to_canonical_units(as_maps(ds[name]), table=table)
+    inputs = OF_RAW_DATA.get(name, ())
+    if inputs and set(inputs) <= set(ds.data_vars):
+        return derive(name, {given: _variable(ds, given, table) for given in inputs}, table)
     raise DataError(f"variable {name} is missing; got {sorted(map(str, ds.data_vars))}.")
-
-
-def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
-    """Return tasmax - tasmin (converted to tasmax's units), K, as a temperature difference. Lazy.
-
-    Raises
-    ------
-    DataError
-        If a unit is unknown.
-    """
-    units = units_of(tasmax)
-    dtr = tasmax - convert_to(tasmin, units)
-    result = convert_to(as_difference(dtr.rename("dtr").assign_attrs(units=units)), "K")
-    result.attrs = dict(DTR_ATTRS)
-    return result
 
 
 def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:

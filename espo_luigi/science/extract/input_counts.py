@@ -14,11 +14,11 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.choices import CANONICAL_UNITS, InputProblem
+from espo_luigi.science.choices import InputProblem
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries, wanted_days
-from espo_luigi.science.possible import NO_FILLS, Limits
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 Series = Mapping[str, Sequence[RawSeries]]
 # A part of the map: rows and columns.
@@ -112,7 +112,7 @@ class Cells:
         mask = self.mask_files[0] if self.mask_files else None
         if mask and block.raw.name == mask.name and block.days.min() == mask.days.min():
             self.on_first_day[tile] = block.finite[block.days.argmin()]
-        if block.raw.name == "dtr":
+        if block.raw.known.is_range:
             self.add_crossed(block, block.values <= 0, block.finite)
 
     def add_crossed(self, block: Block, met: np.ndarray, known: np.ndarray) -> None:
@@ -211,7 +211,7 @@ def value_at(coordinate: xr.DataArray, cell: Mapping[str, int]) -> float:
     return float(coordinate.isel({dim: cell[str(dim)] for dim in coordinate.dims}))
 
 
-def doubtful_fill(data: xr.DataArray) -> float | None:
+def doubtful_fill(data: xr.DataArray, table: Mapping[str, Variable] = VARIABLES) -> float | None:
     """Return the number that a file declares as missing, in its units, if the variable may have this value; else None.
 
     Zarr 2's default is 0, and xarray takes a dry day for missing. Packed numbers are codes, not values.
@@ -219,11 +219,13 @@ def doubtful_fill(data: xr.DataArray) -> float | None:
     fill = data.encoding.get("_FillValue", data.encoding.get("missing_value"))
     packed = {"scale_factor", "add_offset"} & data.encoding.keys()
     name, stored = str(data.name), np.dtype(data.encoding.get("dtype", data.dtype))
-    if name not in NO_FILLS or packed or stored.kind != "f" or fill is None or np.size(fill) != 1:
+    low, high = variable(name, table).no_fills
+    if not np.isfinite((low, high)).all() or packed or stored.kind != "f" or fill is None or np.size(fill) != 1:
         return None
     number = float(np.asarray(fill).item())
-    value = float(to_canonical_units(xr.DataArray(number, name=name, attrs={"units": data.attrs.get("units")})))
-    low, high = NO_FILLS[name]
+    value = float(
+        to_canonical_units(xr.DataArray(number, name=name, attrs={"units": data.attrs.get("units")}), table=table)
+    )
     return number if low <= value <= high else None
 
 
@@ -275,7 +277,7 @@ class Fills:
             missing &= ~missing.all(axis=0)
             if missing.any():
                 self._declared.setdefault((raw.file, raw.name), _Count(raw)).add(missing, days, tile)
-        low, high = NO_FILLS.get(raw.name, (-np.inf, np.inf))
+        low, high = raw.known.no_fills
         if not (np.fmin.reduce(values, axis=None) < low or np.fmax.reduce(values, axis=None) > high):
             return values
         impossible = values[np.isfinite(values) & ((values < low) | (values > high))]
@@ -311,7 +313,7 @@ class Fills:
 
 
 def _undeclared(number: float, count: _Count) -> Problem:
-    canonical = CANONICAL_UNITS[count.raw.name]
+    canonical = str(count.raw.data.attrs.get("units", ""))
     units = count.raw.units or canonical
     value = float(convert_to(xr.DataArray(number, name=count.raw.name, attrs={"units": canonical}), units))
     return count.problem(

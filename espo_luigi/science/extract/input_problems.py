@@ -14,6 +14,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, day_of
 from espo_luigi.science.choices import InputProblem
+from espo_luigi.science.variables import Variable, variable
 
 # The least share of steps of one day in a daily series: gaps and doubles are few; every twelve hours would be half.
 DAILY = 0.6
@@ -46,11 +47,18 @@ class RawSeries:
     units: str = ""
     # The number that the file declares as missing, in its units, if a value may be equal to it.
     doubtful_fill: float | None = None
+    # The variable's row of the table; by default that of `VARIABLES`.
+    row: Variable | None = None
 
     @property
     def name(self) -> str:
         """The variable."""
         return str(self.data.name)
+
+    @property
+    def known(self) -> Variable:
+        """The variable's row of the table."""
+        return self.row or variable(self.name)
 
     @cached_property
     def days(self) -> np.ndarray:

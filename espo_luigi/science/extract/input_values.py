@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.choices import CANONICAL_UNITS, FLAGS, InputProblem
+from espo_luigi.science.choices import FLAGS, InputProblem
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.extract.input_counts import Block, Cells, Fills, Series, Tile, is_within, value_at
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
-from espo_luigi.science.possible import OF_RAW_DATA, Limits
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 # A smaller map may hold a single value by chance.
 CELLS_OF_A_MAP = 9
@@ -23,9 +23,12 @@ CELLS_OF_A_MAP = 9
 MISLABELLED = 0.5
 # How far that is, as a part of the possible range's width.
 FAR = 0.1
-# In five years, the wettest cell of a desert has a day of 1 mm, even the coast of Atacama's; it is far more in other
+# In five years, the wettest cell of a desert has a wet day (1 mm), even the coast of Atacama's; it is far more in other
 # places, but not in units that are a thousand times too large.
-DRY_DAYS, DRY_MM = 5 * 365, 1.0
+DRY_DAYS = 5 * 365
+# Within a year, some cell is cloudy or humid on some day. Percentages that never exceed this part of their range are
+# fractions of 1 that are labelled percent.
+DAYS_OF_A_YEAR, FRACTION = 360, 0.015
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -33,16 +36,19 @@ del _LIMITED["tasmax_below_tasmin"]  # limits no variable's own values
 _TEMPERATURES = ("tasmax", "tasmin", "tas")
 
 
-def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]) -> dict[str, Limits]:
-    """Return the limits that the data flags of the health checks give each variable, in `CANONICAL_UNITS`.
+def limits_of(
+    flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None], table: Mapping[str, Variable] = VARIABLES
+) -> dict[str, Limits]:
+    """Return the limits that the data flags of the health checks give each variable, in the table's units.
 
     Temperatures share theirs: no minimum is above the highest maximum. A flag without threshold has xclim's own.
     """
     found: dict[str, Limits] = {}
     for name, chosen in flags.items():
         bounds = [-np.inf, np.inf]
-        for flag in [flag for flag in chosen or {} if flag in _LIMITED and name in CANONICAL_UNITS]:
-            bounds[_LIMITED[flag]] = _bound(flag, name, ((chosen or {})[flag] or {}).get("thresh"))
+        units = variable(name, table).units
+        for flag in [flag for flag in chosen or {} if flag in _LIMITED and units]:
+            bounds[_LIMITED[flag]] = _bound(flag, name, units, ((chosen or {})[flag] or {}).get("thresh"))
         found[name] = (bounds[0], bounds[1])
     warm = [found[name] for name in _TEMPERATURES if name in found]
     finite = [[limit for limit in side if np.isfinite(limit)] for side in zip(*warm, strict=True)] if warm else [[], []]
@@ -51,11 +57,11 @@ def limits_of(flags: Mapping[str, Mapping[str, Mapping[str, str] | None] | None]
     return {name: pair for name, pair in limits.items() if np.isfinite(pair).any()}
 
 
-def _bound(flag: str, name: str, threshold: str | None) -> float:
+def _bound(flag: str, name: str, wanted: str, threshold: str | None) -> float:
     if flag == "negative_accumulation_values":
         return 0.0
     number, _, units = str(threshold or default_threshold(flag)).strip().partition(" ")
-    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), CANONICAL_UNITS[name]))
+    return float(convert_to(xr.DataArray(float(number), name=name, attrs={"units": units}), wanted))
 
 
 @dataclass
@@ -95,11 +101,16 @@ class _Tallies:
         self.found: dict[tuple[InputProblem, str, str], _Tally] = {}
         self.unreadable: dict[str, Problem] = {}
         self.fills = Fills()
-        # By variable, its lowest and highest value, and how many values it has.
-        self.ranges: dict[str, tuple[float, float, int]] = {}
-        # The highest precipitation of each day.
-        self.wettest: list[tuple[RawSeries, np.ndarray, np.ndarray]] = []
+        # By file and variable, the lowest and the highest value, and how many values there are.
+        self.ranges: dict[tuple[str, str], tuple[float, float, int]] = {}
+        # By variable with dry days, the highest value of each day.
+        self.wettest: dict[str, list[tuple[RawSeries, np.ndarray, np.ndarray]]] = {}
         self.empty_maps: dict[str, int] = {}
+
+    def range_of(self, files: Sequence[RawSeries]) -> tuple[float, float, int]:
+        """Return the lowest and the highest value of files, and how many values they have."""
+        held = [self.ranges[raw.file, raw.name] for raw in files if (raw.file, raw.name) in self.ranges]
+        return min((r[0] for r in held), default=0.0), max((r[1] for r in held), default=0.0), sum(r[2] for r in held)
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
         return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
@@ -136,7 +147,7 @@ def value_problems(
         Per variable, its daily files, cut to what is to be examined; only one tile of the map, for a block of days, is
         in memory at a time, of all variables: a Dask chunk of the first one.
     limits
-        What `limits_of` returns; impossible values (`OF_RAW_DATA`) count apart from those beyond these limits.
+        What `limits_of` returns; impossible values (`Variable.raw`) count apart from those beyond these limits.
     mask_variable
         The variable whose first map says which cells are land, if one does.
     calibration
@@ -179,12 +190,21 @@ def value_problems(
         beyond = [tally for (kind, *_), tally in found.found.items() if kind == "values_out_of_range"]
         again = [_problem("values_out_of_range", tally, narrower) for tally in beyond]
         problems += [problem for problem in again if problem not in problems]
-    dry = [] if "pr" in explained else list(_too_dry(tallies.wettest))
+    wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
+    scaled = [problem for of_days in wettest for problem in _too_dry(of_days)]
+    scaled += [one for name, files in series.items() if name not in explained for one in _fractions(files, tallies)]
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
     if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
         of_cells = [problem for problem in of_cells if problem.kind != "tasmax_below_tasmin"]
-    return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *dry, *of_cells]
+    return [
+        *tallies.unreadable.values(),
+        *constant,
+        *problems,
+        *tallies.fills.problems(),
+        *scaled,
+        *of_cells,
+    ]
 
 
 def _both(limits: Limits | None, default: Limits) -> Limits:
@@ -195,30 +215,32 @@ def _both(limits: Limits | None, default: Limits) -> Limits:
 
 def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
     """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
-    if not wettest:
-        return
+    known = wettest[0][0].known
     days = np.concatenate([days for _, days, _ in wettest])
     order = np.argsort(days, kind="stable")
-    highest = np.concatenate([high for _, _, high in wettest])[order] * 86400
+    highest = np.concatenate([high for _, _, high in wettest])[order]
     # Days without data, of which nothing is known, end a dry time.
-    wet = np.flatnonzero(np.append(~(highest < DRY_MM), True))
+    wet = np.flatnonzero(np.append(~(highest < known.wet), True))
     runs = np.diff(wet, prepend=-1) - 1
     longest, after = int(runs.max()), int(wet[runs.argmax()])
     if longest < DRY_DAYS:
         return
     first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
+    shown = known.display_units or known.units
+    given = xr.DataArray([most, known.wet], dims="side", attrs={"units": known.units})
+    least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (
-        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {most:.2g} "
-        f"mm; expected a day with {DRY_MM:g} mm or more within {DRY_DAYS // 365} years"
+        f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {least[0]}; "
+        f"expected a day with {least[1]} or more within {DRY_DAYS // 365} years"
     )
-    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most / 86400)
+    yield replace(raw.problem("mislabelled_units", message, first, longest), value=most)
 
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
     """Yield the variables with a single value in all cells on all days, or with none, unless a file cannot be read."""
-    for name, files in series.items():
-        low, high, values = tallies.ranges.get(name, (0.0, 0.0, 0))
+    for files in series.values():
+        low, high, values = tallies.range_of(files)
         if any(raw.file in tallies.unreadable for raw in files) or not files:
             continue
         if not values or (low == high and values >= CELLS_OF_A_MAP):
@@ -226,6 +248,24 @@ def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
             what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
             found = raw.problem("constant_series", f"{what}; expected values that vary", int(raw.days.min()), days)
             yield replace(found, value=low if values else None)
+
+
+def _fractions(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
+    """Yield the files, or all of them if they are shorter than a year, whose percentages are fractions of 1."""
+    of_a_year = [[raw] for raw in files if raw.days.size >= DAYS_OF_A_YEAR]
+    together = [files] if sum(raw.days.size for raw in files) >= DAYS_OF_A_YEAR else []
+    for held in of_a_year or together:
+        (low, high, values), raw = tallies.range_of(held), min(held, key=lambda raw: int(raw.days.min()))
+        lowest, highest = raw.known.bounds
+        if not values or lowest is None or highest is None or high > lowest + FRACTION * (highest - lowest):
+            continue
+        units = raw.data.attrs.get("units", "")
+        message = (
+            f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} {units}, so they are "
+            f"probably fractions of 1; expected values up to {highest:g} {units}. Correct the attribute `units` of the "
+            f"file, which is {raw.units or units}, to 1"
+        )
+        yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), values), value=high)
 
 
 def _spans(series: Series) -> Iterator[tuple[int, int]]:
@@ -282,21 +322,21 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         return
     low, high = maps.extremes
     empty = np.isnan(high)
-    before = tallies.ranges.get(maps.raw.name, (np.inf, -np.inf, 0))
-    tallies.ranges[maps.raw.name] = (
+    before = tallies.ranges.get((maps.raw.file, maps.raw.name), (np.inf, -np.inf, 0))
+    tallies.ranges[maps.raw.file, maps.raw.name] = (
         float(np.fmin.reduce(low, initial=before[0])),
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
-    if maps.raw.name == "pr":
+    if maps.raw.known.wet and maps.raw.known.standard_name == "precipitation_flux":
         # A few cells may all lie in a desert.
         known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
-        tallies.wettest.append((maps.raw, maps.days, known))
+        tallies.wettest.setdefault(maps.raw.name, []).append((maps.raw, maps.days, known))
     if empty.any():
         tallies.empty_maps[maps.raw.name] = tallies.empty_maps.get(maps.raw.name, 0) + int(empty.sum())
         tallies.of("maps_without_data", maps.raw).add(maps.days[empty], int(empty.sum()))
     # A day without rain anywhere is nothing special; a day of 0 K is.
-    one_value = (low == high) & ((high != 0) | (CANONICAL_UNITS.get(maps.raw.name) == "K"))
+    one_value = (low == high) & ((high != 0) | (maps.raw.known.units == "K"))
     constant = np.flatnonzero(one_value & (maps.cells >= CELLS_OF_A_MAP))
     if constant.size:
         tally = tallies.of("constant_maps", maps.raw)
@@ -307,8 +347,8 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
 
 def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
     """Add impossible values, and others that are beyond the limits of the data flags."""
-    rest, possible = block, OF_RAW_DATA.get(block.raw.name)
-    if possible and (impossible := _add_outside("impossible_values", block, possible, tallies)):
+    rest, possible = block, block.raw.known.raw
+    if impossible := _add_outside("impossible_values", block, possible, tallies):
         far = FAR * (possible[1] - possible[0])
         # A few cells of 0 K on all days are no matter of units.
         beyond = ~is_within(block.values, (possible[0] - far, possible[1] + far)) & block.finite
@@ -347,7 +387,7 @@ def _compare(warm: Block, cold: Block, tallies: _Tallies, cells: Cells) -> None:
     met = excess >= 0
     if met.any():
         # Values that are impossible by themselves say nothing about the other variable.
-        met &= is_within(maxima, OF_RAW_DATA["tasmax"]) & is_within(minima, OF_RAW_DATA["tasmin"])
+        met &= is_within(maxima, warm.raw.known.raw) & is_within(minima, cold.raw.known.raw)
     cells.add_crossed(warm, met, np.isfinite(excess))
     wrong = worst > 0
     if wrong.any():
@@ -367,9 +407,9 @@ def _problem(kind: InputProblem, tally: _Tally, limits: Mapping[str, Limits]) ->
     if kind == "tasmax_below_tasmin":
         message = f"{message}; the value is tasmax - tasmin"
     else:
-        possible = OF_RAW_DATA[raw.name]
+        possible = raw.known.raw
         low, high = possible if kind == "impossible_values" else _both(limits.get(raw.name), possible)
-        message = f"{message}; expected {low:.6g} to {high:.6g} {CANONICAL_UNITS[raw.name]}"
+        message = f"{message}; expected {low:.6g} to {high:.6g} {raw.data.attrs.get('units', '')}".rstrip()
     if kind == "impossible_values" and len(tally.far_days) > MISLABELLED * raw.days.size:
         kind, message = "mislabelled_units", f"the units or the fill value are probably wrong: {message}"
     lat, lon = (value_at(raw.data[name], tally.cell) for name in ("lat", "lon"))

@@ -8,7 +8,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.choices import Consistency
-from espo_luigi.science.extract.dataset import daily_temperature_range
+from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
 
 

@@ -15,9 +15,11 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
-from espo_luigi.science.possible import POSSIBLE, Limits, first_of, limits_in, over_blocks, part_beside, places_of
+from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
+from espo_luigi.science.variables import VARIABLES, Limits, Variable
 
 logger = logging.getLogger(__name__)
 
@@ -130,15 +132,17 @@ def with_possible_values(
     land: xr.DataArray,
     *,
     on_impossible: Literal["fail", "warn"],
-    table: Mapping[str, Limits] = POSSIBLE,
+    table: Mapping[str, Variable] = VARIABLES,
+    which: Literal["possible", "raw"] = "possible",
     known: int = 0,
 ) -> xr.Dataset:
     """Return a product that has no impossible values, or tells their number in its attributes.
 
-    Impossible are values beyond the limits of a table, infinite ones, tasmin above tasmax, and NaN on land, unless
-    the attributes of `ds` or `land` tell that values are lacking. With "warn", all values are computed here to count
-    these; with "fail", the result is lazy, and costs a look at each block when it is computed. `known` is the number
-    of impossible values that earlier steps counted, as of a tasmin above the tasmax of another product.
+    Impossible are values beyond the limits of a table (`which`: those of products or of raw data), infinite ones,
+    tasmin above tasmax, and NaN on land, unless the attributes of `ds` or `land` tell that values are lacking. With
+    "warn", all values are computed here to count these; with "fail", the result is lazy, and costs a look at each
+    block when it is computed. `known` is the number of impossible values that earlier steps counted, as of a tasmin
+    above the tasmax of another product.
 
     Raises
     ------
@@ -146,16 +150,19 @@ def with_possible_values(
         With "fail", when it is computed: at the first block with an impossible value. At once, if some are known.
     """
     variables = {name: ds[name].transpose(..., *land.dims) for name in over_time(ds, land)}
+    limits = {name: limits_in(name, str(da.attrs.get("units", "")), table, which) for name, da in variables.items()}
     if on_impossible == "fail":
         if known:
             raise DataError(
                 f"tasmin is above tasmax in {known} values, which `clean_up.on_impossible: warn` let through when the "
                 "inputs were made; expected none with `fail`. Make the outdated inputs again (`[espo] rerun = stale`)."
             )
-        checked = {name: _looked_at(da, ds, land, table, _refuse_impossible) for name, da in variables.items()}
+        checked = {name: _looked_at(da, ds, land, limits[name], _refuse_impossible) for name, da in variables.items()}
         return ds.assign({name: variables[name].copy(data=data) for name, data in checked.items()})
     number = known
-    counts = dask.compute(*(_looked_at(da, ds, land, table, _count_impossible) for da in variables.values()))
+    counts = dask.compute(
+        *(_looked_at(da, ds, land, limits[name], _count_impossible) for name, da in variables.items())
+    )
     for name, blocks in zip(variables, counts, strict=True):
         found = [(count, first) for count, first in blocks.flat if count]
         number += (of_variable := sum(count for count, _ in found))
@@ -177,18 +184,18 @@ def count_crossed(ds: xr.Dataset) -> xr.DataArray:
 
 
 def _looked_at(
-    da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, table: Mapping[str, Limits], look: Callable[..., np.ndarray]
+    da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limits, look: Callable[..., np.ndarray]
 ) -> Any:
     """Return what a function makes of each block of a variable."""
     name, units = str(da.name), str(da.attrs.get("units", ""))
-    low, high = limits_in(name, units, table)
-    may_lack = _may_lack_values(ds.attrs, land, name)
+    made_of = str(da.attrs.get(DERIVED_FROM, "")).split()
+    may_lack = any(_may_lack_values(ds.attrs, land, one) for one in (name, *made_of))
     beside = {"land": land.variable, **places_of(da)}
     # tasmin must not be above tasmax.
     beside |= {"tasmax": ds["tasmax"].variable} if name == "tasmin" and "tasmax" in ds else {}
     one_each = {"chunks": (1,) * da.ndim, "dtype": object, "meta": np.empty((0,) * da.ndim, object)}
     options = one_each if look is _count_impossible else {}
-    told = {"name": name, "units": units, "low": low, "high": high, "may_lack": may_lack}
+    told = {"name": name, "units": units, "low": limits[0], "high": limits[1], "may_lack": may_lack}
     return over_blocks(da, partial(look, told=told), beside, **options)
 
 

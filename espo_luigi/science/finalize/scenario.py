@@ -1,4 +1,4 @@
-"""From adjusted variables to the product: derived tasmin, complete grid, metadata, and the regions joined."""
+"""From adjusted variables to the product: variables derived, complete grid, metadata, and the regions joined."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import TREATED
+from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
 from espo_luigi.science.chunks import is_lazy, rechunk
+from espo_luigi.science.derivations import with_derived
 from espo_luigi.science.extract.dataset import dates
-from espo_luigi.science.finalize.consistency import derive_tasmin
+from espo_luigi.science.finalize.consistency import consistent
 from espo_luigi.science.finalize.gaps import (
     CELLS_WITHOUT_DATA,
     EXTRAPOLATED_CELLS,
@@ -27,6 +29,7 @@ from espo_luigi.science.finalize.gaps import (
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan, with_shared_counts
 from espo_luigi.science.units import convert_to
+from espo_luigi.science.variables import VARIABLES, Variable, names_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +89,10 @@ def finish(
     treatment: Treatment,
     land: Land | None = None,
     chunks: Mapping[str, int] | None = None,
-    derive: bool = False,
+    temperatures: Consistency | None = None,
+    derived: Mapping[str, Sequence[str]] = MappingProxyType({}),
     mask: bool = False,
+    table: Mapping[str, Variable] = VARIABLES,
 ) -> xr.Dataset:
     """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
 
@@ -102,16 +107,20 @@ def finish(
         Where the product has values. None takes maps as they are, and looks for no gaps.
     chunks
         Blocks; by default 20 rows, all columns, all times.
-    derive
-        Whether tasmin = tasmax - dtr takes the place of dtr, in tasmax's units and dtype.
+    temperatures
+        How tasmax and tasmin are made, in tasmax's units and dtype; they take the place of a dtr that it takes.
+    derived
+        Variables that are derived from others, each with these, before they are rounded and clipped.
     mask
         Whether the simulation has impossible values: every variable is then NaN unless tasmin > 100 K, and the result's
         attribute says that any land cell may lack data, which is looked at before.
+    table
+        What is known of variables: names for those that lack theirs, and the units of derived ones.
 
     Raises
     ------
     DataError
-        If tasmax or dtr is missing; when computed, if land has no data in a chunk of time. As many land cells may lack
+        When computed, if land has no data in a chunk of time. As many land cells may lack
         data as do so in the simulation or in the reference.
     """
     cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
@@ -124,7 +133,11 @@ def finish(
             maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
         allowed = allowed_gaps(adjusted.attrs, land.cells)
         complete = _told(require_data(maps, land.cells, allowed=allowed, days=land.days), land.cells, allowed)
-    made = _treated(_with_tasmin(complete) if derive else complete, treatment, land)
+    if temperatures is not None:
+        complete = _with_consistent(complete, temperatures)
+    made = _treated(with_derived(complete, derived, table), treatment, land)
+    for name in series_of(made):
+        made[name].attrs = names_of(name, table) | made[name].attrs
     described = _described(made, treatment)
     if mask:
         masked = mask_impossible(described)
@@ -326,11 +339,9 @@ def merged(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
     return _with_attrs(whole, {key: value for key, value in whole.attrs.items() if key != "cat:variable"})
 
 
-def _with_tasmin(ds: xr.Dataset) -> xr.Dataset:
-    missing = [name for name in ("tasmax", "dtr") if name not in ds]
-    if missing:
-        raise DataError(f"tasmin = tasmax - dtr needs {missing}: got only {series_of(ds)}.")
-    return ds.assign(tasmin=derive_tasmin(ds["tasmax"], ds["dtr"])).drop_vars("dtr")
+def _with_consistent(ds: xr.Dataset, how: Consistency) -> xr.Dataset:
+    made = consistent({name: ds[name] for name in NEEDED_FOR[how]}, how=how)
+    return ds.assign({name: made[name] for name in TEMPERATURES}).drop_vars({*NEEDED_FOR[how]} - {*TEMPERATURES})
 
 
 def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:

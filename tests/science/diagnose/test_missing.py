@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from xclim.core import missing
 
-from espo_luigi.science.diagnose.flags import some_but_not_all
+from espo_luigi.science.diagnose.flags import inferred_freq, lacking, some_but_not_all
 
 
 def series(calendar: str, start: str = "2001-01-01", end: str = "2005-01-01") -> xr.DataArray:
@@ -39,6 +39,20 @@ def test_partial_periods_are_those_of_xclim_whatever_the_blocks(calendar, period
     found = some_but_not_all(da.chunk(chunks) if chunks else da, freq=freq)
     assert dask.is_dask_collection(found)
     xr.testing.assert_equal(found.compute(), theirs)
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_a_time_axis_may_lack_whole_years(calendar):
+    da = series(calendar, "1991-01-01", "2005-01-01")
+    stretches = da.isel(time=(da.time.dt.year < 1994) | (da.time.dt.year > 2000)).chunk(time=499)
+    assert inferred_freq(stretches.to_dataset()) == "D"
+    gap = stretches.isel(time=stretches.time.dt.strftime("%Y-%m-%d") != "2002-05-05")
+    assert inferred_freq(gap.to_dataset()) is None
+    for method in ("some_but_not_all", "any"):
+        for cell in ({"rlat": 0, "rlon": 0}, {"rlat": 0, "rlon": 3}, {"rlat": 1, "rlon": 1}, {"rlat": 2, "rlon": 3}):
+            found = lacking(stretches.isel(cell).to_dataset(), [method], None)[method]["pr"]
+            years = getattr(missing, f"missing_{method}")(da.isel(cell), freq="YS")
+            assert bool(found) == bool(years.sel(time=years.time.dt.year.isin(stretches.time.dt.year)).any())
 
 
 def test_cells_without_a_year_pass_and_cells_without_a_day_do_not():

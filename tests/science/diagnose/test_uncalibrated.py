@@ -40,7 +40,7 @@ def of_years(seed: int, *, bias: float, members: int = 1, years: int = 30, cells
 
 @pytest.mark.parametrize(("members", "bias"), [(1, 0.0), (1, 1.5), (2, 1.5)])
 def test_where_nothing_differs_verdicts_are_false_in_five_of_a_hundred_repetitions(members: int, bias: float) -> None:
-    false = {"verdict": dict.fromkeys(aspects.ASPECTS, 0), "off": dict.fromkeys(aspects.ASPECTS, 0)}
+    false = {"verdict": dict.fromkeys(aspects.every_aspect(), 0), "off": dict.fromkeys(aspects.every_aspect(), 0)}
     for seed in range(REPETITIONS):
         compared = aspects.compare_aspects(
             of_years(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed)
@@ -67,7 +67,7 @@ def daily(seed: int, *, persistence: float, warmer: float = 0.0, years: int = 30
     tasmax = 10 + warmer + cycle + 4 * noise
     lower = 6 + 2 * random.random(tasmax.shape)
     values = {"tasmax": tasmax, "tasmin": tasmax - lower, "pr": np.where(wet > 0.2, np.exp(wet) * 4, 0.0)}
-    attrs = {name: {"units": yearly.DISPLAY_UNITS[name]} for name in values}
+    attrs = {name: {"units": yearly.display_units(name)} for name in values}
     attrs["pr"]["standard_name"] = "precipitation_flux"
     return xr.Dataset({name: (("time", "cell"), values[name], attrs[name]) for name in values}, {"time": time})
 
@@ -112,7 +112,7 @@ def test_a_bias_that_was_adjusted_is_found_and_persistence_is_told_to_be_as_wron
 def test_a_simulation_without_bias_keeps_all_aspects(reference: xr.Dataset) -> None:
     raw = daily(3, persistence=0.6)
     found = compared(reference, raw, mapped(raw, reference))
-    assert set(found) == set(aspects.ASPECTS)
+    assert set(found) == set(aspects.aspects_of(["tasmax", "tasmin", "pr"]))
     # At a level of 5 %, two of the aspects are within chance.
     assert sum(one.word != "no different" for one in found.values()) <= 2
     assert not [one for one in found.values() if one.is_worse or one.is_broken]
@@ -132,11 +132,11 @@ def test_an_adjustment_that_destroys_the_order_of_days_is_called_worse(reference
 
 def test_tasmin_of_tasmax_and_range_is_calibrated_in_its_mean_but_not_in_its_quantiles() -> None:
     adjusted = ["tasmax", "dtr", "pr"]
-    assert aspects.ASPECTS["mean_tasmin_DJF"].is_calibrated(adjusted)
-    assert not aspects.ASPECTS["above_q95_tasmin"].is_calibrated(adjusted)
-    assert aspects.ASPECTS["above_q95_tasmin"].is_calibrated(["tasmin"])
+    assert aspects.every_aspect()["mean_tasmin_DJF"].is_calibrated(adjusted)
+    assert not aspects.every_aspect()["above_q95_tasmin"].is_calibrated(adjusted)
+    assert aspects.every_aspect()["above_q95_tasmin"].is_calibrated(["tasmin"])
     assert not any(
-        aspects.ASPECTS[name].is_calibrated(["tasmin", "tasmax", "pr"]) for name in ("wet_spell", "snow_days")
+        aspects.every_aspect()[name].is_calibrated(["tasmin", "tasmax", "pr"]) for name in ("wet_spell", "snow_days")
     )
 
 

@@ -51,9 +51,21 @@ def world(
 
 
 def cut(
-    ds: xr.Dataset, where: dict[str, Any] | None = None, *, period: tuple[str, str] = ("2000", "2002"), **kwargs: Any
+    ds: xr.Dataset, where: dict[str, Any] | None = None, *, period: Any = ("2000", "2002"), **kwargs: Any
 ) -> xr.Dataset:
     return extract(ds, **{"variables_and_freqs": ALL, "period": period, "region": where or region()} | kwargs)
+
+
+def test_wind_and_the_mean_temperature_are_derived_if_they_are_not_there() -> None:
+    ds = world(units="degC")
+    wind = ds.rename(pr="uas")["uas"].assign_attrs(units="km h-1")
+    ds = ds.assign(uas=3.6 * (wind * 1e5 - 5), vas=(wind * 1e5).assign_attrs(units="m s-1"))
+    ds["uas"].attrs["units"] = "km h-1"
+    out = cut(ds, variables_and_freqs={"sfcWind": "D", "tas": "D"})
+    at = {"lat": out["lat"], "lon": out["lon"]}
+    np.testing.assert_allclose(out["sfcWind"], np.hypot(ds["uas"].sel(at) / 3.6, ds["vas"].sel(at)), rtol=1e-5)
+    np.testing.assert_allclose(out["tas"], (ds["tasmax"] + ds["tasmin"]).sel(at) / 2 + 273.15, rtol=1e-6)
+    assert out["tas"].attrs["cell_methods"] == "time: mean" and out["sfcWind"].attrs["units"] == "m s-1"
 
 
 def test_dtr_is_tasmax_minus_tasmin_as_a_difference_in_kelvin_and_float32() -> None:
@@ -151,6 +163,20 @@ def test_missing_and_double_days_in_the_period_are_refused() -> None:
         cut(ds.isel(time=np.delete(np.arange(ds.sizes["time"]), 5)))
     with pytest.raises(DataError, match="2000-01-06: days are there more than once"):
         cut(ds.isel(time=np.insert(np.arange(ds.sizes["time"]), 5, 5)))
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_of_several_periods_the_years_between_are_left_out_and_need_not_be_there(calendar: str) -> None:
+    whole = world(calendar=calendar, end="2005-12-30" if calendar == "360_day" else "2005-12-31")
+    periods = [("2000", "2001"), ("2004", "2005")]
+    expected = whole.isel(time=whole.time.dt.year.isin([2000, 2001, 2004, 2005]))
+    made = cut(whole, period=periods)
+    xr.testing.assert_identical(made.time.drop_attrs(), expected.time.drop_attrs())
+    np.testing.assert_array_equal(made["pr"], cut(whole, period=("2000", "2005"))["pr"].sel(time=expected.time))
+    xr.testing.assert_identical(cut(expected.chunk(time=500), period=periods), made)
+    assert made.attrs["history"] == "espo_luigi: extracted 2000-2001 and 2004-2005, region NAM"
+    with pytest.raises(DataError, match="2004-05-05"):
+        cut(whole.isel(time=whole.time.dt.strftime("%Y-%m-%d") != "2004-05-05"), period=periods)
 
 
 def test_time_that_was_not_decoded_is_refused() -> None:

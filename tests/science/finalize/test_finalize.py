@@ -20,6 +20,7 @@ from espo_luigi.science.finalize.scenario import (
     merged,
 )
 from espo_luigi.science.stack import grid_of, stack_drop_nans, unstack_fill_nan
+from espo_luigi.science.variables import VARIABLES
 
 NY, NX = 2, 3
 TREATMENT = Treatment(round_var={"pr": 10}, to_level="cleaned_up")
@@ -27,7 +28,7 @@ TREATMENT = Treatment(round_var={"pr": 10}, to_level="cleaned_up")
 
 def clean_up(adjusted: list[xr.Dataset], mask: bool = False, **treatment: object) -> xr.Dataset:
     """The product of 2024 of these maps."""
-    return finish(merged(adjusted), treatment=replace(TREATMENT, **treatment), derive=True, mask=mask)
+    return finish(merged(adjusted), treatment=replace(TREATMENT, **treatment), temperatures="derived", mask=mask)
 
 
 def make_grid() -> dict:
@@ -130,7 +131,7 @@ def test_attributes_of_the_configuration_win():
     attrs = {"tasmin": {"long_name": "Minimal"}, "global": {"version": "1"}, "lat": {"axis": "Y"}}
     out = clean_up(make_three(), add_attrs=attrs)
     assert out.tasmin.attrs["long_name"] == "Minimal"
-    assert "long_name" not in out.tasmax.attrs
+    assert out.tasmax.attrs["long_name"] == VARIABLES["tasmax"].long_name
     assert out.lat.attrs == {"axis": "Y"}
     assert out.attrs == {
         "cat:id": "sim",
@@ -168,7 +169,7 @@ def test_stacked_data_come_out_on_the_complete_grid_lazily_in_the_chunks_of_the_
     whole = [ds.where(sea) for ds in make_three()]
     stacked = [stack_drop_nans(ds).chunk(loc=2, time=1) for ds in whole]
     land = Land(sea.assign_coords(lat=whole[0].lat, lon=whole[0].lon), grid_of(whole[0]))
-    out = finish(merged(stacked), treatment=TREATMENT, land=land, derive=True)
+    out = finish(merged(stacked), treatment=TREATMENT, land=land, temperatures="derived")
     assert all(dask.is_dask_collection(da) for da in out.data_vars.values())
     assert out.tasmin.dims == ("time", "lat", "lon") and out.pr.chunksizes["time"] == (2,)
     expected = clean_up(whole)
@@ -216,11 +217,6 @@ def test_variables_on_different_days_are_an_error():
     adjusted[2] = adjusted[2].isel(time=[0])
     with pytest.raises(DataError, match="their coordinates differ"):
         clean_up(adjusted)
-
-
-def test_without_dtr_the_error_says_what_is_missing():
-    with pytest.raises(DataError, match=r"needs \['dtr'\]: got only \['tasmax'\]"):
-        clean_up(make_three()[:1])
 
 
 def make_regions() -> list[xr.Dataset]:

@@ -143,7 +143,12 @@ def adjusted(ds: xr.Dataset) -> list[xr.Dataset]:
 def clean_up(ds: xr.Dataset, mask: bool = False) -> xr.Dataset:
     land = Land(land_of(scenario()), grid_of(scenario()))
     return finish(
-        merged(adjusted(ds)), treatment=Treatment(to_level="x"), land=land, chunks=CHUNKS, derive=True, mask=mask
+        merged(adjusted(ds)),
+        treatment=Treatment(to_level="x"),
+        land=land,
+        chunks=CHUNKS,
+        temperatures="derived",
+        mask=mask,
     )
 
 

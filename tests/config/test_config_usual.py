@@ -1,0 +1,160 @@
+"""The usual settings of a variable: what `biasadjust.variables.NAME: {}` stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from espo_luigi.config import RunConfig, load
+from espo_luigi.config.bias_adjustment import VariableAdjustment
+from espo_luigi.config.dialects import modernise
+from espo_luigi.config.usual import give_usual_settings
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.science.units import threshold_in
+
+CONFIG = Path(__file__).parents[2] / "config"
+GROUP = {"group": "time.dayofyear", "window": 31}
+LOESS = {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}
+ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest", "extrapolation": "constant"}
+LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "clip_next_to_bounds": "permissive"}
+OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": 0.5}
+
+
+def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sections: Any) -> RunConfig:
+    """A shipped configuration that adjusts a variable in this way."""
+    wanted = {"search_data_catalogs": {"variables_and_freqs": {name: "D"}}}
+    content = {
+        "extraction": {"reference": wanted, "simulation": wanted},
+        "biasadjust": {"variables": {name: given}},
+        **sections,
+    }
+    (folder / "own.yml").write_text(yaml.safe_dump(content))
+    return load([CONFIG / base / "config.yml", CONFIG / base / "paths.yml", folder / "own.yml"])
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        ("tasmax", {"xclim_train_args": {"kind": "+", "nquantiles": 50}}),
+        ("psl", {"xclim_train_args": {"kind": "+", "nquantiles": 50}}),
+        ("dtr", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.0001 K"}}),
+        ("rsds", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.01 W m-2"}}),
+        ("sfcWind", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.01 m s-1"}}),
+        ("huss", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.0001 g kg-1"}}),
+        ("hurs", {"xclim_train_args": {"kind": "+", "nquantiles": 50}, "additive_space": LOGIT}),
+        ("ozone", {"xclim_train_args": {"kind": "*", "nquantiles": 50}, "jitter_under": {"thresh": "0.5 ug m-3"}}),
+        (
+            "pr",
+            {
+                "xclim_train_args": {"kind": "*", "nquantiles": 50},
+                "jitter_under": {"thresh": "0.01 mm d-1"},
+                "adapt_freq": {"thresh": "1 mm d-1"},
+            },
+        ),
+    ],
+)
+def test_settings_follow_from_the_table_of_variables(name: str, training: dict[str, Any], tmp_path: Path) -> None:
+    config = loaded(tmp_path, name, {}, variables={"ozone": OZONE})
+    how = config.biasadjust.variables[name].arguments()
+    expected = {"method": "DetrendedQuantileMapping", "period": ("1991", "2020"), "group": GROUP, **training}
+    assert how["training_args"] == expected
+    assert how["adjusting_args"] == {"periods": ("1981", "2060"), "xclim_adjust_args": ADJUST}
+
+
+@pytest.mark.parametrize("name", ["tasmax", "dtr", "pr"])
+def test_they_are_those_that_the_workflow_of_2024_has(name: str) -> None:
+    usual = loaded_settings("demo", name)
+    given = load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).biasadjust.variables[name]
+    assert usual == plain(given)
+
+
+@pytest.mark.parametrize("name", ["tasmax", "tasmin", "dtr", "pr"])
+def test_they_are_those_that_espo_v2_has_for_pools(name: str) -> None:
+    given = load([CONFIG / "v2-demo" / "config.yml", CONFIG / "v2-demo" / "paths.yml"]).biasadjust.variables[name]
+    assert loaded_settings("v2-demo", name) == plain(given)
+
+
+def loaded_settings(base: str, name: str) -> dict[str, Any]:
+    """A variable's usual settings in a shipped configuration, whose own are taken away first."""
+    content = yaml.safe_load((CONFIG / base / "config.yml").read_text())
+    modernise(content)
+    content["biasadjust"]["variables"] = {name: None}
+    give_usual_settings(content)
+    made = content["biasadjust"]["variables"][name]
+    made["training_args"]["period"], made["adjusting_args"]["periods"] = ("1991", "2020"), ("1950", "2100")
+    return plain(VariableAdjustment.model_validate(made))
+
+
+def plain(how: Any) -> dict[str, Any]:
+    """All that numbers depend on, with thresholds as numbers in the variable's units."""
+    dumped = how.arguments()
+    train, own = dumped["training_args"], dumped["training_args"]["xclim_train_args"]
+    units = "K" if "K" in str(train.get("jitter_under")) else "kg m-2 s-1"
+    for holder in (train.get("jitter_under", {}), train.get("adapt_freq", {})):
+        holder.update({"thresh": pytest.approx(threshold_in(holder["thresh"], units), rel=1e-4)} if holder else {})
+    if "adapt_freq_thresh" in own:
+        own["adapt_freq_thresh"] = pytest.approx(threshold_in(own["adapt_freq_thresh"], units), rel=1e-4)
+    train.pop("period")
+    return {"train": train, "adjust": dumped["adjusting_args"]["xclim_adjust_args"]}
+
+
+def test_null_is_the_same_and_another_method_has_its_own_arguments(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "psl", None).biasadjust.variables["psl"].name == "DetrendedQuantileMapping"
+    how = loaded(tmp_path, "hurs", {"method": "QuantileDeltaMapping"}).biasadjust.variables["hurs"].arguments()
+    assert how["training_args"]["method"] == "QuantileDeltaMapping" and how["training_args"]["additive_space"] == LOGIT
+    assert how["adjusting_args"]["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
+
+
+def test_the_section_variables_counts_before_the_table(tmp_path: Path) -> None:
+    # The numbers of the table, in the units that are given.
+    config = loaded(tmp_path, "hurs", {}, variables={"hurs": {"units": "1"}})
+    space: Any = config.biasadjust.variables["hurs"].training_args
+    assert space.additive_space.arguments() == LOGIT | {"lower_bound": "0 1", "upper_bound": "1 1"}, (
+        "numbers of the table in the units that are given"
+    )
+    without: Any = loaded(tmp_path, "hurs", {}, variables={"hurs": {"transformation": None}}).biasadjust
+    assert without.variables["hurs"].training_args.additive_space is None
+
+
+def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, "ozone", {})
+    assert "own.yml, line 3: `biasadjust.variables.ozone`: got no settings" in str(caught.value)
+    assert "expected `variables.ozone.kind`" in str(caught.value)
+    assert loaded(tmp_path, "ozone", {}, variables={"ozone": {"kind": "+"}}).table["ozone"].units == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"transformation": "logit", "units": "1", "bounds": [0, None]}, "transformation`: logit needs a lower and an"),
+        ({"transformation": "log", "units": "1"}, "transformation`: log needs a lower bound"),
+        ({"transformation": "log", "bounds": [0, None]}, "units` is missing"),
+        ({"bounds": [0, 100], "possible": [-1, 90]}, "possible`: got [-1, 90], which leaves `variables.ozone.bounds`"),
+        ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
+        ({"units": "shovels"}, "'shovels' is not a unit"),
+        ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),
+    ],
+)
+def test_what_contradicts_itself_in_a_row_is_refused_by_its_key(
+    own: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"own\.yml") as caught:
+        loaded(tmp_path, "ozone", {}, variables={"ozone": {"kind": "+", **own}})
+    assert "`variables.ozone." in str(caught.value) and message in str(caught.value)
+
+
+def test_units_of_another_kind_than_the_table_s_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"`variables.hurs.units`: got K; expected a unit that converts to %"):
+        loaded(tmp_path, "hurs", {}, variables={"hurs": {"units": "K"}})
+
+
+def test_a_row_of_the_table_keeps_its_meaning_in_other_units(tmp_path: Path) -> None:
+    table = loaded(tmp_path, "psl", {}, variables={"psl": {"units": "hPa"}, "tasmin": {"units": "degC"}}).table
+    assert table["psl"].possible == pytest.approx((850, 1100)) and table["psl"].standard_name
+    assert table["tasmin"].raw == pytest.approx((-103.15, 79.85))
+    own = loaded(tmp_path, "ozone", {}, variables={"ozone": OZONE | {"possible": None}}).table["ozone"]
+    assert own.possible == (0, float("inf")) and own.jitter == 0.5, "no less than the lower bound"

@@ -1,0 +1,260 @@
+"""Conservative regridding: equal to CDO's `remapcon`, and integrals over areas are conserved."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.choices import RegridMethod
+from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
+from espo_luigi.science.regrid import METHODS, check_covered, part_reached, regrid, regrid_cells, weigh
+from espo_luigi.science.sphere import Grid
+from espo_luigi.science.stack import grid_of, stack_drop_nans
+
+needs_cdo = pytest.mark.skipif(shutil.which("cdo") is None, reason="CDO, the oracle, is not installed")
+PR: dict[str, RegridMethod] = {"pr": "conservative"}
+NORMED: dict[str, RegridMethod] = {"pr": "conservative_normed"}
+
+
+def regular(south: float, north: float, d_lat: float, west: float, east: float, d_lon: float) -> Grid:
+    return Grid(np.arange(south, north, d_lat) + d_lat / 2, np.arange(west, east, d_lon) + d_lon / 2, "rectilinear")
+
+
+def rotated(rows: int, columns: int, step: float, *, pole: float = 39.25, bounds: bool = True) -> Grid:
+    """A grid of a rotated pole, around 10.75 degrees below that pole's antipole, with the corners of its cells."""
+
+    def turned(rlat: np.ndarray, rlon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        up, along, tilt = np.deg2rad(rlat), np.deg2rad(rlon), np.deg2rad(90 - pole)
+        x, y, z = np.cos(up) * np.cos(along), np.cos(up) * np.sin(along), np.sin(up)
+        east, north = np.cos(tilt) * x - np.sin(tilt) * z, np.sin(tilt) * x + np.cos(tilt) * z
+        return np.rad2deg(np.arcsin(north)), (np.rad2deg(np.arctan2(y, east)) + 18) % 360
+
+    rlat, rlon = np.meshgrid(*((np.arange(n) - n / 2) * step for n in (rows, columns)), indexing="ij")
+    half = step / 2
+    around = [turned(rlat + dy, rlon + dx) for dy, dx in ((-half, -half), (-half, half), (half, half), (half, -half))]
+    lat, lon = (np.stack(values, axis=-1) for values in zip(*around, strict=True))
+    return Grid(*turned(rlat, rlon), "curvilinear", bounds=(lat, lon) if bounds else None)
+
+
+def dataset(grid: Grid, **variables: np.ndarray) -> xr.Dataset:
+    """Variables (time, y, x) on a grid, with its bounds as our extracted data have them."""
+    if grid.layout == "rectilinear":
+        coords: dict[str, Any] = {"lat": grid.lat, "lon": grid.lon}
+        dims: tuple[str, ...] = ("lat", "lon")
+    else:
+        dims, coords = ("rlat", "rlon"), {"lat": (("rlat", "rlon"), grid.lat), "lon": (("rlat", "rlon"), grid.lon)}
+        coords |= {name: np.arange(size) * 0.1 for name, size in zip(dims, grid.shape, strict=True)}
+        if grid.bounds:
+            coords |= {
+                f"{name}_bounds": ((*dims, "corner"), values)
+                for name, values in zip(("lat", "lon"), grid.bounds, strict=True)
+            }
+    return xr.Dataset({name: (("time", *dims), values) for name, values in variables.items()}, coords)
+
+
+def rain(grid: Grid, days: int = 1) -> np.ndarray:
+    return np.random.default_rng(7).gamma(0.5, 5, (days, *grid.shape))
+
+
+def write(grid: Grid, values: np.ndarray, path: Path) -> None:
+    """Write a map for CDO, with CF's bounds of a curvilinear grid."""
+    ds = dataset(grid, pr=values[None]).isel(time=0).drop_vars(["rlat", "rlon"], errors="ignore")
+    ds["pr"].encoding = {"_FillValue": -9e33}
+    for name, standard_name in {"lat": "latitude", "lon": "longitude"}.items():
+        ds[name].attrs = {"standard_name": standard_name, "units": f"degrees_{'north' if name == 'lat' else 'east'}"}
+        if f"{name}_bounds" in ds.coords:
+            ds[name].attrs["bounds"] = f"{name}_bounds"
+            ds[f"{name}_bounds"].attrs["units"] = ds[name].attrs["units"]
+    ds.reset_coords([name for name in ds.coords if str(name).endswith("_bounds")]).to_netcdf(path)
+
+
+def remapcon(source: Grid, target: Grid, values: np.ndarray, folder: Path, norm: str) -> np.ndarray:
+    write(source, values, folder / "source.nc")
+    write(target, np.zeros(target.shape), folder / "target.nc")
+    command = ["cdo", "-s", "-b", "F64", f"remapcon,{folder / 'target.nc'}", "source.nc", "out.nc"]
+    subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, env={"CDO_REMAP_NORM": norm, "PATH": "/usr/bin"}
+    )
+    with xr.open_dataset(folder / "out.nc") as out:
+        return out["pr"].values.ravel()
+
+
+GLOBE = regular(-90, 90, 2.5, 0, 360, 2.8125)
+
+
+@needs_cdo
+@pytest.mark.parametrize("norm", ["fracarea", "destarea"])
+@pytest.mark.parametrize(
+    ("source", "target", "tolerance"),
+    [
+        (GLOBE, regular(30, 60, 0.7, -20, 50, 0.9), 1e-10),
+        (regular(31, 57, 0.5, -18, 30, 0.6), regular(30, 60, 1.7, -20, 50, 1.9), 1e-10),
+        (Grid(GLOBE.lat[::-1], GLOBE.lon, "rectilinear"), regular(60, 90, 0.7, 170, 200, 0.9), 1e-10),
+        (rotated(40, 50, 0.44), regular(40, 60, 0.7, -10, 20, 0.9), 5e-5),
+        (rotated(60, 60, 2.0, pole=5), regular(66, 90, 1.5, 0, 360, 4.0), 5e-5),
+        (GLOBE, rotated(30, 40, 0.44), 5e-5),
+        (rotated(40, 50, 0.44), rotated(60, 70, 0.3), 1e-10),
+    ],
+    ids=["regular", "to coarse, in part", "to the pole", "rotated", "over the pole", "to rotated", "rotated twice"],
+)
+def test_values_are_those_of_cdo(tmp_path: Path, source: Grid, target: Grid, tolerance: float, norm: str) -> None:
+    values = rain(source)[0]
+    expected = remapcon(source, target, values, tmp_path, norm)
+    matrix = conservative_weights(cells_of(source), cells_of(target), normed=norm == "fracarea")
+    found = matrix @ values.ravel()
+    # CDO leaves out cells that are hardly covered.
+    there = np.isfinite(expected)
+    assert there.mean() > 0.15
+    covered = np.asarray(conservative_weights(cells_of(source), cells_of(target)).sum(axis=1)).ravel()
+    assert np.nan_to_num(covered[~there]).max(initial=0) < 1e-3
+    np.testing.assert_allclose(found[there], expected[there], rtol=0, atol=tolerance * values.max())
+
+
+@st.composite
+def axes(draw: st.DrawFn, low: float, high: float, fewest: int) -> np.ndarray:
+    """Edges from one value to another, whose steps differ by up to two."""
+    steps = np.array(draw(st.lists(st.floats(0.5, 1), min_size=fewest, max_size=12)))
+    return low + (high - low) * np.concatenate([[0], np.cumsum(steps) / steps.sum()])
+
+
+@st.composite
+def globes(draw: st.DrawFn) -> Grid:
+    """A global grid of any rows and columns, from any longitude and in any direction, with bounds."""
+    lat, lon = draw(axes(-90, 90, 4)), draw(axes(0, 360, 8)) + draw(st.floats(-360, 360))
+    bounds = [np.stack([edges[:-1], edges[1:]], axis=1) for edges in (lat, lon)]
+    bounds = [values[::-1] if draw(st.booleans()) else values for values in bounds]
+    return Grid(bounds[0].mean(axis=1), bounds[1].mean(axis=1), "rectilinear", bounds=(bounds[0], bounds[1]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(source=globes(), target=globes(), between=globes())
+def test_integrals_are_conserved_between_any_globes(source: Grid, target: Grid, between: Grid) -> None:
+    first, second, last = (cells_of(grid) for grid in (source, between, target))
+    values = np.random.default_rng(3).gamma(0.5, 5, source.size)
+    found = conservative_weights(second, last) @ (conservative_weights(first, second) @ values)
+    assert last.areas().sum() == pytest.approx(4 * np.pi)
+    assert found @ last.areas() == pytest.approx(values @ first.areas(), rel=1e-9)
+    assert found.min() >= values.min() - 1e-9
+    assert found.max() <= values.max() + 1e-9
+
+
+@settings(deadline=None, max_examples=4, phases=[Phase.explicit, Phase.generate])
+@given(
+    cells_of_globe=st.tuples(st.integers(20, 50), st.integers(40, 90)), pole=st.floats(-80, 80), rows=st.integers(5, 12)
+)
+def test_integrals_are_conserved_from_rotated_grids(cells_of_globe: tuple[int, int], pole: float, rows: int) -> None:
+    target = regular(-90, 90 - 1e-9, 180 / cells_of_globe[0], -75, 285 - 1e-9, 360 / cells_of_globe[1])
+    cells = cells_of(rotated(rows, 13, 1.7, pole=pole))
+    values, areas = np.random.default_rng(3).gamma(0.5, 5, cells.size), cells_of(target).areas()
+    found = np.nan_to_num(conservative_weights(cells, cells_of(target)) @ values)
+    assert found @ areas == pytest.approx(values @ cells.areas(), rel=1e-6)
+    back = conservative_weights(cells_of(target), cells) @ np.ones(target.size)
+    np.testing.assert_allclose(back, 1, rtol=1e-6)
+
+
+def test_inferred_cells_of_a_rotated_grid_are_those_of_its_bounds() -> None:
+    found, expected = (cells_of(rotated(9, 11, 0.2, bounds=given)) for given in (False, True))
+    assert isinstance(found, Quadrilaterals)
+    np.testing.assert_allclose(found.areas(), expected.areas(), rtol=1e-4)
+
+
+def test_a_globe_with_columns_twice_and_gaussian_rows_has_each_cell_once() -> None:
+    lat = np.rad2deg(np.arcsin(np.polynomial.legendre.leggauss(16)[0]))
+    globe = Grid(lat, np.arange(0, 391, 30.0), "rectilinear")
+    assert cells_of(globe).areas().sum() == pytest.approx(4 * np.pi)
+
+
+def stacked(grid: Grid) -> tuple[xr.Dataset, xr.Dataset]:
+    """Half of the cells of a reference's grid, stacked, and the grid."""
+    maps = dataset(grid, tasmax=np.where(np.random.default_rng(2).random((1, *grid.shape)) < 0.5, 1.0, np.nan))
+    return stack_drop_nans(maps.drop_vars(["lat_bounds", "lon_bounds"], errors="ignore")), grid_of(maps)
+
+
+def test_each_variable_is_regridded_by_its_method_to_stacked_cells() -> None:
+    grid = regular(45, 51, 0.5, 5, 12, 0.5)
+    points, whole = stacked(grid)
+    source = regular(40, 56, 1.0, 0, 17, 1.25)
+    ds = dataset(source, tasmax=rain(source, 4), pr=rain(source, 4)).chunk({"time": 3})
+    between = {"half": {"cf_grid_2d": dict(lon0_b=2, lon1_b=15, d_lon=0.7, lat0_b=42, lat1_b=54, d_lat=0.7)}}
+    found = regrid(ds, points, whole=whole, methods=PR, intermediate_grids=between, chunks={"loc": 20}).compute()
+    xr.testing.assert_equal(found["tasmax"], regrid(ds, points, intermediate_grids=between).compute()["tasmax"])
+    middle = regular(42, 53.8, 0.7, 2, 15, 0.7)
+    by_stages = conservative_weights(cells_of(middle), cells_of(grid)) @ (
+        conservative_weights(cells_of(source), cells_of(middle)) @ ds["pr"].values.reshape(4, -1).T
+    )
+    land = np.isin(np.arange(grid.size), np.flatnonzero(np.random.default_rng(2).random(grid.size) < 0.5))
+    np.testing.assert_allclose(found["pr"], by_stages[land].T, rtol=1e-12)
+    assert found.attrs[METHODS] == "tasmax: bilinear, pr: conservative"
+    few = regrid_cells(ds, weigh(ds, points, whole=whole, methods=PR, intermediate_grids=between), np.array([7, 2]))
+    np.testing.assert_array_equal(few["pr"].compute(), found["pr"][:, [7, 2]])
+
+
+def test_points_of_a_rotated_reference_are_its_cells() -> None:
+    grid = rotated(12, 14, 0.3)
+    points, whole = stacked(grid)
+    source = regular(40, 62, 1.0, -10, 40, 1.25)
+    ds = dataset(source, pr=rain(source))
+    found = regrid(ds, points, whole=whole, methods=PR)
+    expected = conservative_weights(cells_of(source), cells_of(grid)) @ ds["pr"].values.ravel()
+    by_cell = {(a, b): v for a, b, v in zip(grid.lat.ravel(), grid.lon.ravel(), expected, strict=True)}
+    wanted = [by_cell[place] for place in zip(points["lat"].values, points["lon"].values, strict=True)]
+    np.testing.assert_allclose(found["pr"][0], wanted, rtol=2e-3)
+
+
+def test_masked_and_missing_cells() -> None:
+    grid, source = regular(45, 47, 0.5, 5, 8, 0.5), regular(44, 48, 1, 4, 9, 1)
+    points, whole = stacked(grid)
+    land = np.ones(source.shape)
+    land[1, 2] = 0
+    values = rain(source)
+    values[0, 1, 2] = np.nan
+    ds = dataset(source, pr=values)
+    masked = ds.assign_coords(mask=(("lat", "lon"), land))
+    under = ((points["lat"] > 45) & (points["lat"] < 46) & (points["lon"] > 6) & (points["lon"] < 7)).values
+    assert under.any()
+    for found in (regrid(ds, points, whole=whole, methods=PR), regrid(masked, points, whole=whole, methods=PR)):
+        np.testing.assert_array_equal(np.isnan(found["pr"][0]), under)
+    coarse = dataset(regular(44, 48, 2, 4, 8, 2), pr=np.zeros((1, 2, 2)))
+    part, normed = (regrid(masked, coarse, methods=how)["pr"][0] for how in (PR, NORMED))
+    whole_cells = regrid(dataset(source, pr=np.nan_to_num(values)), coarse, methods=PR)["pr"][0]
+    np.testing.assert_allclose(part, whole_cells)
+    areas = cells_of(source).areas().reshape(source.shape)[:2, 2:4]
+    own = np.average(np.nan_to_num(values[0, :2, 2:4]), weights=areas * land[:2, 2:4])
+    assert float(normed[0, 1]) == pytest.approx(own)
+
+
+def test_the_part_that_is_reached_gives_the_same_values() -> None:
+    source, target = regular(30, 60, 1.5, 0, 30, 1.5), regular(45, 47, 0.5, 5, 8, 0.5)
+    ds, on = dataset(source, pr=rain(source)), dataset(target, pr=np.zeros((1, *target.shape)))
+    part = part_reached(ds, on, methods=PR)
+    assert part.sizes["lat"] < 6
+    np.testing.assert_allclose(regrid(part, on, methods=PR)["pr"], regrid(ds, on, methods=PR)["pr"], rtol=1e-12)
+
+
+def test_cells_beyond_the_source_are_said() -> None:
+    source, target = regular(44, 48, 1, 4, 9, 1), regular(46, 49, 0.75, 5, 8, 0.5)
+    ds, on = dataset(source, pr=rain(source), tasmax=rain(source)), dataset(target, pr=np.zeros((1, *target.shape)))
+    with pytest.raises(DataError, match=r"pr, conservative: 12 of 24 cells .* not covered .* 48\.\d+ °N .* by 0 %"):
+        check_covered(weigh(ds, on, methods=PR))
+    check_covered(weigh(ds, on))
+
+
+def test_conservative_regridding_without_cells_is_refused() -> None:
+    points, whole = stacked(regular(45, 47, 0.5, 5, 8, 0.5))
+    grid = rotated(30, 30, 0.44, bounds=False)
+    with pytest.raises(
+        DataError, match="needs the corners of the cells; expected coordinates lat_bounds and lon_bounds"
+    ):
+        regrid(dataset(grid, pr=rain(grid)), points, whole=whole, methods=PR)
+    source = regular(44, 48, 1, 4, 9, 1)
+    with pytest.raises(DataError, match="to points needs the grid of which they are cells"):
+        regrid(dataset(source, pr=rain(source)), points, methods=PR)

@@ -168,7 +168,8 @@ def _check_derived(config: RunConfig) -> None:
 def _check_treatments(config: RunConfig, products: set[str]) -> None:
     """Refuse the treatment of what is no product, and of other variables than the product's own."""
     for name, treatment in config.clean_up.variables.items():
-        for key, treated in {"round_var": treatment.round_var, "clip_var": treatment.clip_var}.items():
+        for key in ("round_var", "clip_var", "limit_var"):
+            treated: Mapping[str, Any] = getattr(treatment, key)
             if others := ", ".join(sorted(set(treated) - {name})):
                 raise ConfigurationError(
                     f"`clean_up.variables.{name}.{key}`: got {others}, expected {name} only, whose product this "
@@ -179,6 +180,13 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
                 f"`clean_up.variables.{name}`: {name} is no product{nearest(name, products)}; "
                 f"expected {', '.join(sorted(products))}."
             )
+    limited = {f"clean_up.variables.{name}": one.limit_var for name, one in config.clean_up.variables.items()}
+    limited["clean_up.xscen_clean_up"] = config.clean_up.xscen_clean_up.limit_var
+    for path, name in ((path, name) for path, names in limited.items() for name in names):
+        units = row_of(name, config.table).units
+        if name not in products or (units and not converts("1 W m-2", units)):
+            got = f"{name} is in {units}" if name in products else f"{name} is no product{nearest(name, products)}"
+            raise ConfigurationError(f"`{path}.limit_var.{name}`: {got}; expected a product in W m-2, such as rsds.")
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:

@@ -180,14 +180,16 @@ def in_display_units(
 ) -> xr.Dataset:
     """Return variables (by default all) in a report's units and the table's order; lazy.
 
-    Differences of temperature stay, and so do variables whose units the table does not have.
+    Differences of temperature stay, and so do variables whose units the table does not have. Each has a `long_name`.
     """
     shown = [name for name in in_order(map(str, ds.data_vars if names is None else names), table) if name in ds]
-    wanted = {name: display_units(name, table) for name in shown}
-    converted = {
-        name: convert_to(ds[name], units) for name, units in wanted.items() if units and not is_difference(ds[name])
-    }
-    return ds.assign(converted)[shown]
+    made = {}
+    for name in shown:
+        units = "" if is_difference(ds[name]) else display_units(name, table)
+        words = {"long_name": variable(name, table).long_name or name}
+        named = ds[name].assign_attrs({} if {"long_name", "standard_name"} & ds[name].attrs.keys() else words)
+        made[name] = convert_to(named, units) if units else named
+    return ds.assign(made)[shown]
 
 
 def of_differences(units: str) -> str:

@@ -37,6 +37,7 @@ from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.report.reading import RuleFigures
 from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInput
+from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.cost import tables
@@ -400,10 +401,17 @@ def _limits(low: float | None, high: float | None) -> str:
     return "" if low is None else f"{low:.6g} or more" if high is None else f"{low:.6g} to {high:.6g}"
 
 
+def derivations() -> str:
+    """The variables that can be derived."""
+    rows = [(code(name), way.words, "yes" if way.of_raw else "") for name, ways in DERIVATIONS.items() for way in ways]
+    return table(["variable", "derived as", "of raw data, too"], rows)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "bundles": bundles,
     "causes": causes,
     "citation": citation,
+    "derivations": derivations,
     "exit-codes": exit_codes,
     "job-states": job_states,
     "json": json,

@@ -180,7 +180,7 @@ def _check_products(config: RunConfig) -> None:
 def _check_derived(config: RunConfig) -> None:
     """Refuse to derive what is adjusted itself, what cannot be derived, and from what is not adjusted."""
     adjusted = config.biasadjust.adjusted
-    there = [name for name in config.published if name not in config.derived]
+    there = config.not_derived
     for name, inputs in config.derived.items():
         path, ways = f"clean_up.derive.{name}", DERIVATIONS.get(name, ())
         if not ways:

@@ -558,7 +558,9 @@ def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
     values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
     if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
         raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
-    return _Horizontal(Grid(values[0], values[1], layout, _bounds(ds, layout, lat, lon)), dims, lat.name, lon.name)
+    return _Horizontal(
+        Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims, lat.name, lon.name
+    )
 
 
 def _bounds(ds: xr.Dataset, layout: str, lat: xr.DataArray, lon: xr.DataArray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -8,7 +8,7 @@ no cell between the last and the first longitude, and none over a pole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +59,7 @@ class Grid:
     lat: Floats
     lon: Floats
     layout: str
-    bounds: tuple[Floats, Floats] | None = None
+    bounds: tuple[Floats, Floats] | None = field(default=None, kw_only=True)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ def by_method(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the configured arguments as far as a method of xsdba takes them; Scaling adapts no frequencies.
 
-    Each of the periods is adjusted by itself (`slices`), so there are no moving windows of years in them.
+    The compared periods take the place of moving windows of years.
     """
     accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()

@@ -42,7 +42,7 @@ def rotated(rows: int, columns: int, step: float, *, pole: float = 39.25, bounds
     half = step / 2
     around = [turned(rlat + dy, rlon + dx) for dy, dx in ((-half, -half), (-half, half), (half, half), (half, -half))]
     lat, lon = (np.stack(values, axis=-1) for values in zip(*around, strict=True))
-    return Grid(*turned(rlat, rlon), "curvilinear", (lat, lon) if bounds else None)
+    return Grid(*turned(rlat, rlon), "curvilinear", bounds=(lat, lon) if bounds else None)
 
 
 def dataset(grid: Grid, **variables: np.ndarray) -> xr.Dataset:
@@ -132,7 +132,7 @@ def globes(draw: st.DrawFn) -> Grid:
     lat, lon = draw(axes(-90, 90, 4)), draw(axes(0, 360, 8)) + draw(st.floats(-360, 360))
     bounds = [np.stack([edges[:-1], edges[1:]], axis=1) for edges in (lat, lon)]
     bounds = [values[::-1] if draw(st.booleans()) else values for values in bounds]
-    return Grid(bounds[0].mean(axis=1), bounds[1].mean(axis=1), "rectilinear", (bounds[0], bounds[1]))
+    return Grid(bounds[0].mean(axis=1), bounds[1].mean(axis=1), "rectilinear", bounds=(bounds[0], bounds[1]))
 
 
 @settings(deadline=None, max_examples=60)

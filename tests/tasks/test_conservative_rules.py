@@ -1,0 +1,155 @@
+"""Conservative regridding by variable in a production: CDO's values, the run's checks, and fingerprints."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from complete_demo import edit
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.config.schema import fingerprint
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.regrid import METHODS
+from espo_luigi.tasks.context import context, forget
+
+NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
+METHOD = {"regrid__regrid_method": {"pr": "conservative"}}
+WITHOUT_CASCADE = {"regrid__regrid_dataset__intermediate_grids": {}}
+Configure = Callable[..., list[Path]]
+
+
+def regridded(piece: str = "middle") -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
+    """What `Regrid` makes, lazily, the reference's grid, and what `Extract` makes."""
+    made = tasks.RefDefault(piece=piece).compute([])
+    extracted = tasks.Extract(sim_id=NOLEAP).compute([])
+    return (
+        tasks.Regrid(sim_id=NOLEAP, piece=piece).compute(made["reference"], made["grid"], extracted),
+        made["grid"],
+        extracted,
+    )
+
+
+def with_corners(ds: xr.Dataset, *, bounds: bool = True) -> xr.Dataset:
+    """The same cells with 2-D lat and lon, in dimensions (y, x), with or without their corners as CORDEX has them."""
+    lat, lon = (np.asarray(ds[name], "float64") for name in ("lat", "lon"))
+    edges = [np.concatenate([[3 * v[0] - v[1], *(v[1:] + v[:-1]), 3 * v[-1] - v[-2]]]) / 2 for v in (lat, lon)]
+    corners = np.meshgrid(*edges, indexing="ij")
+    around = [np.stack([c[:-1, :-1], c[:-1, 1:], c[1:, 1:], c[1:, :-1]], axis=-1) for c in corners]
+    bare = ds.drop_vars(["lat", "lon", "lat_bnds", "lon_bnds"], errors="ignore").rename_dims(lat="y", lon="x")
+    for name, values, own in zip(("lat", "lon"), np.meshgrid(lat, lon, indexing="ij"), around, strict=True):
+        standard = {"lat": "latitude", "lon": "longitude"}[name]
+        attrs = {"standard_name": standard, "units": f"degrees_{'north' if name == 'lat' else 'east'}"}
+        bare[name] = (("y", "x"), values, attrs | ({"bounds": f"{name}_vertices"} if bounds else {}))
+        if bounds:
+            bare[f"{name}_vertices"] = (("y", "x", "vertices"), own)
+    return bare.set_coords(["lat", "lon"])
+
+
+def change_files(raw: Path, change: Callable[[xr.Dataset], xr.Dataset]) -> None:
+    for file in (raw / "simulation").rglob("*_Demo-NoLeap_*.nc"):
+        dataset = change(xr.load_dataset(file, decode_times=False))
+        file.unlink()
+        dataset.to_netcdf(file)
+
+
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="CDO, the oracle, is not installed")
+def test_a_single_stage_has_cdos_values_and_other_variables_stay_bilinear(
+    configured: Configure, tmp_path: Path
+) -> None:
+    configured(**WITHOUT_CASCADE)
+    before = regridded()[0].isel(time=slice(3)).compute()
+    configured(**METHOD, **WITHOUT_CASCADE)
+    lazy, grid, extracted = regridded()
+    found = lazy.isel(time=slice(3)).compute()
+    xr.testing.assert_equal(found.drop_vars("pr"), before.drop_vars("pr"))
+    assert METHODS not in before.attrs
+    assert set(found.attrs[METHODS].split(", ")) == {
+        "tasmax: bilinear", "tasmin: bilinear", "dtr: bilinear", "pr: conservative",
+    }  # fmt: skip
+    for name, maps in (
+        ("source", extracted["pr"].isel(time=slice(3)).drop_vars("incomplete")),
+        ("target", grid["land"] * 1.0),
+    ):
+        placed = maps.to_dataset(name="pr")
+        placed["lat"].attrs, placed["lon"].attrs = {"units": "degrees_north"}, {"units": "degrees_east"}
+        placed.to_netcdf(tmp_path / f"{name}.nc")
+    command = f"cdo -s remapcon,{tmp_path}/target.nc {tmp_path}/source.nc {tmp_path}/out.nc"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    with xr.open_dataset(tmp_path / "out.nc") as out:
+        expected = out["pr"].values.reshape(3, -1)[:, grid["land"].values.ravel()]
+    np.testing.assert_allclose(found["pr"], expected, rtol=2e-6)
+
+
+def test_files_with_corners_give_the_values_of_their_rows_and_columns(own_raw: Path, tmp_path: Path) -> None:
+    edit(tmp_path / "config.yml", lambda content: content["regrid"].update(regrid_method={"pr": "conservative"}))
+    forget()
+    tasks.InputCheck(sim_id=NOLEAP).check()
+    expected = regridded()[0]["pr"].isel(time=slice(3)).compute()
+    change_files(own_raw, with_corners)
+    forget()
+    tasks.InputCheck(sim_id=NOLEAP).check()
+    lazy, _, extracted = regridded()
+    assert extracted["lat_bounds"].sizes.keys() == {"y", "x", "lat_corner"}
+    # Great circles are not parallels.
+    np.testing.assert_allclose(lazy["pr"].isel(time=slice(3)), expected, rtol=0.02, atol=1e-6)
+    written = tmp_path / "extracted.zarr"
+    task = tasks.Extract(sim_id=NOLEAP)
+    store.write_store(
+        extracted.isel(time=slice(400)), written, task.marker(), **task.layout(extracted.isel(time=slice(400)))
+    )
+    np.testing.assert_array_equal(store.open_store(written)["lat_bounds"], extracted["lat_bounds"])
+
+
+def test_a_curvilinear_grid_without_corners_stops_the_run_before_it_starts(
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
+    change_files(own_raw, lambda ds: with_corners(ds, bounds=False))
+    tasks.InputCheck(sim_id=NOLEAP).check()
+    edit(tmp_path / "config.yml", lambda content: content["regrid"].update(regrid_method={"pr": "conservative"}))
+    forget()
+    assert not espo_luigi.build([tasks.All()]).succeeded
+    assert "`regrid.regrid_method.pr: conservative` needs the corners of cells, and " in log.text
+    assert "pr_day_Demo-NoLeap" in log.text and "has 2-D lat and lon without them" in log.text
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_simulation_whose_cells_end_within_the_domain_is_refused(own_raw: Path, tmp_path: Path) -> None:
+    edit(tmp_path / "config.yml", lambda content: content["regrid"].update(regrid_method={"pr": "conservative"}))
+    change_files(own_raw, lambda ds: ds.sel(lat=slice(None, 46.5)))
+    forget()
+    with pytest.raises(DataError, match=r"reaches beyond the data .* in the north further than 0.5 cells"):
+        tasks.InputCheck(sim_id=NOLEAP).check()
+    with pytest.raises(DataError, match=r"pr, conservative: .* not covered .* lets it through"):
+        regridded("north")
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ({"prr": "conservative"}, r"`regrid.regrid_method.prr`: this variable is not among .* did you mean pr\?"),
+        ({"pr": "conservativ"}, r"`regrid.regrid_method.pr` .*did you mean conservative\?"),
+    ],
+)
+def test_unknown_variables_and_methods_are_named(configured: Configure, method: dict[str, str], text: str) -> None:
+    configured(regrid__regrid_method=method)
+    with pytest.raises(ConfigurationError, match=text):
+        _ = context().config
+
+
+def test_the_key_changes_fingerprints_only_where_it_is_given(configured: Configure) -> None:
+    configured()
+    plain = context().config
+    configured(**METHOD)
+    changed = context().config
+    assert plain.hash != changed.hash
+    assert "regrid.regrid_method" in tasks.Regrid(sim_id=NOLEAP, piece="south").reading()
+    assert fingerprint(plain, "regrid.regrid_method") != fingerprint(changed, "regrid.regrid_method")
+    assert fingerprint(plain, "regrid.regrid_dataset") == fingerprint(changed, "regrid.regrid_dataset")
+    assert "regrid_method" not in plain.model_dump(mode="json")["regrid"]

@@ -52,8 +52,12 @@ def sort_columns(values, places):
 
 
 @inlined
-def rank_sorted(values, places, centres, day, n_values, out):
-    """Fill ``out`` with the ranks of a day of year, as `relative_ranks` does, from its sorted column."""
+def rank_sorted(values, places, centres, day, n_values, turns, factors, out, found):
+    """Fill ``out`` with the ranks of a day of year, as `relative_ranks` does, and ``found`` with its factors there.
+
+    The day's values are a sorted column, so the level only rises.
+    """
+    level = 0
     end, start = 1, n_values - 1
     while end < n_values and values[end, day] == values[0, day]:
         end += 1
@@ -66,15 +70,20 @@ def rank_sorted(values, places, centres, day, n_values, out):
         while end < n_values and values[end, day] == values[start, day]:
             end += 1
         share = most * ((start + 1 + end) / 2 / n_values - least) / (most - least)
+        while level < turns.size and turns[level] < share:
+            level += 1
         for row in range(start, end):
-            out[centres[places[row, day]] + day] = share
+            time = centres[places[row, day]] + day
+            out[time] = share
+            found[time] = np.nan if np.isnan(share) else factors[level]
         start = end
 
 
 @inlined
-def ranks_of_days(series, days, out):
-    """Rank each value among those of its own day of year, as `relative_ranks` does."""
+def ranks_of_days(series, days, rows, turns, factors, out, found):
+    """Rank each value among those of its own day of year, as `relative_ranks` does, and find the factors there."""
     out[:] = np.nan
+    found[:] = np.nan
     for run in range(days.run_groups.size):
         centres, size = days.run_centres[days.run_start[run] : days.run_start[run + 1]], days.run_groups[run]
         values, places = np.empty((centres.size, size), dtype=series.dtype), np.empty((centres.size, size), np.int32)
@@ -88,7 +97,9 @@ def ranks_of_days(series, days, out):
         sort_columns(values, places)
         for day in range(size):
             if n_values[day] > 0:
-                rank_sorted(values, places, centres, day, n_values[day], out)
+                row = rows[centres[0] + day]
+                own = factors[row - 1 if row <= factors.shape[0] else 0]
+                rank_sorted(values, places, centres, day, n_values[day], turns[row], own, out, found)
 
 
 @inlined
@@ -189,6 +200,13 @@ def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts,
         counts[cell, member, MADE_WET] += count_changed(given[kept], series[member, kept])
 
 
+@inlined
+def apply_factors(values, factors, multiplicative, out):
+    """Apply the factors, in the data's precision."""
+    for time in range(values.size):
+        out[time] = values[time] * factors[time] if multiplicative else values[time] + factors[time]
+
+
 @compiled
 def adjust_ranked(
     simulation,
@@ -221,7 +239,8 @@ def adjust_ranked(
     series = np.empty((members, n_times), dtype=simulation.dtype)
     sample = np.full(keys.shape[1], np.nan, dtype=simulation.dtype)
     ranks = np.empty(sample.size)
-    found = np.empty(kept_last - kept_first, dtype=factors.dtype)
+    factors_found = np.empty(n_times, dtype=factors.dtype)
+    alone = windows.window == 1 and not pooled
     tables = empty_tables(factors, factors)
     for cell in range(simulation.shape[0]):
         is_complete = not np.isnan(factors[cell]).any()
@@ -230,17 +249,17 @@ def adjust_ranked(
         copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series)
         for member in range(members):
             start = member % in_sample * length
-            if windows.window == 1 and not pooled:
-                ranks_of_days(series[member], days, ranks)
+            if alone:
+                ranks_of_days(series[member], days, rows, turns, factors[cell], ranks, factors_found)
             elif start == 0:
                 for other in range(in_sample):
                     copy_to(sample[other * length : other * length + n_times], series[member + other])
                 relative_ranks(sample, keys, windows, ranks)
-            own, values = ranks[start : start + n_times][kept], series[member, kept]
-            find_ranked(own, rows[kept], factors[cell], turns, is_complete, tables, found)
+            own, values, found = ranks[start : start + n_times][kept], series[member, kept], factors_found[kept]
+            if not (alone and is_complete):
+                find_ranked(own, rows[kept], factors[cell], turns, is_complete, tables, found)
             adjusted = out[cell, member, kept_first:kept_last]
-            for time in range(found.size):
-                adjusted[time] = values[time] * found[time] if multiplicative else values[time] + found[time]
+            apply_factors(values, found, multiplicative, adjusted)
             if limits.shape[0] > 0:
                 counts[cell, member, LIMITED] += keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted)
             if traced.shape[1] > 0:

@@ -51,7 +51,7 @@ _UNCOVERED = 1e-6
 class Stage:
     """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN).
 
-    Conservative stages do not extrapolate. Points are the cells of the grid `whole` with the numbers `places`.
+    Conservative stages do not extrapolate. Their points are the cells of the grid `whole` with the numbers `places`.
     """
 
     grid: Grid
@@ -179,7 +179,7 @@ def regrid(
     attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
-        own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
+        own = ds.drop_vars([INCOMPLETE, _MASK, *BOUNDS], errors="ignore")
         if _used(ds, source) is not None:
             kept = ds[_MASK].reset_coords(drop=True) == 1
             own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
@@ -233,7 +233,9 @@ def weigh(
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
     stages = {**between, TARGET: Stage(destination.grid, _extrapolation(regridder_kwargs or {}))}
-    made = {how: _weigh(source, destination, stages, used, how, _cells(target, whole)) for how in {*method_of.values()}}
+    conserved = {*method_of.values()} - {"bilinear"}
+    cells = _cells(target, whole) if conserved else None
+    made = {how: _weigh(source, destination, stages, used, how, cells) for how in {*method_of.values()}}
     return {name: made[how] for name, how in method_of.items()}
 
 
@@ -395,7 +397,9 @@ def cascade(
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
     for stage in stages:
-        step, outside = _step(source, stage, used if matrix is None else None)
+        step, outside = _step(source, stage, used)
+        # Cells of a conservative stage that nothing covers take no part in the next.
+        used = None if stage.method == "bilinear" else ~np.isnan(np.asarray(step.sum(axis=1)).ravel())
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
@@ -558,7 +562,9 @@ def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
     values = [np.asarray(coordinate.values, dtype=np.float64) for coordinate in (lat, lon)]
     if not all(np.isfinite(value).all() for value in values) or np.abs(values[0]).max() > 90 + 1e-6:
         raise DataError(f"the {role} of the regridding has coordinates that are NaN or latitudes outside -90 to 90")
-    return _Horizontal(Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims, lat.name, lon.name)
+    return _Horizontal(
+        Grid(values[0], values[1], layout, bounds=_bounds(ds, layout, lat, lon)), dims, lat.name, lon.name
+    )
 
 
 def _bounds(ds: xr.Dataset, layout: str, lat: xr.DataArray, lon: xr.DataArray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -258,3 +258,18 @@ def test_conservative_regridding_without_cells_is_refused() -> None:
     source = regular(44, 48, 1, 4, 9, 1)
     with pytest.raises(DataError, match="to points needs the grid of which they are cells"):
         regrid(dataset(source, pr=rain(source)), points, methods=PR)
+
+
+def test_the_edges_of_a_simulation_have_the_mean_of_what_covers_them() -> None:
+    """A cell of the intermediate grid that nothing covers takes no part in the next stage."""
+    source, target = regular(40, 44.5, 0.5, 0, 6, 0.5), regular(43, 46, 0.7, 1, 4, 0.7)
+    ds, on = dataset(source, pr=np.full((1, *source.shape), 3.0)), dataset(target, pr=np.zeros((1, *target.shape)))
+    between = {"one": {"cf_grid_2d": dict(lon0_b=-1, lon1_b=8, d_lon=1, lat0_b=39, lat1_b=48, d_lat=1)}}
+    normed, part = (regrid(ds, on, methods=how, intermediate_grids=between)["pr"][0] for how in (NORMED, PR))
+    np.testing.assert_array_equal(np.isnan(normed.max("lon")), [False, False, False, True, True])
+    np.testing.assert_allclose(normed[:3], 3)
+    # Of 44.4 to 45.1 degrees, the cell from 44 to 45 has half of its value, and the one above nothing.
+    sines = np.sin(np.deg2rad([44.0, 44.4, 44.5, 45.0, 45.1]))
+    share = (sines[2] - sines[0]) / (sines[3] - sines[0]) * (sines[3] - sines[1]) / (sines[4] - sines[1])
+    np.testing.assert_allclose(part[2], 3 * share)
+    np.testing.assert_array_equal(np.isnan(part), np.isnan(normed))

@@ -21,7 +21,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
-from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
+from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ _UNCOVERED = 1e-6
 class Stage:
     """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN).
 
-    Conservative stages do not extrapolate. Their points are the cells of the grid `whole` with the numbers `places`.
+    `conservative` does not extrapolate. Points of conservative stages are cells of the grid `whole`, with the numbers
+    `places`.
     """
 
     grid: Grid
@@ -154,8 +155,8 @@ def regrid(
         dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
         A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing. The attribute
         `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage. Conservative: a
-        cell that no source cell covers is NaN; in part covered, it has its part of the value, or with
-        ``conservative_normed`` the mean of what covers it.
+        cell that no source cell covers is NaN; in part covered, it has its part of the value. With
+        ``conservative_normed`` it has the mean of what covers it, and is extrapolated if nothing does.
 
     Raises
     ------
@@ -412,7 +413,16 @@ def _step(source: Grid, stage: Stage, used: np.ndarray | None) -> tuple[sparse.c
         return weights_and_outside(source, stage.grid, stage.extrapolation, used)
     cells, normed = cells_of(stage.whole or stage.grid), stage.method == "conservative_normed"
     step = conservative_weights(cells_of(source), cells, places=stage.places, used=used, normed=normed)
-    return step, np.zeros(stage.grid.size, bool)
+    outside = np.isnan(np.asarray(step.sum(axis=1)).ravel())
+    if not (normed and stage.extrapolation and outside.any() and (used is None or used.any())):
+        return step, np.zeros_like(outside)
+    nearest, share = outside_weights(source, stage.grid.unit_vectors()[outside], stage.extrapolation, used)
+    entries = step.tocoo()
+    kept, rows = ~outside[entries.row], np.repeat(np.flatnonzero(outside), nearest.shape[1])
+    index = (np.append(entries.row[kept], rows), np.append(entries.col[kept], nearest))
+    step = sparse.coo_matrix((np.append(entries.data[kept], share), index), shape=step.shape).tocsr()
+    step.eliminate_zeros()
+    return step, outside
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:

@@ -180,8 +180,8 @@ class InputCheck(InputTask):
             raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
         if min(sizes.values()) < 2:
             raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
-        # Conservative regridding needs cells to the end of the domain.
-        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if conserved else {}))
+        # This method does not extrapolate.
+        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if "conservative" in conserved.values() else {}))
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
+from espo_luigi.science.finalize.gaps import EXTRAPOLATED_CELLS
 from espo_luigi.science.regrid import METHODS, check_covered, part_reached, regrid, regrid_cells, weigh
 from espo_luigi.science.sphere import Grid
 from espo_luigi.science.stack import grid_of, stack_drop_nans
@@ -273,3 +274,17 @@ def test_the_edges_of_a_simulation_have_the_mean_of_what_covers_them() -> None:
     share = (sines[2] - sines[0]) / (sines[3] - sines[0]) * (sines[3] - sines[1]) / (sines[4] - sines[1])
     np.testing.assert_allclose(part[2], 3 * share)
     np.testing.assert_array_equal(np.isnan(part), np.isnan(normed))
+
+
+def test_cells_that_nothing_covers_are_extrapolated_as_bilinear_ones_are() -> None:
+    source, target = regular(40, 44.5, 0.5, 0, 6, 0.5), regular(43, 46, 0.7, 1, 4, 0.7)
+    ds, on = dataset(source, pr=rain(source)), dataset(target, pr=np.zeros((1, *target.shape)))
+    kwargs = {"extrap_method": "inverse_dist"}
+    found, bilinear = (regrid(ds, on, methods=how, regridder_kwargs=kwargs) for how in (NORMED, {}))
+    inside = regrid(ds, on, methods=NORMED)["pr"][0]
+    np.testing.assert_allclose(found["pr"][0, 3:], bilinear["pr"][0, 3:], rtol=1e-12)
+    np.testing.assert_array_equal(found["pr"][0, :3], inside[:3])
+    assert np.isnan(inside[3:]).all()
+    assert found.attrs[EXTRAPOLATED_CELLS] == 2 * target.shape[1]
+    assert np.isnan(regrid(ds, on, methods=PR, regridder_kwargs=kwargs)["pr"][0, 3:]).all()
+    check_covered(weigh(ds, on, methods=NORMED, regridder_kwargs=kwargs))

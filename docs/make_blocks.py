@@ -24,6 +24,7 @@ from espo_luigi.audit.sample import Audit
 from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.searching import OnInputProblem
+from espo_luigi.config.usual import threshold_of
 from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
@@ -37,6 +38,7 @@ from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
 from espo_luigi.report.reading import RuleFigures
 from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInput
+from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.tasks.cost import tables
@@ -380,7 +382,7 @@ def citation() -> str:
 
 def variables() -> str:
     """The table of variables."""
-    heads = ["variable", "units", "possible", "factors", "bounds", "through", "dry below"]
+    heads = ["variable", "units", "possible", "factors", "bounds", "through", "noise below", "dry below"]
     rows = [
         (
             code(name),
@@ -389,7 +391,8 @@ def variables() -> str:
             known.kind,
             _limits(*known.bounds),
             known.transformation or "",
-            "" if known.wet is None else f"{known.wet:.2g}",
+            "" if known.jitter is None else threshold_of(known.jitter, known),
+            "" if known.wet is None else threshold_of(known.wet, known),
         )
         for name, known in VARIABLES.items()
     ]
@@ -400,10 +403,17 @@ def _limits(low: float | None, high: float | None) -> str:
     return "" if low is None else f"{low:.6g} or more" if high is None else f"{low:.6g} to {high:.6g}"
 
 
+def derivations() -> str:
+    """The variables that can be derived."""
+    rows = [(code(name), way.words, "yes" if way.of_raw else "") for name, ways in DERIVATIONS.items() for way in ways]
+    return table(["variable", "derived as", "of raw data, too"], rows)
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "bundles": bundles,
     "causes": causes,
     "citation": citation,
+    "derivations": derivations,
     "exit-codes": exit_codes,
     "job-states": job_states,
     "json": json,

@@ -146,14 +146,17 @@ class RunConfig(Section):
     @property
     def derived(self) -> Mapping[str, tuple[str, ...]]:
         """The variables that are derived from adjusted ones, each with those; () for one that cannot be derived."""
-        there = [*self.biasadjust.adjusted, *(TEMPERATURES if self.consistency else ())]
-        return {name: how.inputs or inputs_of(name, there) for name, how in self.clean_up.derive.items()}
+        return {name: how.inputs or inputs_of(name, self.not_derived) for name, how in self.clean_up.derive.items()}
+
+    @property
+    def not_derived(self) -> list[str]:
+        """The variables that are adjusted, and consistent temperatures."""
+        return list(dict.fromkeys([*self.biasadjust.adjusted, *(TEMPERATURES if self.consistency else ())]))
 
     @property
     def published(self) -> list[str]:
         """The variables that products may have: those that are adjusted, and those that are derived from them."""
-        made = [*(TEMPERATURES if self.consistency else ()), *self.derived]
-        return list(dict.fromkeys([*self.biasadjust.adjusted, *made]))
+        return [*self.not_derived, *self.derived]
 
     def needed_for(self, variables: Iterable[str]) -> list[str]:
         """Return the adjusted variables that it takes to make variables of the product."""

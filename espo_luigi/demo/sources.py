@@ -300,6 +300,6 @@ HUMID_SIMULATION = replace(
     ),
     lats=steps(43.25, 2.79, 4),
     lons=steps(288.28, 2.8125, 5),
-    experiments={"historical": (1981, 2014), "ssp585": (2015, 2060)},
+    experiments={"historical": (1991, 2014), "ssp585": (2015, 2050)},
     is_humid=True,
 )

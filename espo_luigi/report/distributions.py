@@ -64,7 +64,7 @@ def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure
     for (place,), name in zip(axes, names, strict=True):
         _lines(place, summaries, f"{name}_{statistic}", dim)
         data = _first(summaries, f"{name}_{statistic}")
-        place.set_title(broken(long_name(data), 44))
+        place.set_title(_named(place, data))
         place.set_ylabel(label(data, name=f"{name}, mean of each {dim}"))
         if dim == "month":
             _months(place)
@@ -82,7 +82,7 @@ def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
     names = names_of(summaries, "quantile")
     figure, axes = panels_of(len(names), 1.815, each=2)
     for column, name in zip(axes, names, strict=True):
-        levels, is_minimum = summaries["reference"][0]["quantile"], variable(name).cell_methods.endswith("minimum")
+        levels, is_minimum = summaries["reference"][0]["quantile"], "minimum" in variable(name).cell_methods
         tail = levels <= 1 - TAIL + 1e-9 if is_minimum else levels >= TAIL - 1e-9
         words = f"{'lowest' if is_minimum else 'highest'} {100 * (1 - TAIL):.0f} %"
         for place, chosen, what in ((column[0], levels > 0, "all quantiles"), (column[1], tail, words)):
@@ -164,7 +164,10 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
             place.axhline(0, color="#888888", linewidth=0.6)
             place.grid(True)
         change = _first(summaries, f"{name}_change")
-        row[0].set_ylabel(broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name))
+        words = broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name)
+        # Kelvins have the shortest numbers beside the label.
+        narrow = {"linespacing": 0.95, "labelpad": 1.0} if words.count("\n") > 1 and not words.endswith("[K]") else {}
+        row[0].set_ylabel(words, **narrow)
     for place, season in zip(axes[0], SEASONS, strict=True):
         place.set_title(season)
     for place in axes[-1]:
@@ -172,10 +175,17 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
     return _finished(figure, summaries, title)
 
 
+def _named(axes: Any, data: xr.DataArray) -> str:
+    """The long name in lines; beside the last panel of a row there is less room."""
+    return broken(long_name(data), 36 if axes.get_subplotspec().is_last_col() else 44)
+
+
 def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -> None:
     """One line a summary; many of a kind are thin."""
     for kind, of in summaries.items():
         if drawn := [ds for ds in of if name in ds]:
+            if dim == "year":  # no line leads over years that are not there
+                drawn = [ds[[name]].reindex(year=np.arange(*ds["year"].values[[0, -1]] + [0, 1])) for ds in drawn]
             places, values = (_in_a_row(ds[which].values for ds in drawn) for which in (dim, name))
             axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)
@@ -230,7 +240,7 @@ def _against(axes: Any, summaries: Summaries, name: str, chosen: np.ndarray, wha
     axes.plot(wanted, wanted, **{**REFERENCE, "linewidth": 0.9, "label": "reference"})
     axes.grid(True)
     units = units_text(of_reference.attrs.get("units", ""))
-    title = f"{broken(long_name(of_reference), 44)}:\n{what}"
+    title = f"{_named(axes, of_reference)}:\n{what}"
     axes.set(xlabel=f"{name}, reference [{units}]", ylabel=f"{name}, simulation [{units}]", title=title)
 
 

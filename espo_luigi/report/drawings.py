@@ -10,6 +10,7 @@ import functools
 import gc
 import io
 import logging
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,14 +59,14 @@ _SETTINGS: Any = {
 _UNITS = {
     "degC": "°C",
     "delta_degC": "°C",
-    "mm d-1": "mm d⁻¹",
-    "kg m-2 s-1": "kg m⁻² s⁻¹",
     "degrees_north": "°N",
     "degrees_east": "°E",
     "degrees": "°",
     "1": "1",
     "": "1",
 }
+
+_POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 Parameters = ParamSpec("Parameters")
 
@@ -156,7 +157,8 @@ def picture(figure: Figure, suffix: str, dots_per_inch: int) -> bytes:
 
 def units_text(units: Any) -> str:
     """Return CF's units as people write them."""
-    return _UNITS.get(str(units), str(units))
+    raised = re.sub(r"(?<=[A-Za-z])-?\d", lambda power: power[0].translate(_POWERS), str(units))
+    return _UNITS.get(str(units), raised)
 
 
 def long_name(da: xr.DataArray) -> str:

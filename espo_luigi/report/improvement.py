@@ -56,15 +56,18 @@ def in_published_order(table: xr.DataArray) -> xr.DataArray:
 
 @drawing
 def improvement_matrix(improved: xr.DataArray, *, title: str = "") -> Figure:
-    """Draw the share of improved cells, (realization, properties), beside the published values of ESPO-G6-R2."""
+    """Draw the share of improved cells, (realization, properties), below the published values of ESPO-G6-R2, if any."""
     table = improved.transpose("realization", "properties")
-    rows = [PUBLISHED_ROW, *(str(name) for name in table["realization"].values)]
+    rows = [str(name) for name in table["realization"].values]
     properties = [str(name) for name in table["properties"].values]
-    known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
-    values = np.vstack([known, np.asarray(table.values, float)])
+    values = np.asarray(table.values, float)
+    if any_published := not PUBLISHED.keys().isdisjoint(properties):
+        known = [PUBLISHED.get(name, (np.nan,))[0] for name in properties]
+        rows, values = [PUBLISHED_ROW, *rows], np.vstack([known, values])
     figure = _table(rows, properties, values, colours="cividis", text="{:.2f}", label="Share of\nimproved cells [1]")
     axes = figure.axes[0]
-    axes.axhline(0.5, color="white", linewidth=3)
+    if any_published:
+        axes.axhline(0.5, color="white", linewidth=3)
     axes.set_title(title)
     return figure
 
@@ -127,11 +130,17 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
         "The share of the domain's cells in which the scenario is at least as near to the reference as the raw "
         "simulation is, property by property: 1 where no cell has become worse. It is measured over the period of the "
         "diagnostics, which is the calibration period unless the configuration names a different one: it shows the "
-        "fit, and not the skill in other years. The first row is ESPO-G6-R2 v1.0.0 as published: the mean "
+        "fit, and not the skill in other years. "
+    )
+    published = (
+        "The first row is ESPO-G6-R2 v1.0.0 as published: the mean "
         "of 14 models over Magtogoek, SSP3-7.0, calibrated on RDRS v2.1 over 1989-2018, read off "
         "the published heatmap to 0.02; another domain, another reference and other models than here, to compare with "
         "in general terms only."
     )
+    measured = {str(name) for share in shares.values() for name in share["properties"].values}
+    if not measured or measured & PUBLISHED.keys():
+        text += published
     return Section("Improvement", [Text(text), *reader.warned(), *blocks]), shares
 
 

@@ -124,12 +124,18 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
     ], shares
 
 
+def _is_new(measured: Sequence[str]) -> bool:
+    """Whether there are properties, and none of them has published values."""
+    return bool(measured) and PUBLISHED.keys().isdisjoint(measured)
+
+
 def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[list[str], list[dict[str, str]]]:
     """Return the columns and rows of the table of improvements: domain, simulation, and each property."""
-    measured = (str(name) for share in shares.values() for name in share["properties"].values)
-    names = list(dict.fromkeys([*PUBLISHED, *measured]))
+    measured = [str(name) for share in shares.values() for name in share["properties"].values]
+    names = list(dict.fromkeys(measured if _is_new(measured) else [*PUBLISHED, *measured]))
     published = {name: f"{PUBLISHED[name][0]:.2f}" if name in PUBLISHED else "" for name in names}
     rows = [{"domain": "Magtogoek", "simulation": PUBLISHED_ROW, **published}]
+    rows = [] if _is_new(measured) else rows
     for (domain, sim_id), share in shares.items():
         known = {
             str(name): f"{float(value):.6g}"

@@ -34,6 +34,7 @@ from espo_luigi.report.reading import Diagnosed, Reader, RunView
 from espo_luigi.science.calendar import SECONDS_PER_DAY
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.variables import VARIABLES, Variable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,20 +55,23 @@ def property_maps(
     scenario_measure: xr.DataArray,
     *,
     title: str = "",
+    colours: str = SEQUENTIAL,
 ) -> Figure:
     """Draw five maps (y, x) of a property: the reference, and simulation and scenario above their measures.
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
     Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
-    in mm d-1.
+    in mm d-1. A diverging colour map is white at 0.
     """
     fields = [readable(field) for field in (reference, simulation, scenario)]
     measures = [readable(field) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
+    if colours == DIVERGING:
+        low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
     coast = coast_lines(fields[0])
     images = [
-        _map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": SEQUENTIAL})
+        _map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
@@ -322,7 +326,7 @@ def maps_section(view: RunView, shares: Mapping[tuple[str, str], xr.DataArray]) 
         wanted = {name: of_domain if every else _least_improved(name, of_domain, shares) for name in sorted(names)}
         needed = dict.fromkeys(one for of in wanted.values() for one in of)
         there = {one for one in needed if all([reader.has(path) for path in _five(one)])}
-        pictures = [_maps_of(name, one) for name, of in wanted.items() for one in of if one in there]
+        pictures = [_maps_of(name, one, view.table) for name, of in wanted.items() for one in of if one in there]
         if pictures:
             blocks += [Heading(domain), *pictures]
     rule = (
@@ -355,14 +359,23 @@ def _five(diagnosed: Diagnosed) -> tuple[Path, ...]:
     return diagnosed.reference, diagnosed.sim_prop, diagnosed.scen_prop, diagnosed.sim_meas, diagnosed.scen_meas
 
 
-def _maps_of(name: str, diagnosed: Diagnosed) -> Drawing:
+def _maps_of(name: str, diagnosed: Diagnosed, table: Mapping[str, Variable]) -> Drawing:
     words = f"{name}, {diagnosed.domain}, {short(diagnosed.sim_id)}"
     return Drawing(
-        f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}", words, draw_maps, [_five(diagnosed), name, words]
+        f"map+{name}+{diagnosed.domain}+{diagnosed.sim_id}",
+        words,
+        draw_maps,
+        [_five(diagnosed), name, words, colours_of(name, table)],
     )
 
 
-def draw_maps(stores: Sequence[Path], name: str, words: str) -> Figure:
+def colours_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> str:
+    """Return the colour map of a property: that of the last variable in its name, such as q99_tasmax."""
+    known = [part for part in name.split("_") if part in table]
+    return table[known[-1]].colours if known else SEQUENTIAL
+
+
+def draw_maps(stores: Sequence[Path], name: str, words: str, colours: str = SEQUENTIAL) -> Figure:
     """Draw the five maps of a property from the stores of `property_maps`; only that property is read."""
     five = [store.open_store(path, check=False, cut=False)[name].load() for path in stores]
-    return property_maps(*five, title=f"{long_name(five[0])} ({words})")
+    return property_maps(*five, title=f"{long_name(five[0])} ({words})", colours=colours)

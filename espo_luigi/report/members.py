@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.report import maps
-from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels, short
+from espo_luigi.report.drawings import ADJUSTED, RAW, Drawing, broken, drawing, label, labels, panels_of, short
 from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
@@ -118,8 +118,8 @@ def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
     from matplotlib.lines import Line2D
 
     variables, domains = (list(dict.fromkeys(getattr(mean, name) for mean in means)) for name in ("variable", "domain"))
-    figure, axes = panels(9.6, 3.1, 1, len(variables))
-    for place, variable in zip(axes[0], variables, strict=True):
+    figure, axes = panels_of(len(variables), 1.53)
+    for (place,), variable in zip(axes, variables, strict=True):
         of_variable = [mean for mean in means if mean.variable == variable]
         for mean in of_variable:
             for kind, shift in (("raw", -0.13), ("adjusted", 0.13)):
@@ -134,7 +134,7 @@ def members_figure(means: Sequence[Means], *, title: str = "") -> Figure:
         place.grid(True, axis="y")
     handles = [Line2D([], [], marker="o", markersize=3.5, **style, label=kind) for kind, style in _STYLES.items()]
     figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=3.5)
-    figure.suptitle(title, y=1 - 0.08 / figure.get_figheight(), va="top")
+    figure.suptitle(broken(title, int(12 * figure.get_figwidth())), y=1 - 0.08 / figure.get_figheight(), va="top")
     return figure
 
 
@@ -199,8 +199,8 @@ _MEANING = (
     "Jittered: the value was under the threshold, and noise took its place. Made wet: a dry day became wet, as the "
     "reference has more wet days. Extrapolated: the value lay beyond the lowest or the highest quantile of the "
     "calibration, and got that quantile's factor; days without rain do not count. Tail kept: the value was above the "
-    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond a bound of `clip_var`, and got that. "
-    "Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
+    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond `clip_var` or `limit_var`, and got "
+    "that. Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
 )
 
 

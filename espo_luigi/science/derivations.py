@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from espo_luigi.science.variables import VARIABLES, Variable, names_of, variable
 
@@ -20,19 +20,26 @@ _ADJUSTED = "bias_adjustment"
 # Air without vapour has no dew point; of this much, it is 184 K near sea level.
 _DRIEST = 2e-7
 _ANY_PRESSURE_PA = 1e5
+# Of the molar weights of water and dry air, as xclim has it.
+_EPSILON = 0.62198
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """A way to derive a variable: from what, by which function of these, in this order, and how in words.
+    """A way to derive a variable: from what, by which function of these, and what that is.
 
     `of_raw` says whether raw data are derived that way, too.
     """
 
     inputs: tuple[str, ...]
     formula: Callable[..., xr.DataArray]
-    words: str
+    what: str
     of_raw: bool = False
+
+    @property
+    def words(self) -> str:
+        """What it is, and of what: mean of tasmax and tasmin."""
+        return f"{self.what} of {', '.join(self.inputs[:-1])} and {self.inputs[-1]}"
 
 
 def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
@@ -52,75 +59,52 @@ def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Da
     return result
 
 
-def _mean(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
-    from xclim.indices.converters import tas_from_tasmin_tasmax
+def _xclim(index: str, **options: Any) -> Callable[..., xr.DataArray]:
+    """Return the function that computes one of xclim's indices; its arguments are the inputs by their names."""
 
-    return tas_from_tasmin_tasmax(tasmin, tasmax)
+    def formula(**given: xr.DataArray) -> xr.DataArray:
+        from xclim import indices
 
+        made = getattr(indices, index)(**given, **options)
+        return made[0] if isinstance(made, tuple) else made
 
-def _speed(uas: xr.DataArray, vas: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import uas_vas_to_sfcwind
-
-    return uas_vas_to_sfcwind(uas, vas)[0]
-
-
-def _hurs(tas: xr.DataArray, huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import relative_humidity
-
-    return relative_humidity(tas, huss=huss, ps=ps, invalid_values=None)
+    return formula
 
 
-def _hurs_of_dew_point(tas: xr.DataArray, tdps: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import relative_humidity
-
-    return relative_humidity(tas, tdps=tdps, invalid_values=None)
+def _dew_point(huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
+    return _xclim("dewpoint_from_specific_humidity")(huss=huss.clip(min=_DRIEST, keep_attrs=True), ps=ps)
 
 
-def _huss(tas: xr.DataArray, hurs: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import specific_humidity
-
-    return specific_humidity(tas, hurs, ps)
-
-
-def _huss_of_dew_point(tdps: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import specific_humidity_from_dewpoint
-
-    return specific_humidity_from_dewpoint(tdps, ps)
-
-
-def _tdps(huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
-    from xclim.indices import dewpoint_from_specific_humidity
-
-    return dewpoint_from_specific_humidity(huss.clip(min=_DRIEST, keep_attrs=True), ps)
-
-
-def _tdps_of_hurs(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
+def _dew_point_of_hurs(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
     """The vapour's pressure is hurs of the saturated one, whatever the air's pressure, which cancels out."""
     import xarray as xr
-    from xclim.indices import specific_humidity_from_dewpoint, vapor_pressure
+
+    from espo_luigi.science.units import convert_to
 
     ps = xr.DataArray(_ANY_PRESSURE_PA, attrs={"units": "Pa"})
-    saturated = specific_humidity_from_dewpoint(tas, ps, method="buck81")
-    vapour = vapor_pressure(saturated, ps) * (hurs / 100)
-    huss = 0.62198 * vapour / (ps - (1 - 0.62198) * vapour)
-    return _tdps(huss.assign_attrs(units="1"), ps)
+    saturated = _xclim("specific_humidity_from_dewpoint", method="buck81")(tdps=tas, ps=ps)
+    vapour = _xclim("vapor_pressure")(huss=saturated, ps=ps) * (convert_to(hurs, "%") / 100)
+    huss = _EPSILON * vapour / (ps - (1 - _EPSILON) * vapour)
+    return _dew_point(huss.assign_attrs(units="1"), ps)
 
 
+_HURS, _HUSS = _xclim("relative_humidity", invalid_values=None), _xclim("specific_humidity")
+_HUSS_OF_DEW_POINT = _xclim("specific_humidity_from_dewpoint")
 DERIVATIONS: Mapping[str, tuple[Derivation, ...]] = {
-    "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "tasmax - tasmin", of_raw=True),),
-    "tas": (Derivation(("tasmax", "tasmin"), _mean, "the mean of tasmax and tasmin", of_raw=True),),
-    "sfcWind": (Derivation(("uas", "vas"), _speed, "the speed of uas and vas", of_raw=True),),
+    "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "difference", of_raw=True),),
+    "tas": (Derivation(("tasmax", "tasmin"), _xclim("tas_from_tasmin_tasmax"), "mean", of_raw=True),),
+    "sfcWind": (Derivation(("uas", "vas"), _xclim("uas_vas_to_sfcwind"), "speed", of_raw=True),),
     "hurs": (
-        Derivation(("tas", "huss", "ps"), _hurs, "relative humidity of tas, huss and ps (xclim, sonntag90)"),
-        Derivation(("tas", "tdps"), _hurs_of_dew_point, "relative humidity of tas and tdps (xclim, sonntag90)"),
+        Derivation(("tas", "huss", "ps"), _HURS, "relative humidity (xclim, sonntag90)"),
+        Derivation(("tas", "tdps"), _HURS, "relative humidity (xclim, sonntag90)"),
     ),
     "huss": (
-        Derivation(("tas", "hurs", "ps"), _huss, "specific humidity of tas, hurs and ps (xclim, sonntag90)"),
-        Derivation(("tdps", "ps"), _huss_of_dew_point, "specific humidity of tdps and ps (xclim, sonntag90)"),
+        Derivation(("tas", "hurs", "ps"), _HUSS, "specific humidity (xclim, sonntag90)"),
+        Derivation(("tdps", "ps"), _HUSS_OF_DEW_POINT, "specific humidity (xclim, sonntag90)"),
     ),
     "tdps": (
-        Derivation(("huss", "ps"), _tdps, "dew point of huss and ps (xclim, buck81)"),
-        Derivation(("tas", "hurs"), _tdps_of_hurs, "dew point of tas and hurs (xclim, buck81)"),
+        Derivation(("huss", "ps"), _dew_point, "dew point (xclim, buck81)"),
+        Derivation(("tas", "hurs"), _dew_point_of_hurs, "dew point (xclim, buck81)"),
     ),
 }
 OF_RAW_DATA: Mapping[str, tuple[str, ...]] = {
@@ -166,7 +150,7 @@ def derive(
     from espo_luigi.science.units import convert_to
 
     way, units = way_from(name, [str(one) for one in given]), variable(name, table).units
-    made = way.formula(*(given[one] for one in way.inputs)).rename(name)
+    made = way.formula(**{one: given[one] for one in way.inputs}).rename(name)
     made = convert_to(made, units) if units else made
     described = made.astype(given[way.inputs[0]].dtype)
     # Arithmetic keeps attributes of the inputs.

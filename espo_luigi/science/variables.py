@@ -130,7 +130,6 @@ def _precipitation(name: str, standard_name: str) -> Variable:
         jitter=0.01 / _DAY,
         filling="zero",
         display_units="mm d-1",
-        colours="YlGnBu",
         standard_name=standard_name,
         long_name=name,
     )

@@ -7,7 +7,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
+import numpy as np
 import xarray as xr
 
 from espo_luigi import store
@@ -25,6 +27,8 @@ from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.units import threshold_in
+from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter
 from espo_luigi.tasks.ports import kept
@@ -125,7 +129,7 @@ class InputTask(EspoTask):
     ) -> list[Problem]:
         """Return the problems of the part of a dataset that will be extracted."""
         table, ((_, flags), *scoped) = self.context.config.table, self.context.config.input_limits
-        return examine_match(
+        problems = examine_match(
             match,
             period=period,
             regions=[region.arguments() for region in regions],
@@ -136,7 +140,48 @@ class InputTask(EspoTask):
             may_lack=extraction.days_to_fill,
             masked=masked,
             scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
-            table=table,
+            table={**table, **{name: self._transformable(name) for name in self._transformed}},
+        )
+        return [replace(each, message=self._explained(each)) for each in problems]
+
+    def reading(self) -> list[str]:
+        """Return, too, the keys of the transformations that take no value beyond their bounds."""
+        return super().reading() + [f"{key}.additive_space" for key in self._transformed.values()]
+
+    @property
+    def _transformed(self) -> dict[str, str]:
+        """The keys of the training, by variables whose values have to lie within the bounds of a transformation."""
+        adjusted = self.context.config.biasadjust.variables
+        spaces = {name: getattr(how.training_args, "additive_space", None) for name, how in adjusted.items()}
+        return {
+            name: f"biasadjust.variables.{name}.training_args"
+            for name, space in spaces.items()
+            if space and space.arguments() and space.clip_next_to_bounds != "permissive"
+        }
+
+    def _transformable(self, name: str) -> Variable:
+        """Return a variable's row with what its transformation takes as the limits of raw data."""
+        config = self.context.config
+        row, training = variable(name, config.table), config.biasadjust.variables[name].training_args
+        space = cast("Any", training).additive_space
+        texts = {-np.inf: space.lower_bound, np.inf: space.upper_bound}
+        low, high = (
+            threshold_in(text, row.units or text.partition(" ")[2]) if text else none for none, text in texts.items()
+        )
+        if space.clip_next_to_bounds is None:  # values at a bound have no transform
+            low, high = (float(np.nextafter(np.float32(end), np.float32(to))) for end, to in ((low, high), (high, low)))
+        elif row.bounds[0] is not None and row.bounds[0] >= low:  # `credible` lifts lower values to their bound
+            low = row.raw[0]
+        return replace(row, raw=(max(row.raw[0], low), min(row.raw[1], high)))
+
+    def _explained(self, problem: Problem) -> str:
+        """Return a problem's message, with the key if a variable's transformation cannot take its values."""
+        key = self._transformed.get(problem.variable)
+        if problem.kind != "impossible_values" or key is None:
+            return problem.message
+        return (
+            f"{problem.message}, as `{key}.additive_space` has no place for others: `clip_next_to_bounds: permissive` "
+            "there moves them inside"
         )
 
 

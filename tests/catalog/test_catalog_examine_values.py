@@ -29,6 +29,8 @@ from espo_luigi.catalog import examine
 from espo_luigi.catalog.examine import examine_match
 from espo_luigi.catalog.open import open_years
 from espo_luigi.catalog.read import Asset
+from espo_luigi.errors import DataError
+from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import limits_of, value_problems
 
@@ -365,7 +367,7 @@ def raw_series(**values: np.ndarray) -> dict[str, list[RawSeries]]:
     def of(name: str, data: np.ndarray) -> RawSeries:
         time = xr.date_range("2000-01-01", periods=len(data), calendar="noleap", use_cftime=True)
         coords = {"time": time, "lat": np.arange(data.shape[1]), "lon": np.arange(data.shape[2])}
-        units = UNITS.get(name, "K")
+        units = {**UNITS, "hurs": "%", "clt": "%"}.get(name, "K")
         return RawSeries(f"{name}.nc", xr.DataArray(data, coords, coords.keys(), name, {"units": units}))
 
     return {name: [of(name, data)] for name, data in values.items()}
@@ -477,3 +479,45 @@ def test_a_variable_that_a_land_cell_never_has_is_refused(tmp_path: Path) -> Non
     assert set(kinds(files, mask_variable="tasmax")) == {("too_few_days", "pr")}
     damaged(files, "tasmax", without)
     assert kinds(files, mask_variable="tasmax") == {}, "that cell is sea"
+
+
+def humidity(highest: float, days: int = 365) -> np.ndarray:
+    return highest * (1 - 0.8 * np.random.default_rng(4).random((days, 10, 11)))
+
+
+def test_fractions_that_are_labelled_percent_have_other_units() -> None:
+    (found,) = value_problems(raw_series(hurs=humidity(1.05)), {})
+    assert (found.kind, found.variable, found.file) == ("mislabelled_units", "hurs", "hurs.nc")
+    assert found.value == pytest.approx(1.05, rel=0.01) and found.count == 365 * 10 * 11
+    assert "probably fractions of 1" in found.message and "expected values up to 100 %" in found.message
+    assert value_problems(raw_series(hurs=humidity(105.6)), {}) == [], "a model's humidity may exceed 100 %"
+    assert value_problems(raw_series(clt=humidity(1.05, 359)), {}) == [], "a dry season may have no clouds"
+
+
+def test_a_single_file_of_fractions_is_found() -> None:
+    first, second = raw_series(hurs=humidity(100))["hurs"], raw_series(hurs=humidity(1))["hurs"]
+    later = second[0].data.assign_coords(time=second[0].data.indexes["time"].shift(365, "D"))
+    (found,) = value_problems({"hurs": [*first, RawSeries("fractions.nc", later)]}, {})
+    assert (found.kind, found.file, found.day) == ("mislabelled_units", "fractions.nc", "2001-01-01")
+
+
+def test_percent_that_are_labelled_fractions_are_impossible_throughout() -> None:
+    percent = raw_series(hurs=humidity(100))["hurs"][0]
+    canonical = to_canonical_units(percent.data.assign_attrs(units="1"))
+    (found,) = value_problems({"hurs": [RawSeries("percent.nc", canonical, units="1")]}, {})
+    assert found.kind == "mislabelled_units" and "expected -5 to 200 %" in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "attrs", "message"),
+    [
+        ("hurs", {"units": "K"}, "a.nc: hurs has units 'K'; expected % or what converts to it"),
+        ("ozone", {}, "a.nc: ozone has units 'none'; expected CF's"),
+        ("ozone", {"units": "shovels"}, "a.nc: ozone has units 'shovels'; expected CF's"),
+    ],
+)
+def test_units_of_another_kind_and_units_that_nobody_knows_are_refused(
+    name: str, attrs: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        to_canonical_units(xr.DataArray(np.ones(3, "f4"), dims="time", name=name, attrs=attrs), "a.nc")

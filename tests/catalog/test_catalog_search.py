@@ -103,6 +103,14 @@ def test_a_dataset_with_all_variables_is_found_with_dtr_to_derive(tmp_path: Path
     assert "path" not in match.columns
 
 
+@pytest.mark.parametrize(("name", "stored"), [("sfcWind", ("uas", "vas")), ("tas", ("tasmax", "tasmin"))])
+def test_the_speed_of_the_wind_and_the_mean_of_temperatures_are_derived(
+    tmp_path: Path, name: str, stored: tuple[str, ...]
+) -> None:
+    (match,) = search(tmp_path, rows_of(stored), variables_and_freqs={name: "D"}).values()
+    assert match.derived == (name,) and set(match.variables) == set(stored)
+
+
 def test_a_stored_dtr_has_priority_over_a_derived_one(tmp_path: Path) -> None:
     (match,) = search(tmp_path, rows_of((*STORED, "dtr"))).values()
     assert match.derived == ()

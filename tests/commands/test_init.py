@@ -35,7 +35,7 @@ def test_the_configuration_is_the_repositorys(start: str) -> None:
     assert written == {path.name: path.read_text() for path in (ROOT / "config" / start).glob("*.yml")}
 
 
-@pytest.mark.parametrize("start", ["demo", "espo-g6", "espo-v2", "v2-demo"])
+@pytest.mark.parametrize("start", ["demo", "demo-humid", "espo-g6", "espo-v2", "v2-demo"])
 def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["init", "mine", "--from", start]) == 0
     monkeypatch.chdir("mine")
@@ -43,7 +43,7 @@ def test_luigi_cfg_names_the_files_beside_it_which_are_valid(start: str, monkeyp
     assert named == "config.yml paths.yml"
     loaded = config.load([Path(name) for name in named.split()])
     project = loaded.project.name if loaded.project else ""
-    assert project == {"demo": "ESPO-demo", "espo-g6": "ESPO-G6-E5L"}.get(start, "")
+    assert project == {"demo": "ESPO-demo", "demo-humid": "ESPO-humid", "espo-g6": "ESPO-G6-E5L"}.get(start, "")
     assert (loaded.subregions is not None) == ("v2" in start)
 
 

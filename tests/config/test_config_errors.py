@@ -74,7 +74,7 @@ def message(load_with: Any, *changes: str) -> str:
         ("biasadjust: {variables: {tasmax: {method: dqm, training_args: {method: QuantileDeltaMapping}}}}", "`biasadjust.variables.tasmax.training_args.method` ({file}, line 1): got 'QuantileDeltaMapping' (text): the method dqm is DetrendedQuantileMapping alone"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {method: dqm, adjusting_args: {xclim_adjust_args: {rank_window: 3}}}}}", "tasmax.adjusting_args.xclim_adjust_args.rank_window` ({file}, line 1)"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {method: dqm, engine: xsdba}}}", "the method dqm is never xsdba's: leave `engine: xsdba` out, or `method`"),  # noqa: E501
-        ("biasadjust: {variables: {tasmax: {method: dqm.nonsense}}}", "`biasadjust.variables.tasmax.method` ({file}, line 1): got 'dqm.nonsense' (text): method dqm.nonsense: dqm has no variants; expected dqm"),  # noqa: E501
+        ("biasadjust: {variables: {tasmax: {method: dqm.nonsense}}}", "`biasadjust.variables.tasmax.method` ({file}, line 1): got 'dqm.nonsense' (text): method dqm.nonsense: expected dqm, or dqm.QuantileDeltaMapping"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {engine: xclim}}}", "`biasadjust.variables.tasmax.engine` ({file}, line 1): got 'xclim' (text), expected 'auto' or 'xsdba'"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {jitter: 1}}}}", "`biasadjust.variables.tasmax.training_args.jitter` ({file}, line 1): unknown key; did you mean jitter_under?"),  # noqa: E501
         ("biasadjust: {variables: {tasmax: {training_args: {group: 5}}}}", "has a problem:\n- `biasadjust.variables.tasmax.training_args.group` ({file}, line 1): got 5 (a whole number): expected text or a mapping"),  # noqa: E501

@@ -403,7 +403,7 @@ def test_the_hash_of_what_is_shipped_changes_with_its_files_only(
         "custom: {ref_period: ['1981', '2010']}",
         "paths: {final: /elsewhere}",
         "biasadjust: {variables: {tasmax: {training_args: {xclim_train_args: {nquantiles: 20}}}}}",
-        "clean_up: {problems: [an_id]}",
+        "clean_up: {xscen_clean_up: {to_level: final}}",
     ],
 )
 def test_the_hash_changes_with_what_can_change_a_product(load_with: Any, change: str) -> None:

@@ -90,5 +90,7 @@ def test_products_tell_how_a_variable_was_derived(air: xr.Dataset) -> None:
     made = with_derived(air[["tas", "huss", "ps"]], {"hurs": ("tas", "huss", "ps")})
     told = made["hurs"].attrs
     assert list(made) == ["tas", "huss", "ps", "hurs"] and told[derivations.DERIVED_FROM] == "tas huss ps"
-    assert told["bias_adjustment"].startswith("not adjusted itself: relative humidity of tas, huss and ps")
+    assert told["bias_adjustment"].startswith(
+        "not adjusted itself: relative humidity (xclim, sonntag90) of tas, huss and ps"
+    )
     assert told["bias_adjustment"].endswith("; tas: DQM")

@@ -53,6 +53,23 @@ def test_drizzle_below_zero_is_zero_and_a_range_that_is_none_the_smallest_and_no
     assert (made.pr.chunks is not None) == lazy
 
 
+@pytest.mark.parametrize(("name", "units"), [("hurs", "%"), ("hurs", "1"), ("sfcWind", "m s-1"), ("snw", "kg m-2")])
+def test_what_is_below_a_bound_by_round_off_is_at_the_bound_and_above_an_upper_bound_it_stays(
+    name: str, units: str
+) -> None:
+    values = np.array([-0.02, -1e-20, 0.0, np.nan, 70.5, 105.6], "f4") / (100 if units == "1" else 1)
+    made = credible(xr.Dataset({name: ("time", values, {"units": units})}))[name]
+    assert made.values.tobytes() == np.array([0, 0, *values[2:]], "f4").tobytes()
+
+
+def test_the_bounds_of_a_variable_of_one_s_own_hold_in_the_units_of_the_data_too() -> None:
+    own = {"ozone": Variable(units="g m-3", bounds=(1e-6, None))}
+    given = xr.Dataset({"ozone": ("time", np.array([0.5, 2.0]), {"units": "ug m-3"}), "other": ("time", [-1.0, 1.0])})
+    made = credible(given, own)
+    np.testing.assert_allclose(made.ozone, [1, 2])
+    assert made.other.values.tolist() == [-1, 1], "nothing is known of it"
+
+
 @pytest.mark.parametrize(("value", "units"), [(0.0, "K"), (np.inf, "K"), (81.0, "degC")])
 def test_values_that_are_impossible_after_the_repairs_are_refused(value: float, units: str) -> None:
     usual = np.array([175.0, np.nan, 350.0], "f4") - (273.15 if units == "degC" else 0)

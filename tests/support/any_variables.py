@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 import yaml
 
-FIRST, LAST = 1991, 1996
-PERIOD, KNOWN = [str(FIRST), str(LAST)], ["1991", "1993"]
+FIRST, LAST = 1991, 1994
+PERIOD, KNOWN = [str(FIRST), str(LAST)], ["1991", "1992"]
 UNITS = {"tas": "K", "tasmax": "K", "tasmin": "degC", "pr": "mm d-1", "hurs": "%", "huss": "kg kg-1", "ps": "hPa",
          "sfcWind": "m s-1", "uas": "m s-1", "vas": "m s-1", "ozone": "ug m-3"}  # fmt: skip
 # What multiplies; the rest is added.
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def weather(name: str, lat: np.ndarray, lon: np.ndarray, *, seed: int, wrong: float) -> xr.DataArray:
-    """A variable of 1991-1996 without leap days, (time, lat, lon), with the error of a model."""
+    """A variable of 1991-1994 without leap days, (time, lat, lon), with the error of a model."""
     time = xr.date_range(f"{FIRST}-01-01", f"{LAST}-12-31", calendar="noleap", use_cftime=True)
     draw = np.random.default_rng([seed, *name.encode()])
     shape = time.size, lat.size, lon.size
@@ -43,7 +43,11 @@ def weather(name: str, lat: np.ndarray, lon: np.ndarray, *, seed: int, wrong: fl
         "vas": 3 * noise - wrong,
         "ozone": 40 + 5 * season + 4 * noise + wrong,
     }[name]
-    coords = {"time": time, "lat": ("lat", lat, {"units": "degrees_north"}), "lon": ("lon", lon)}
+    coords = {
+        "time": time,
+        "lat": ("lat", lat, {"units": "degrees_north", "standard_name": "latitude"}),
+        "lon": ("lon", lon, {"units": "degrees_east", "standard_name": "longitude"}),
+    }
     return xr.DataArray(values.astype("f4"), coords, name=name, attrs={"units": UNITS[name]})
 
 
@@ -97,19 +101,20 @@ def configuration(
     box = {"lon_bnds": [-67, -63.5], "lat_bnds": [45, 47.5]}
 
     def adjustment(name: str) -> dict[str, Any]:
+        trend = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
         group = {"group": "time.dayofyear", "window": 31, **({"add_dims": ["realization"]} if v2 else {})}
-        kind = {"kind": "*" if name in _MULTIPLIED else "+", "nquantiles": 20}
+        kind = {"kind": "*" if name in _MULTIPLIED else "+", "nquantiles": 50}
         wet = {"adapt_freq": {"thresh": "1 mm d-1"}, "jitter_under": {"thresh": "0.01 mm d-1"}} if name == "pr" else {}
         return {
             "training_args": {"period": KNOWN, "group": group, "xclim_train_args": kind, **wet},
             "adjusting_args": {
                 "periods": PERIOD,
                 "bias_adjust_institution": "X",
-                "xclim_adjust_args": {"interp": "nearest"},
+                "xclim_adjust_args": {"interp": "nearest", "extrapolation": "constant", "detrend": trend},
             },
         }
 
-    search = {"variables_and_freqs": dict.fromkeys(adjusted, "D"), "periods": PERIOD}
+    search = {"variables_and_freqs": dict.fromkeys(adjusted, "D"), "periods": PERIOD, "allow_conversion": True}
     content: dict[str, Any] = {
         "paths": {"tmpdir": str(folder / "work"), "final": str(folder / "final")},
         "domain": {"name": "NAM", "method": "bbox", "tile_buffer": 2, **box},

@@ -271,7 +271,11 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
     for key in keys_of(config):
         try:
             after = look(changed(config, key), wildcards)
-        except (KeyError, ConfigurationError):  # the key names what is nowhere then, which the loader refuses
+        except (
+            AttributeError,
+            KeyError,
+            ConfigurationError,
+        ):  # the key names what is nowhere then, which the loader refuses
             continue
         for rule, arguments in before.arguments.items():
             differs, says_so = after.arguments[rule] != arguments, after.read[rule] != before.read[rule]

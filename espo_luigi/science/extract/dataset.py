@@ -22,7 +22,7 @@ from espo_luigi.science.chunks import indexer
 from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.grid import extent
-from espo_luigi.science.units import as_difference, as_floats, convert_to
+from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
@@ -188,15 +188,17 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
         If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
     """
     known = variable(str(data.name), table)
-    if not known.units:
-        return as_floats(data)
     try:
-        return as_floats(convert_to(as_difference(data) if known.difference else data, known.units))
+        given = as_difference(data) if known.difference else data
+        return as_floats(convert_to(given, known.units or units_of(data)))
     except DataError as error:
-        got = data.attrs.get("units", "none")
+        got, expected = (
+            data.attrs.get("units", "none"),
+            f"{known.units} or what converts to it" if known.units else "CF's",
+        )
         raise DataError(
-            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {known.units} or "
-            f"what converts to it ({error}) Correct the units attribute of the data."
+            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} ({error}) Correct the "
+            "units attribute of the data."
         ) from None
 
 

@@ -26,6 +26,9 @@ FAR = 0.1
 # In five years, the wettest cell of a desert has a wet day (1 mm), even the coast of Atacama's; it is far more in other
 # places, but not in units that are a thousand times too large.
 DRY_DAYS = 5 * 365
+# Within a year, some cell is cloudy or humid on some day. Percentages that never exceed this part of their range are
+# fractions of 1 that are labelled percent.
+DAYS_OF_A_YEAR, FRACTION = 360, 0.015
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -98,11 +101,16 @@ class _Tallies:
         self.found: dict[tuple[InputProblem, str, str], _Tally] = {}
         self.unreadable: dict[str, Problem] = {}
         self.fills = Fills()
-        # By variable, its lowest and highest value, and how many values it has.
-        self.ranges: dict[str, tuple[float, float, int]] = {}
+        # By file and variable, the lowest and the highest value, and how many values there are.
+        self.ranges: dict[tuple[str, str], tuple[float, float, int]] = {}
         # By variable with dry days, the highest value of each day.
         self.wettest: dict[str, list[tuple[RawSeries, np.ndarray, np.ndarray]]] = {}
         self.empty_maps: dict[str, int] = {}
+
+    def range_of(self, files: Sequence[RawSeries]) -> tuple[float, float, int]:
+        """Return the lowest and the highest value of files, and how many values they have."""
+        held = [self.ranges[raw.file, raw.name] for raw in files if (raw.file, raw.name) in self.ranges]
+        return min((r[0] for r in held), default=0.0), max((r[1] for r in held), default=0.0), sum(r[2] for r in held)
 
     def of(self, kind: InputProblem, raw: RawSeries) -> _Tally:
         return self.found.setdefault((kind, raw.file, raw.name), _Tally(raw))
@@ -183,12 +191,20 @@ def value_problems(
         again = [_problem("values_out_of_range", tally, narrower) for tally in beyond]
         problems += [problem for problem in again if problem not in problems]
     wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
-    dry = list(itertools.chain.from_iterable(map(_too_dry, wettest)))
+    scaled = [problem for of_days in wettest for problem in _too_dry(of_days)]
+    scaled += [one for name, files in series.items() if name not in explained for one in _fractions(files, tallies)]
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
     if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
         of_cells = [problem for problem in of_cells if problem.kind != "tasmax_below_tasmin"]
-    return [*tallies.unreadable.values(), *constant, *problems, *tallies.fills.problems(), *dry, *of_cells]
+    return [
+        *tallies.unreadable.values(),
+        *constant,
+        *problems,
+        *tallies.fills.problems(),
+        *scaled,
+        *of_cells,
+    ]
 
 
 def _both(limits: Limits | None, default: Limits) -> Limits:
@@ -223,8 +239,8 @@ def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Ite
 
 def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
     """Yield the variables with a single value in all cells on all days, or with none, unless a file cannot be read."""
-    for name, files in series.items():
-        low, high, values = tallies.ranges.get(name, (0.0, 0.0, 0))
+    for files in series.values():
+        low, high, values = tallies.range_of(files)
         if any(raw.file in tallies.unreadable for raw in files) or not files:
             continue
         if not values or (low == high and values >= CELLS_OF_A_MAP):
@@ -232,6 +248,24 @@ def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
             what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
             found = raw.problem("constant_series", f"{what}; expected values that vary", int(raw.days.min()), days)
             yield replace(found, value=low if values else None)
+
+
+def _fractions(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
+    """Yield the files, or all of them if they are shorter than a year, whose percentages are fractions of 1."""
+    of_a_year = [[raw] for raw in files if raw.days.size >= DAYS_OF_A_YEAR]
+    together = [files] if sum(raw.days.size for raw in files) >= DAYS_OF_A_YEAR else []
+    for held in of_a_year or together:
+        (low, high, values), raw = tallies.range_of(held), min(held, key=lambda raw: int(raw.days.min()))
+        lowest, highest = raw.known.bounds
+        if not values or lowest is None or highest is None or high > lowest + FRACTION * (highest - lowest):
+            continue
+        units = raw.data.attrs.get("units", "")
+        message = (
+            f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} {units}, so they are "
+            f"probably fractions of 1; expected values up to {highest:g} {units}. Correct the attribute `units` of the "
+            f"file, which is {raw.units or units}, to 1"
+        )
+        yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), values), value=high)
 
 
 def _spans(series: Series) -> Iterator[tuple[int, int]]:
@@ -288,8 +322,8 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         return
     low, high = maps.extremes
     empty = np.isnan(high)
-    before = tallies.ranges.get(maps.raw.name, (np.inf, -np.inf, 0))
-    tallies.ranges[maps.raw.name] = (
+    before = tallies.ranges.get((maps.raw.file, maps.raw.name), (np.inf, -np.inf, 0))
+    tallies.ranges[maps.raw.file, maps.raw.name] = (
         float(np.fmin.reduce(low, initial=before[0])),
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),

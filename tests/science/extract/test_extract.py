@@ -56,6 +56,18 @@ def cut(
     return extract(ds, **{"variables_and_freqs": ALL, "period": period, "region": where or region()} | kwargs)
 
 
+def test_wind_and_the_mean_temperature_are_derived_if_they_are_not_there() -> None:
+    ds = world(units="degC")
+    wind = ds.rename(pr="uas")["uas"].assign_attrs(units="km h-1")
+    ds = ds.assign(uas=3.6 * (wind * 1e5 - 5), vas=(wind * 1e5).assign_attrs(units="m s-1"))
+    ds["uas"].attrs["units"] = "km h-1"
+    out = cut(ds, variables_and_freqs={"sfcWind": "D", "tas": "D"})
+    at = {"lat": out["lat"], "lon": out["lon"]}
+    np.testing.assert_allclose(out["sfcWind"], np.hypot(ds["uas"].sel(at) / 3.6, ds["vas"].sel(at)), rtol=1e-5)
+    np.testing.assert_allclose(out["tas"], (ds["tasmax"] + ds["tasmin"]).sel(at) / 2 + 273.15, rtol=1e-6)
+    assert out["tas"].attrs["cell_methods"] == "time: mean" and out["sfcWind"].attrs["units"] == "m s-1"
+
+
 def test_dtr_is_tasmax_minus_tasmin_as_a_difference_in_kelvin_and_float32() -> None:
     ds = world()
     dtr = cut(ds)["dtr"]

@@ -435,3 +435,35 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_of_v2(v2: Any) -
     bases = {one.rule: one.cost.basis for one in found.tasks.values() if one.cost is not None}
     assert {"MakeRef", "Swap", "ConcatCleanPreswap", "Diag", "Inversions", "Report"} <= bases.keys()
     assert {rule for rule, basis in bases.items() if basis is not Basis.TABLE} == set()
+
+
+def with_method(files: list[Path], method: str) -> None:
+    edit(files[0], lambda content: content["regrid"].update(regrid_method={"pr": method}))
+    forget()
+
+
+def test_at_the_edges_of_a_regional_model_only_the_normed_conservative_method_is_accepted(v2: Any) -> None:
+    files = v2()
+    with_method(files, "conservative")
+    tasks.InputCheck(sim_id=ENSEMBLE[0]).check()
+    with pytest.raises(DataError, match=r"`regrid.regrid_method.pr: conservative` would give too little at the edges"):
+        tasks.InputCheck(sim_id=REGIONAL).check()
+    with_method(files, "conservative_normed")
+    with pytest.raises(DataError, match=r"pr: conservative_normed` needs the corners of cells, and .*GSL-33"):
+        tasks.InputCheck(sim_id=REGIONAL).check()
+
+
+def test_slices_of_a_rotated_reference_are_regridded_conservatively(v2: Any) -> None:
+    """Stacked cells have their places: the values are near to the bilinear ones."""
+    files, sim_id = v2(), ENSEMBLE[0]
+    with_method(files, "conservative_normed")
+    piece = partition.pieces(context())[0]
+    made = tasks.RefDefault(piece=piece).compute([])
+    extracted = tasks.Extract(sim_id=sim_id).compute([])
+    task = tasks.Regrid(sim_id=sim_id, piece=piece)
+    regridded = task.compute(made["reference"], made["grid"], extracted)
+    found = regridded["pr"].isel(time=slice(400, 403)).compute()
+    with_method(files, "bilinear")
+    bilinear = task.compute(made["reference"], made["grid"], extracted)["pr"].isel(time=slice(400, 403)).compute()
+    assert found.notnull().all() and not np.allclose(found, bilinear, rtol=0.01)
+    assert np.corrcoef(found.values.ravel(), bilinear.values.ravel())[0, 1] > 0.9

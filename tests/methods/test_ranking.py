@@ -13,6 +13,7 @@ import xsdba
 from scipy.interpolate import griddata
 from scipy.stats import rankdata
 
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import checked, method_named
 from espo_luigi.methods.dqm import ranking

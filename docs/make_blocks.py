@@ -24,6 +24,7 @@ from espo_luigi.audit.sample import Audit
 from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.searching import OnInputProblem
+from espo_luigi.config.usual import threshold_of
 from espo_luigi.driver import install
 from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheSite, Text, packaged_profiles
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
@@ -381,7 +382,7 @@ def citation() -> str:
 
 def variables() -> str:
     """The table of variables."""
-    heads = ["variable", "units", "possible", "factors", "bounds", "through", "dry below"]
+    heads = ["variable", "units", "possible", "factors", "bounds", "through", "noise below", "dry below"]
     rows = [
         (
             code(name),
@@ -390,7 +391,8 @@ def variables() -> str:
             known.kind,
             _limits(*known.bounds),
             known.transformation or "",
-            "" if known.wet is None else f"{known.wet:.2g}",
+            "" if known.jitter is None else threshold_of(known.jitter, known),
+            "" if known.wet is None else threshold_of(known.wet, known),
         )
         for name, known in VARIABLES.items()
     ]

@@ -262,6 +262,7 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
     treatment = made.run.production.treatment(var)
     bounds = zip(("least", "most"), treatment.clip_var.get(var, ()), strict=False)
     done = [how, *(f"clipped to at {word} {bound:g}" for word, bound in bounds if bound is not None)]
+    done += ["at most the potential radiation of its day and latitude"] if var in treatment.limit_var else []
     done += [f"rounded to {treatment.round_var[var]} decimals"] if var in treatment.round_var else []
     done += [] if treatment.bits is None else [f"{treatment.bits} bits of the mantissa kept"]
     steps.append(Step("clean-up", again, units, f"{'; '.join(done)}."))

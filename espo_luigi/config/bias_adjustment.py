@@ -202,6 +202,9 @@ class XscenCleanUp(Section):
     round_var: Named[Annotated[Integer, Field(ge=0, le=30)]] = Field(
         default={}, description="decimals that are kept, by variable"
     )
+    limit_var: Named[Literal["potential_radiation"]] = OmitDefault(
+        "a limit that depends on day and latitude, by variable; rsds: potential_radiation", {}
+    )
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
     add_attrs: Annotated[Named[AnyMapping], NothingIsEmpty] = Field(
         default={},
@@ -242,6 +245,9 @@ class VariableCleanUp(Section):
     )
     clip_var: Named[tuple[Number | None, Number | None]] = Field(
         default={}, description="the lowest and the highest value, by variable, in its unit"
+    )
+    limit_var: Named[Literal["potential_radiation"]] = OmitDefault(
+        "a limit that depends on day and latitude, by variable; rsds: potential_radiation", {}
     )
     remove_all_attrs_except: Named[Annotated[Names, AfterValidator(_as_patterns)]] = Field(
         default={},

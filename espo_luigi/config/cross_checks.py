@@ -14,7 +14,7 @@ from espo_luigi.config.health_checks import date_of
 from espo_luigi.config.messages import no_effect
 from espo_luigi.config.regions import Region
 from espo_luigi.config.schema import RunConfig
-from espo_luigi.errors import ConfigurationError, DataError, nearest
+from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import NoEffect, Section, converts, file_name_part
 from espo_luigi.jobs.dask.settings import check_client, check_settings
 from espo_luigi.science.boxes import TOLERANCE, missing_sides, overlap
@@ -38,7 +38,8 @@ def checked(config: RunConfig) -> RunConfig:
         date lies outside of the data; a threshold is of another quantity than its variable; a domain has no host or
         lies outside it; a variable or a source is unknown.
     """
-    _check_table(config)
+    for name, own in config.own_variables.items():
+        own.checked(name)
     _check_pieces(config)
     _check_inputs(config)
     _check_products(config)
@@ -57,43 +58,6 @@ def checked(config: RunConfig) -> RunConfig:
     if config.off_diag is None:
         return config
     return config.model_copy(update={"off_diag": _with_hosts(config.off_diag, config)})
-
-
-def _check_table(config: RunConfig) -> None:
-    """Refuse what contradicts itself in the section `variables`."""
-    for name, own in config.own_variables.items():
-        path = f"variables.{name}"
-        try:
-            row = own.over(row_of(name))
-        except DataError as error:
-            raise ConfigurationError(
-                f"`{path}.units`: got {own.units}; expected a unit that converts to {row_of(name).units} ({error})"
-            ) from error
-        pairs = {key: getattr(row, key) for key in ("possible", "raw", "bounds")}
-        for key, (low, high) in pairs.items():
-            if None not in (low, high) and not low < high:
-                raise ConfigurationError(f"`{path}.{key}`: got [{low:g}, {high:g}], expected [lowest, highest].")
-        (low, high), (lowest, highest) = row.possible, row.bounds
-        if low < (low if lowest is None else lowest) or high > (high if highest is None else highest):
-            raise ConfigurationError(
-                f"`{path}.possible`: got [{low:g}, {high:g}], which leaves `{path}.bounds`, {[lowest, highest]}; "
-                "expected limits within the bounds."
-            )
-        if (row.transformation and lowest is None) or (row.transformation == "logit" and highest is None):
-            sides = "a lower and an upper bound" if row.transformation == "logit" else "a lower bound"
-            raise ConfigurationError(
-                f"`{path}.transformation`: {row.transformation} needs {sides}, and `{path}.bounds` is "
-                f"{[lowest, highest]}. Give both, such as [0, 100], or another transformation."
-            )
-        if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
-            raise ConfigurationError(
-                f"`{path}.units` is missing: `transformation`, `wet`, `jitter` and `display_units` need the variable's "
-                "units. Give them."
-            )
-        if row.display_units and not converts(f"1 {row.display_units}", row.units):
-            raise ConfigurationError(
-                f"`{path}.display_units`: got {row.display_units}, expected a unit that {row.units} converts to."
-            )
 
 
 def _check_pieces(config: RunConfig) -> None:
@@ -204,7 +168,8 @@ def _check_derived(config: RunConfig) -> None:
 def _check_treatments(config: RunConfig, products: set[str]) -> None:
     """Refuse the treatment of what is no product, and of other variables than the product's own."""
     for name, treatment in config.clean_up.variables.items():
-        for key, treated in {"round_var": treatment.round_var, "clip_var": treatment.clip_var}.items():
+        for key in ("round_var", "clip_var", "limit_var"):
+            treated: Mapping[str, Any] = getattr(treatment, key)
             if others := ", ".join(sorted(set(treated) - {name})):
                 raise ConfigurationError(
                     f"`clean_up.variables.{name}.{key}`: got {others}, expected {name} only, whose product this "
@@ -215,6 +180,13 @@ def _check_treatments(config: RunConfig, products: set[str]) -> None:
                 f"`clean_up.variables.{name}`: {name} is no product{nearest(name, products)}; "
                 f"expected {', '.join(sorted(products))}."
             )
+    limited = {f"clean_up.variables.{name}": one.limit_var for name, one in config.clean_up.variables.items()}
+    limited["clean_up.xscen_clean_up"] = config.clean_up.xscen_clean_up.limit_var
+    for path, name in ((path, name) for path, names in limited.items() for name in names):
+        units = row_of(name, config.table).units
+        if name not in products or (units and not converts("1 W m-2", units)):
+            got = f"{name} is in {units}" if name in products else f"{name} is no product{nearest(name, products)}"
+            raise ConfigurationError(f"`{path}.limit_var.{name}`: {got}; expected a product in W m-2, such as rsds.")
 
 
 def _check_regions(regions: Mapping[str, Region]) -> None:

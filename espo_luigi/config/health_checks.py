@@ -38,6 +38,7 @@ from espo_luigi.fields import (
 )
 from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod
+from espo_luigi.science.variables import variable
 
 
 def _threshold(what: str) -> Any:
@@ -134,10 +135,13 @@ Missing = Annotated[str | tuple[str, ...] | Named[Any], BeforeValidator(_known_m
 
 
 def _differences_in_kelvin(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse limits of dtr in degC, which xclim takes for temperatures: 0 degC would be 273.15 K of daily range."""
-    for name, limit in value.get("dtr", ()):
-        if isinstance(limit, _Threshold) and name in value["dtr"].model_fields_set and _unit(limit.thresh) != "K":
-            raise ValueError(f"{name} of dtr has the threshold {limit.thresh}; expected one in K, such as 0 K")
+    """Refuse limits of differences in degC, which xclim takes for temperatures: 0 degC would be 273.15 K of range."""
+    for difference in (name for name in value if variable(name).difference):
+        for name, limit in value[difference]:
+            given = isinstance(limit, _Threshold) and name in value[difference].model_fields_set
+            if given and _unit(limit.thresh) != "K":
+                told = f"{name} of {difference} has the threshold {limit.thresh}"
+                raise ValueError(f"{told}; expected one in K, such as 0 K")
     return value
 
 

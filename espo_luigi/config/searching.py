@@ -296,15 +296,16 @@ class OnInputProblem(Section):
     mislabelled_units: Action = Field(
         default="fail",
         description=(
-            "values far from possible on most of a file's days, or precipitation below 1 mm everywhere for five "
-            "years: the units or the fill value are wrong"
+            "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, or "
+            "percentages that never exceed 1.5 %: the units or the fill value are wrong"
         ),
     )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")
     impossible_values: Action = Field(
         default="fail",
         description=(
-            "temperatures beyond 170 to 353 K, precipitation below -1 mm or above 3000 mm a day, infinite values; "
+            "values beyond the table of variables' limits of raw data (temperatures beyond 170 to 353 K, precipitation "
+            "below -1 mm or above 3000 mm a day) or beyond the bounds of an `additive_space`, infinite values; "
             "of variables with `repairs`, a warning until `Extract` has repaired them"
         ),
     )

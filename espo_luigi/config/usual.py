@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from espo_luigi.config.dialects import Content, mappings
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Those of xsdba's methods that the usual settings suit.
@@ -22,7 +22,8 @@ def give_usual_settings(content: Content) -> None:
     Raises
     ------
     ConfigurationError
-        If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied.
+        If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied, or
+        the section contradicts itself.
     """
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():
@@ -44,8 +45,8 @@ def _row(content: Content, name: str) -> Variable:
             f"`variables.{name}.kind`: '+' or '*', or settings (`training_args` and `adjusting_args`)."
         )
     try:
-        return VariableSection.model_validate(given).over(variable(name))
-    except (ValidationError, DataError):
+        return VariableSection.model_validate(given).checked(name)
+    except ValidationError:
         return variable(name)
 
 
@@ -59,10 +60,10 @@ def _settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
         training["additive_space"] = _space(known)
     elif known.kind == "*":
         if known.jitter is not None:
-            training["jitter_under"] = {"thresh": _shown(known.jitter, known)}
+            training["jitter_under"] = {"thresh": threshold_of(known.jitter, known)}
         if known.wet is not None:
             # The series of a single member can be adapted before the training, as the workflow of 2024 does.
-            adapted = {"thresh": _shown(known.wet, known)}
+            adapted = {"thresh": threshold_of(known.wet, known)}
             training |= {} if pooled else {"adapt_freq": adapted}
             train |= {"adapt_freq_thresh": adapted["thresh"], "max_tail_factor": 10} if pooled else {}
             loess |= {"mult_skip_zeros": True} if pooled else {}
@@ -78,7 +79,7 @@ def _space(known: Variable) -> dict[str, str]:
     return {**bounds, "trans": str(known.transformation), "clip_next_to_bounds": "permissive"}
 
 
-def _shown(number: float, known: Variable) -> str:
+def threshold_of(number: float, known: Variable) -> str:
     """Return a threshold with its unit, as reports show the variable."""
     from espo_luigi.science.units import threshold_in
 

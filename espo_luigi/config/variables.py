@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pydantic import Field
 
-from espo_luigi.fields import Number, Section, Unit
-from espo_luigi.science.variables import Filling, Kind, Transformation, Variable
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.fields import Number, Section, Unit, converts
+from espo_luigi.science.variables import Filling, Kind, Transformation, Variable, variable
 
 # None stands for nothing in these fields of a row.
 _MAY_BE_NULL = ("bounds", "transformation", "wet", "jitter")
@@ -62,3 +64,41 @@ class VariableSection(Section):
         (low, high), (lowest, highest) = own.possible, own.bounds
         within = max(low, low if lowest is None else lowest), min(high, high if highest is None else highest)
         return replace(own, possible=within)
+
+    def checked(self, name: str) -> Variable:
+        """Return the row of a variable in the table of a run.
+
+        Raises
+        ------
+        ConfigurationError
+            If its values contradict each other, or the units those of the table.
+        """
+        known = variable(name)
+        try:
+            row = self.over(known)
+        except DataError as error:
+            raise ConfigurationError(
+                f"`variables.{name}.units`: got {self.units}; expected a unit that converts to {known.units} ({error})"
+            ) from error
+        for key, problem in _problems(row):
+            raise ConfigurationError(f"`variables.{name}.{key}`: {problem}")
+        return row
+
+
+def _problems(row: Variable) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a row that contradict others, and how."""
+    for key in ("possible", "raw", "bounds"):
+        low, high = getattr(row, key)
+        if None not in (low, high) and not low < high:
+            yield key, f"got [{low:g}, {high:g}], expected [lowest, highest]."
+    (low, high), (lowest, highest) = row.possible, row.bounds
+    if (lowest is not None and low < lowest) or (highest is not None and high > highest):
+        outer = f"[{', '.join('null' if one is None else f'{one:g}' for one in row.bounds)}]"
+        yield "possible", f"got [{low:g}, {high:g}], expected limits within the variable's `bounds`, {outer}."
+    if row.transformation and (lowest is None or (row.transformation == "logit" and highest is None)):
+        sides = "a lower and an upper bound, such as [0, 100]" if row.transformation == "logit" else "a lower bound"
+        yield "transformation", f"got {row.transformation}, which needs {sides}. Give `bounds`, or leave it out."
+    if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
+        yield "units", "missing; `transformation`, `wet`, `jitter` and `display_units` need the variable's. Give them."
+    elif row.display_units and not converts(f"1 {row.display_units}", row.units):
+        yield "display_units", f"got {row.display_units}, expected a unit that {row.units} converts to."

@@ -25,6 +25,7 @@ from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.science.finalize.quantization import CONTAINER
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims
+from espo_luigi.science.variables import VARIABLES, Variable, names_of
 from espo_luigi.store.disk import delete_quietly
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import plain_attributes
@@ -83,7 +84,13 @@ def stretches(time: xr.DataArray, years: int, first_year: int | None = None) -> 
     return made
 
 
-def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+def described(
+    ds: xr.Dataset,
+    variable: str,
+    name: str,
+    attributes: Mapping[str, Mapping[str, Any]],
+    table: Mapping[str, Variable] = VARIABLES,
+) -> xr.Dataset:
     """Return one variable of a product with the metadata of CF 1.11, under its name in files; lazy.
 
     The dataset has the variable, its horizontal coordinates in double precision, `time`, the grid mapping, and the
@@ -98,6 +105,9 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     attributes : mapping
         Attributes to set: of the dataset (`global`), of the variable (`variable`), and of any other by its name. They
         win. In those of the variable, ``{long_name}`` and the like stand for its own attributes.
+    table : mapping
+        Gives the names and the cell methods that the variable's own attributes lack; without a long name there, too,
+        it is the variable's name.
 
     Raises
     ------
@@ -109,8 +119,9 @@ def described(ds: xr.Dataset, variable: str, name: str, attributes: Mapping[str,
     y, x = horizontal_dims(ds)
     data = ds[variable].transpose("time", y, x).variable
     mapping = _grid_mapping(ds, ds[variable])
-    attrs = _of_data(ds[variable].attrs, mapping)
-    given = {key: filled(value, ds[variable].attrs) for key, value in attributes.get("variable", {}).items()}
+    own = {"long_name": variable} | names_of(variable, table) | ds[variable].attrs
+    attrs = _of_data(own, mapping, table.get(variable, Variable()).difference)
+    given = {key: filled(value, own) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
     variables: dict[Hashable, xr.Variable] = {name: made_of}
@@ -145,7 +156,7 @@ def _grid_mapping(ds: xr.Dataset, data: xr.DataArray) -> str:
     return named if named in ds.variables else next(mappings, "")
 
 
-def _of_data(attrs: Mapping[Any, Any], mapping: str) -> dict[str, Any]:
+def _of_data(attrs: Mapping[Any, Any], mapping: str, is_difference: bool) -> dict[str, Any]:
     """The attributes of the variable: those that it has, in the forms of CF 1.11."""
     kept = {str(key): value for key, value in attrs.items() if key not in _NOT_COPIED}
     if mapping:
@@ -153,7 +164,7 @@ def _of_data(attrs: Mapping[Any, Any], mapping: str) -> dict[str, Any]:
     if methods := kept.get("cell_methods"):
         kept["cell_methods"] = cell_methods(str(methods))
     if str(kept.get("units")) in _KELVINS and "units_metadata" not in kept:
-        is_difference = "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
+        is_difference |= "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
         kept["units_metadata"] = f"temperature: {'difference' if is_difference else 'on_scale'}"
     return kept
 

@@ -52,6 +52,13 @@ class Bounded:
         assert lower is not None
         return cls(variable, unit, lower, upper, space.get("trans") or "log", space.get("clip_next_to_bounds"))
 
+    @property
+    def sentence(self) -> str:
+        """The formula of the transform, with the bounds."""
+        low, high, units = f"{self.lower:g}", f"{self.upper or 0:g}", self.units
+        formula = f"ln((x - {low}) / ({high} - x))" if self.trans == "logit" else f"ln(x - {low})"
+        return f"{formula}, x in {units}{', at least next to the bounds' if self.clip else ''}."
+
     def check(self, values: np.ndarray, series: str) -> None:
         """Raise `DataError` if values lie where `clip` allows none: their number, the bounds and the key."""
         if self.clip == "permissive":

@@ -184,6 +184,8 @@ def _lines(axes: Any, summaries: Summaries, name: str, dim: str, **style: Any) -
     """One line a summary; many of a kind are thin."""
     for kind, of in summaries.items():
         if drawn := [ds for ds in of if name in ds]:
+            if dim == "year":  # no line leads over years that are not there
+                drawn = [ds[[name]].reindex(year=np.arange(*ds["year"].values[[0, -1]] + [0, 1])) for ds in drawn]
             places, values = (_in_a_row(ds[which].values for ds in drawn) for which in (dim, name))
             axes.plot(places, values, **_style(kind, len(of)), **style)
     axes.grid(True)

@@ -199,8 +199,8 @@ _MEANING = (
     "Jittered: the value was under the threshold, and noise took its place. Made wet: a dry day became wet, as the "
     "reference has more wet days. Extrapolated: the value lay beyond the lowest or the highest quantile of the "
     "calibration, and got that quantile's factor; days without rain do not count. Tail kept: the value was above the "
-    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond a bound of `clip_var`, and got that. "
-    "Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
+    "tail's limit, and stayed as it was. Clipped: the adjusted value was beyond `clip_var` or `limit_var`, and got "
+    "that. Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
 )
 
 

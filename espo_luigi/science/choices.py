@@ -96,7 +96,7 @@ LAND_FLAG = "land_cells_without_data"
 
 @dataclass(frozen=True)
 class Flag:
-    """A data flag in a few words; `side` and `units` describe its threshold, if it has any."""
+    """A data flag in a few words; `side` and `units` describe its threshold or its values."""
 
     title: str
     meaning: str = ""
@@ -107,7 +107,7 @@ class Flag:
 FLAGS: Mapping[str, Flag] = {
     "negative_accumulation_values": Flag("negative sums", "negative precipitation", "below", "mm d-1"),
     "outside_n_standard_deviations_of_climatology": Flag("values far from their day's mean"),
-    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100"),
+    "percentage_values_outside_of_bounds": Flag("percentages beyond 0-100", units="%"),
     "tas_below_tasmin": Flag("means under minima"),
     "tas_exceeds_tasmax": Flag("means over maxima"),
     "tasmax_below_tasmin": Flag(
@@ -120,7 +120,7 @@ FLAGS: Mapping[str, Flag] = {
     "very_large_precipitation_events": Flag(
         "impossible rain", "more precipitation than {threshold:g} mm d⁻¹", "above", "mm d-1"
     ),
-    "wind_values_outside_of_bounds": Flag("impossible winds"),
+    "wind_values_outside_of_bounds": Flag("impossible winds", units="m s-1"),
     LAND_FLAG: Flag("cells without data", "land cells of the reference without data on all days of a chunk of time"),
 }
 

@@ -125,9 +125,9 @@ class Export(EspoTask):
         drs, source = load_drs(self.drs), self.in_final().path
         product = store.open_store(source, cut=False)
         fields = self.names.fields[self.sim_id, self.var] | {"created": datetime.now(UTC).date().isoformat()}
-        described = netcdf.described(product, self.var, drs.name_of(self.var), drs.attributes_for(fields)).assign_attrs(
-            self._origin(source)
-        )
+        described = netcdf.described(
+            product, self.var, drs.name_of(self.var), drs.attributes_for(fields), self.context.config.table
+        ).assign_attrs(self._origin(source))
         days = netcdf.stretches(product["time"], drs.years, drs.first_year)
         _owner(self).claim(Path(self.folder))
         export_files(described, self.out_checksums().path, days, drs.layout, self.marker())

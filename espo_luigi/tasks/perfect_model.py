@@ -95,7 +95,10 @@ class PerfectPair(EspoTask):
 def by_method(
     method: str, train: Mapping[str, Any], adjust: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configured arguments as far as a method of xsdba takes them; Scaling adapts no frequencies."""
+    """Return the configured arguments as far as a method of xsdba takes them; Scaling adapts no frequencies.
+
+    The compared periods take the place of moving windows of years.
+    """
     accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
     training = {name: value for name, value in train.items() if name not in unused}
@@ -108,7 +111,8 @@ def by_method(
     )
     return (
         {**training, "xclim_train_args": of_train, "method": method, "engine": "xsdba"},
-        {**adjust, "xclim_adjust_args": of_adjust, "engine": "xsdba"},
+        {name: value for name, value in adjust.items() if name != "moving_yearly_window"}
+        | {"xclim_adjust_args": of_adjust, "engine": "xsdba"},
     )
 
 

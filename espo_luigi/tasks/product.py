@@ -367,6 +367,7 @@ class JoinTask(ProductTask):
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
         "project.name",
         "project.version",
+        *(f"variables.{{var}}.{key}" for key in OF_THE_TABLE),
         partition.PRODUCTION_KEY,
     )
 

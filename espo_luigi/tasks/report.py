@@ -46,6 +46,9 @@ from espo_luigi.tasks.simulation import Rechunk
 SAMPLE_CELLS = 16
 COMPARED_CELLS = 64
 PERIODS_OF_CHANGE = ((1991, 2020), (2071, 2100))
+OF_THE_TABLE = tuple(
+    f"variables.*.{key}" for key in ("difference", "display_units", "kind", "long_name", "units", "wet")
+)
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
@@ -70,7 +73,7 @@ class SeriesTask(EspoTask):
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
     in_final = final_archives(lambda task: task.context.published)
     reads = (
-        "variables",
+        *OF_THE_TABLE,
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
@@ -145,7 +148,7 @@ class NotCalibrated(EspoTask):
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="8GB", time="1000")
     in_sums = upstream(YearlySums, "out_sums", sim_id=every_member)
     out_compared = kept("report/{diag_domain}/{pool}+{diag_domain}+not-calibrated.zarr")
-    reads = ("biasadjust.variables.*", "variables")
+    reads = ("biasadjust.variables.*", *OF_THE_TABLE)
 
     def reading(self) -> list[str]:
         """Return, too, the members of each group of variables."""

@@ -57,6 +57,9 @@ def refused(tmp_path: Path, *changes: tuple[str, str]) -> str:
         ("health_checks.start_date", "1949-12-31", "`health_checks.start_date`: got 1949-12-31, expected 1950-01-01 or later: products begin with `custom.sim_period`, so that all would fail."),  # noqa: E501
         ("health_checks.end_date", "2101-01-01", "`health_checks.end_date`: got 2101-01-01, expected 2100-12-31 or earlier"),  # noqa: E501
         ("biasadjust.variables.pr.training_args.adapt_freq.thresh", "1 K", "`biasadjust.variables.pr.training_args.adapt_freq.thresh`: got '1 K', expected a number and a unit that converts to kg m-2 s-1, the variable's."),  # noqa: E501
+        ("clean_up.xscen_clean_up.limit_var", "{pr: potential_radiation}", "`clean_up.xscen_clean_up.limit_var.pr`: pr is in kg m-2 s-1; expected a product in W m-2, such as rsds."),  # noqa: E501
+        ("clean_up.xscen_clean_up.limit_var", "{rsds: potential_radiation}", "`clean_up.xscen_clean_up.limit_var.rsds`: rsds is no product; expected"),  # noqa: E501
+        ("clean_up.xscen_clean_up.limit_var", "{pr: clear_sky}", "potential_radiation"),
         ("biasadjust.variables.tasmax.training_args.additive_space", "{lower_bound: 0 mm d-1}", "`biasadjust.variables.tasmax.training_args.additive_space.lower_bound`: got '0 mm d-1', expected a number and a unit that converts to K"),  # noqa: E501
         ("biasadjust.variables.pr.training_args.jitter_under.thresh", "1 mm", "expected a number and a unit that converts to kg m-2 s-1"),  # noqa: E501
         ("biasadjust.variables.dtr.training_args.jitter_under.thresh", "1 mm d-1", "a unit that converts to K"),

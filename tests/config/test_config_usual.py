@@ -59,9 +59,9 @@ def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sect
 def test_settings_follow_from_the_table_of_variables(name: str, training: dict[str, Any], tmp_path: Path) -> None:
     config = loaded(tmp_path, name, {}, variables={"ozone": OZONE})
     how = config.biasadjust.variables[name].arguments()
-    expected = {"method": "DetrendedQuantileMapping", "period": ("1991", "2020"), "group": GROUP, **training}
+    expected = {"method": "DetrendedQuantileMapping", "period": config.custom.ref_period, "group": GROUP, **training}
     assert how["training_args"] == expected
-    assert how["adjusting_args"] == {"periods": ("1981", "2060"), "xclim_adjust_args": ADJUST}
+    assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": ADJUST}
 
 
 @pytest.mark.parametrize("name", ["tasmax", "dtr", "pr"])
@@ -130,10 +130,16 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"transformation": "logit", "units": "1", "bounds": [0, None]}, "transformation`: logit needs a lower and an"),
-        ({"transformation": "log", "units": "1"}, "transformation`: log needs a lower bound"),
-        ({"transformation": "log", "bounds": [0, None]}, "units` is missing"),
-        ({"bounds": [0, 100], "possible": [-1, 90]}, "possible`: got [-1, 90], which leaves `variables.ozone.bounds`"),
+        (
+            {"transformation": "logit", "units": "1", "bounds": [0, None]},
+            "transformation`: got logit, which needs a lower",
+        ),
+        ({"transformation": "log", "units": "1"}, "transformation`: got log, which needs a lower bound"),
+        ({"transformation": "log", "bounds": [0, None]}, "units`: missing; `transformation`"),
+        (
+            {"bounds": [0, 100], "possible": [-1, 90]},
+            "possible`: got [-1, 90], expected limits within",
+        ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
         ({"units": "shovels"}, "'shovels' is not a unit"),
         ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),
@@ -158,3 +164,20 @@ def test_a_row_of_the_table_keeps_its_meaning_in_other_units(tmp_path: Path) -> 
     assert table["tasmin"].raw == pytest.approx((-103.15, 79.85))
     own = loaded(tmp_path, "ozone", {}, variables={"ozone": OZONE | {"possible": None}}).table["ozone"]
     assert own.possible == (0, float("inf")) and own.jitter == 0.5, "no less than the lower bound"
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "units"),
+    [
+        ("tas", "percentage_values_outside_of_bounds", "%"),
+        ("rsds", "wind_values_outside_of_bounds", "m s-1"),
+        ("hurs", "temperature_extremely_high", "degC"),
+    ],
+)
+def test_a_data_flag_of_another_quantity_is_refused(name: str, flag: str, units: str, tmp_path: Path) -> None:
+    flags: Any = {"hurs": {"percentage_values_outside_of_bounds": {}}, "sfcWind": {"wind_values_outside_of_bounds": {}}}
+    assert loaded(tmp_path, "hurs", {}, health_checks={"flags": flags}).flags == flags
+    with pytest.raises(
+        ConfigurationError, match=rf"health_checks.flags.{name}.{flag}`: this flag is about values in {units}"
+    ):
+        loaded(tmp_path, "hurs", {}, health_checks={"flags": {name: {flag: {}}}})

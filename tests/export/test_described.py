@@ -7,6 +7,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.export.netcdf import cell_methods, described, stretches
 from espo_luigi.science.finalize.quantization import round_bits
+from espo_luigi.science.variables import Variable
 
 
 def a_product(**attrs: str) -> xr.Dataset:
@@ -49,6 +50,28 @@ def test_a_temperature_is_on_a_scale_and_a_range_is_a_difference() -> None:
     assert on_scale.attrs["units_metadata"] == "temperature: on_scale"
     assert a_range.attrs["units_metadata"] == "temperature: difference"
     assert "units_metadata" not in flux.attrs
+
+
+def test_names_that_a_variable_lacks_are_the_table_s_and_an_unknown_variable_has_its_own() -> None:
+    product = a_product()
+    for name, units in {"hurs": "%", "dtr": "K", "ozone": "ppb"}.items():
+        product[name] = product["tasmax"].assign_attrs(units=units)
+        product[name].attrs = {"units": units}
+    of_cordex = {"variable": {"long_name": "Bias-Adjusted {long_name}"}}
+    humidity = described(product, "hurs", "hursAdjust", of_cordex)["hursAdjust"].attrs
+    assert humidity["standard_name"] == "relative_humidity" and humidity["cell_methods"] == "time: mean"
+    assert humidity["long_name"] == "Bias-Adjusted Near-Surface Relative Humidity"
+    a_range = described(product, "dtr", "dtr", {})["dtr"].attrs
+    assert (
+        a_range["units_metadata"] == "temperature: difference" and a_range["cell_methods"] == "area: mean time: range"
+    )
+    unknown = described(product, "ozone", "ozone", of_cordex)["ozone"].attrs
+    assert unknown["long_name"] == "Bias-Adjusted ozone" and not {"standard_name", "cell_methods"} & unknown.keys()
+    table = {"ozone": Variable(standard_name="mole_fraction_of_ozone_in_air", long_name="Ozone")}
+    named = described(product, "ozone", "ozone", of_cordex, table)["ozone"].attrs
+    assert named["standard_name"] == "mole_fraction_of_ozone_in_air" and named["long_name"] == "Bias-Adjusted Ozone"
+    own = a_product(standard_name="its_own")
+    assert described(own, "tasmax", "tasmax", {})["tasmax"].attrs["standard_name"] == "its_own"
 
 
 def test_coordinates_are_double_without_fill_value_and_the_rotated_grid_keeps_its_mapping() -> None:

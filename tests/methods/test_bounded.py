@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ISIMIP = Path(__file__).parents[2] / "../shared/data/isimip-berlin"
 LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "clip_next_to_bounds": "permissive"}
 UNITS = {"hurs": "%", "rsds": "W m-2", "sfcWind": "m s-1"}
-DETREND: dict[str, Any] = {"xclim_adjust_args": {"detrend": {"LoessDetrend": {}}}}
+DQM, QDM = "DetrendedQuantileMapping", "QuantileDeltaMapping"
 
 
 def space_of(variable: str) -> dict[str, str]:
@@ -38,10 +39,10 @@ def first_weeks(data: xr.DataArray) -> xr.DataArray:
     return data.isel(time=data.time.dt.dayofyear.values <= 40)
 
 
-def scenario_of(
-    method: Method, series: Mapping[str, xr.DataArray], space: Mapping[str, Any], **more: Any
-) -> xr.DataArray:
-    """Train and adjust (cell, [realization], time) by a method, without the blocks around it."""
+def trained_on(
+    method: Method, series: Mapping[str, xr.DataArray], space: Mapping[str, Any]
+) -> tuple[dict[str, xr.DataArray], xr.Dataset, Setup]:
+    """Train on (cell, [realization], time), without the blocks around it; return what an adjustment takes."""
     known, simulation = series["historical"], series["simulation"]
     members = tuple("abc"[: simulation.sizes["realization"]]) if "realization" in simulation.dims else None
     group = {"group": "time.dayofyear", "window": 31} | ({"add_dims": ["realization"]} if members else {})
@@ -49,25 +50,31 @@ def scenario_of(
         units={str(simulation.name): simulation.attrs["units"]},
         time=TimeAxis.of(known),
         dtype=known.dtype,
-        training={"group": group, "xclim_train_args": {"kind": "+", "nquantiles": 50}, "additive_space": space, **more},
+        training={"group": group, "xclim_train_args": {"kind": "+", "nquantiles": 50}, "additive_space": space},
         seed="a",
         members=members,
     )
     cell = xr.DataArray(np.arange(known.sizes["cell"]), dims="cell")
     trained = method.train({"reference": series["reference"], "historical": known, "cell": cell}, setup)
-    adjusting = Setup(**{**vars(setup), "time": TimeAxis.of(simulation), "adjusting": {"periods": [1, 2], **DETREND}})
-    assert Kernels.why_not(adjusting) is None
+    trained = trained.assign_coords(quantiles=method.layout(setup)["af"].dims["quantiles"])
     # Our training has the other days of the year, too, as NaN.
     trained = trained.isel(dayofyear=slice(known.time.dt.dayofyear.values.max()))
-    return method.adjust({"simulation": simulation, "cell": cell}, trained, adjusting)["scenario"]
+    how: dict[str, Any] = {"detrend": {"LoessDetrend": {}}} if "scaling" in trained else {}
+    adjusting = replace(setup, time=TimeAxis.of(simulation), adjusting={"periods": [1, 2], "xclim_adjust_args": how})
+    assert Kernels.why_not(adjusting, method.variant or DQM) is None
+    return {"simulation": simulation, "cell": cell}, trained, adjusting
+
+
+def scenario_of(method: Method, series: Mapping[str, xr.DataArray], space: Mapping[str, Any]) -> xr.DataArray:
+    return method.adjust(*trained_on(method, series, space))["scenario"]
 
 
 def both(
-    series: Mapping[str, xr.DataArray], space: Mapping[str, Any], **more: Any
+    series: Mapping[str, xr.DataArray], space: Mapping[str, Any], method: str = DQM
 ) -> tuple[xr.DataArray, xr.DataArray]:
     """The kernels' scenario and xsdba's."""
-    ours = scenario_of(Kernels(), series, space, **more)
-    return ours, scenario_of(method_named(engine="xsdba"), series, space, **more).transpose(*ours.dims)
+    ours = scenario_of(Kernels("" if method == DQM else method), series, space)
+    return ours, scenario_of(method_named(method, "xsdba"), series, space).transpose(*ours.dims)
 
 
 def assert_but_for_few(ours: xr.DataArray, xsdbas: xr.DataArray, rtol: float) -> None:
@@ -77,7 +84,7 @@ def assert_but_for_few(ours: xr.DataArray, xsdbas: xr.DataArray, rtol: float) ->
     np.testing.assert_allclose(ours, xsdbas, rtol=0.1, atol=1e-6)
 
 
-def generated(dtype: str, members: int = 0) -> dict[str, xr.DataArray]:
+def generated(dtype: str, members: int = 0, cut: bool = True) -> dict[str, xr.DataArray]:
     """Humidity with days of exactly 0 and 100 %, some beyond, and missing days: three cells."""
     random = np.random.default_rng(5)
 
@@ -87,7 +94,7 @@ def generated(dtype: str, members: int = 0) -> dict[str, xr.DataArray]:
         values[..., ::50], values[..., 7::40], values[..., 9::300], values[1, ..., 100:110] = 0, 100, 104.5, np.nan
         dims = ["cell", "realization", "time"] if len(shape) == 2 else ["cell", "time"]
         made = xr.DataArray(values.astype(dtype), {"time": time}, dims, "hurs", {"units": "%"})
-        return first_weeks(made)
+        return first_weeks(made) if cut else made
 
     shape = (3, members) if members else (3,)
     return {
@@ -112,11 +119,32 @@ def test_a_real_variable_is_adjusted_as_xsdba_does_in_its_additive_space(variabl
     assert ours.min() >= 0 and ours.max() <= (100 if variable == "hurs" else np.inf)
 
 
-@pytest.mark.parametrize("members", [0, 2])
-def test_days_at_and_beyond_the_bounds_are_those_of_xsdba(members: int) -> None:
-    ours, xsdbas = both(generated("float32", members), LOGIT)
+@pytest.mark.parametrize(("method", "members"), [(DQM, 0), (DQM, 2), (QDM, 0)])
+def test_days_at_and_beyond_the_bounds_are_those_of_xsdba(method: str, members: int) -> None:
+    # xsdba's quantile delta mapping ranks whole years only.
+    ours, xsdbas = both(generated("float32", members, cut=method == DQM), LOGIT, method)
     assert_but_for_few(ours, xsdbas, 2e-5)
     assert ours.min() >= 0 and ours.max() <= 100
+
+
+@pytest.mark.parametrize("method", ["", QDM])
+def test_the_steps_lead_by_the_transform_to_the_scenario(method: str) -> None:
+    from xsdba.processing import to_additive_space
+
+    kernels, series = Kernels(method), generated("float32", 2)
+    job = trained_on(kernels, series, LOGIT)
+    scenario = kernels.adjust(*job)["scenario"]
+    transformed = to_additive_space(series["simulation"], **LOGIT)
+    block, trained, setup = job
+    one = {name: data.isel(cell=[2]) for name, data in block.items()}
+    # 50 and 7 are days of 0 and of 100 %.
+    for day in (0, 7, 50, 333):
+        steps = kernels.steps(one, trained.isel(cell=[2]), setup, day, member=1)
+        assert (steps[0].name, steps[-1].name, steps[-1].unit) == ("logit", "back", "%")
+        assert steps[0].value == transformed[2, 1, day] and steps[0].unit == "1"
+        assert steps[0].sentence == "ln((x - 0) / (100 - x)), x in %, at least next to the bounds."
+        assert steps[-1].value == scenario[2, 1, day]
+        assert {step.unit for step in steps[:-1]} == {"1"}
 
 
 # The kernels that numba compiles for float64 are compared with xsdba elsewhere.

@@ -117,7 +117,7 @@ def test_the_change_is_per_cent_of_what_is_multiplied_and_a_difference_of_the_ot
     units = {row[2]: row[-1] for row in table.rows}
     relative = {"pr", "huss", "rsds", "sfcWind"}
     assert {name for name, unit in units.items() if unit == "%"} == {*relative, "hurs"}
-    assert (units["tas"], units["psl"], units["ozone"]) == ("K", "Pa", "ug m-3")
+    assert (units["tas"], units["psl"], units["ozone"]) == ("K", "hPa", "ug m-3")
     assert list(units) == yearly.in_order(VALUES), "variables are in the table's order, the unknown one last"
 
 

@@ -36,6 +36,16 @@ def test_each_simulation_is_the_truth_in_turn_and_every_piece_is_a_task(configur
     assert not {tasks.Train, tasks.Adjust, tasks.CleanUp} & {type(task) for task in walk([root])}
 
 
+def test_other_methods_adjust_the_compared_periods_and_no_windows_of_years() -> None:
+    space = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
+    train = {"xclim_train_args": {"kind": "+", "nquantiles": 50}, "group": "time", "additive_space": space}
+    adjust = {"xclim_adjust_args": {"interp": "nearest"}, "moving_yearly_window": {"window": 30, "step": 10}}
+    by_rank, scaled = (perfect_model.by_method(of, train, adjust) for of in ("QuantileDeltaMapping", "Scaling"))
+    assert by_rank[0]["additive_space"] == space and "additive_space" not in scaled[0]
+    for trained, adjusted in (by_rank, scaled):
+        assert "moving_yearly_window" not in adjusted and trained["engine"] == adjusted["engine"] == "xsdba"
+
+
 def test_only_simulations_of_one_experiment_are_paired_and_those_of_one_model_are_the_control(
     configured: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

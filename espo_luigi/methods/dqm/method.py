@@ -207,17 +207,26 @@ class Kernels(Method):
         """Return the steps of a value; the last is the scenario's."""
         from espo_luigi.methods.dqm.steps import steps_by_rank, steps_of_day
 
-        flat = _flat(block["simulation"], block["cell"])
-        given, noisy = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
-        units, noise, first = setup.unit, Options.of(setup).jitter_under, []
+        flat, options, first = _flat(block["simulation"], block["cell"]), Options.of(setup, self.method), []
+        given, series = (one.reshape(-1, len(setup.time)) for one in (flat, _with_noise(flat, block, setup)))
+        units, noise = setup.unit, options.jitter_under
         if noise is not None and given[member, day] < noise:
-            first = [Step("noise", float(noisy[member, day]), units, f"Values below {noise:.4g} {units} are.")]
+            first = [Step("noise", float(series[member, day]), units, f"Values below {noise:.4g} {units} are.")]
+        if space := Bounded.of(setup.units, options.additive_space):
+            series, units = space.transformed(series), "1"
+            first.append(Step(space.trans, float(series[member, day]), units, space.sentence))
         if self.method == QDM:
             ranked, how = _ranked(block, trained, setup)
-            return first + steps_by_rank(noisy, *ranked, **how, units=units, step=day, member=member)
-        training, plan, how = _trained(block, trained, setup)
-        levels = trained["quantiles"].values
-        return first + steps_of_day(noisy, training, plan, **how, units=units, levels=levels, step=day, member=member)
+            made = steps_by_rank(series, *ranked, **how, units=units, step=day, member=member)
+        else:
+            training, plan, how = _trained(block, trained, setup)
+            how |= {"units": units, "levels": trained["quantiles"].values, "step": day, "member": member}
+            made = steps_of_day(series, training, plan, **how)
+        if space:
+            back = np.array([made[-1].value], setup.dtype)
+            space.put_back(back)
+            made.append(Step("back", float(back[0]), setup.unit, f"The inverse of {space.trans}, within the bounds."))
+        return first + made
 
 
 def _trained(

@@ -197,19 +197,25 @@ def of_differences(units: str) -> str:
     return "K" if units == "degC" else units
 
 
-def periods_of_change(first: int, last: int, wanted: tuple[Period, Period]) -> tuple[Period, Period]:
-    """Return the two periods to compare: those wanted if the years reach there, else the longest two of equal length.
+def periods_of_change(years: Iterable[int], wanted: tuple[Period, Period]) -> tuple[Period, Period]:
+    """Return the two periods to compare: those wanted if all of their years are there, else the longest two.
+
+    These have equal length, the first year and the last, and no gap.
 
     Raises
     ------
     DataError
         If there are less than two years.
     """
-    if first <= wanted[0][0] and last >= wanted[1][1]:
+    there = np.unique(list(years))
+    if all(np.isin(np.arange(first, last + 1), there).all() for first, last in wanted):
         return wanted
-    length = (last - first + 1) // 2
+    stretches = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1)
+    whole = len(stretches) == 1
+    length = len(there) // 2 if whole else min(len(stretches[0]), len(stretches[-1]))
     if length < 1:
-        raise DataError(f"The years {first} to {last} are no two periods: expected two years at least.")
+        raise DataError(f"The years {', '.join(map(str, there))} are no two periods: expected two years at least.")
+    first, last = int(there[0]), int(there[-1])
     return (first, first + length - 1), (last - length + 1, last)
 
 
@@ -266,12 +272,10 @@ def compare(
     DataError
         If a source has no day in the period.
     """
-    years = {name: Days.of(ds).year for name, ds in sources.items() if name != "reference"}
-    spans = {name: (int(each[0]), int(each[-1])) for name, each in years.items()}
-    first, last = max(span[0] for span in spans.values()), min(span[1] for span in spans.values())
-    chosen = periods_of_change(first, last, periods)
+    years = {name: set(Days.of(ds).years.tolist()) for name, ds in sources.items() if name != "reference"}
+    chosen = periods_of_change(set.intersection(*years.values()), periods)
     described = {
-        name: _described(ds.compute(), period, chosen if name in spans else None, table) for name, ds in sources.items()
+        name: _described(ds.compute(), period, chosen if name in years else None, table) for name, ds in sources.items()
     }
     joined = xr.concat(
         list(described.values()),

@@ -27,6 +27,7 @@ from espo_luigi.science.finalize.gaps import (
     require_data,
 )
 from espo_luigi.science.finalize.quantization import round_bits
+from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
 from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan, with_shared_counts
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
@@ -48,6 +49,8 @@ class Treatment:
     round_var: Mapping[str, int] = field(default_factory=dict)
     clip_var: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     """The lowest and the highest value, in the variable's units."""
+    limit_var: Mapping[str, str] = field(default_factory=dict)
+    """The name of a limit that depends on day and place: `potential_radiation` alone."""
     remove_all_attrs_except: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The attributes that stay, of the dataset (`global`) and of variables: names or regular expressions."""
     add_attrs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -97,7 +100,8 @@ def finish(
     """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
 
     Units, calendar and period stay. Counts of treated days (`counted`) become maps beside the variables, and days that
-    `clip_var` changes are counted, too. A block of the result is a task that reads only the cells that it needs.
+    `clip_var` and `limit_var` change are counted, too. A block of the result is a task that reads only the cells that
+    it needs.
 
     Parameters
     ----------
@@ -150,6 +154,8 @@ def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Data
     rounded = ds.assign({name: ds[name].round(n) for name, n in treatment.round_var.items() if name in ds})
     bounds = {name: limits for name, limits in treatment.clip_var.items() if name in ds}
     clipped = {name: rounded[name].clip(*limits, keep_attrs=True) for name, limits in bounds.items()}
+    for name in (name for name in treatment.limit_var if name in ds):
+        clipped[name] = limited_to_potential_radiation(clipped.get(name, rounded[name]))
     attrs = {"units": "d", "days": ds.sizes["time"]}
     counts = {}
     for name, data in clipped.items():

@@ -127,12 +127,19 @@ def test_a_change_is_a_difference_of_temperature_and_per_cent_of_precipitation(d
 def test_periods_of_change_are_the_usual_ones_or_the_longest_two_of_equal_length(
     first: int, last: int, expected: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
-    assert yearly.periods_of_change(first, last, ((1991, 2020), (2071, 2100))) == expected
+    assert yearly.periods_of_change(range(first, last + 1), ((1991, 2020), (2071, 2100))) == expected
+
+
+def test_periods_of_change_do_not_hold_years_that_are_not_there() -> None:
+    years = [*range(1979, 2015), *range(2065, 2101)]
+    assert yearly.periods_of_change(years, ((1991, 2020), (2071, 2100))) == ((1979, 2014), (2065, 2100))
+    assert yearly.periods_of_change(years, ((1985, 2014), (2071, 2100))) == ((1985, 2014), (2071, 2100))
+    assert yearly.periods_of_change(years[:40], ((1991, 2020), (2071, 2100))) == ((1979, 1982), (2065, 2068))
 
 
 def test_one_year_is_no_two_periods() -> None:
     with pytest.raises(DataError, match="expected two years at least"):
-        yearly.periods_of_change(2000, 2000, ((1991, 2020), (2071, 2100)))
+        yearly.periods_of_change([2000], ((1991, 2020), (2071, 2100)))
 
 
 @pytest.fixture()

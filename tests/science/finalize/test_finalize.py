@@ -145,6 +145,24 @@ def test_attributes_of_the_configuration_win():
     }
 
 
+def test_crossing_temperatures_are_exchanged_and_variables_derived_of_them_before_they_are_clipped():
+    tasmax, _, _ = make_three()
+    low = tasmax.rename(tasmax="tasmin") + xr.DataArray([-4.0, 6.0], dims="time")
+    low["tasmin"].attrs = {"units": "K"}
+    bounds = {"tas": (None, 305.0)}
+    made = finish(
+        merged([tasmax, low]),
+        treatment=replace(TREATMENT, clip_var=bounds),
+        temperatures="swap",
+        derived={"tas": ("tasmax", "tasmin")},
+    )
+    assert (made.tasmax >= made.tasmin).all() and (made.tasmax.values[1] == low.tasmin.values[1]).all()
+    mean = (tasmax.tasmax.values + low.tasmin.values) / 2
+    np.testing.assert_allclose(made.tas.values, np.minimum(mean, 305))
+    np.testing.assert_array_equal(made.tas_days_clipped.values, (mean > 305).sum(0))
+    assert made.tas.attrs["cell_methods"] == "time: mean" and "not adjusted itself" in made.tas.attrs["bias_adjustment"]
+
+
 def test_the_inputs_are_not_changed():
     adjusted = make_three()
     before = [ds.copy(deep=True) for ds in adjusted]

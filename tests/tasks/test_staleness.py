@@ -138,6 +138,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))
     for name in ("open_match", "open_fixed"):
         monkeypatch.setattr(context_module, name, Stand(calls, name))
+    for name in ("open_grid", "on_grid_of"):
+        monkeypatch.setattr(simulation, name, Stand(calls, name))
     monkeypatch.setattr(Searched, "calls", calls, raising=False)
     return calls
 

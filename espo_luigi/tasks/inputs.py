@@ -204,7 +204,8 @@ class InputCheck(InputTask):
     def check(self) -> None:
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
-        if not self.complete() or self.stale(files=False):
+        # The table does not depend on how data are regridded.
+        if self.context.config.regrid.conservative or not self.complete() or self.stale(files=False):
             _ = self._grid_was_looked_at
 
     @functools.cached_property

@@ -68,7 +68,7 @@ def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_th
     train, adjust = plan.methods["adjusted"]
     assert train["method"] == "DetrendedQuantileMapping" and "detrend" in adjust["xclim_adjust_args"]
     train, adjust = plan.methods["QDM"]
-    assert train["method"] == "QuantileDeltaMapping" and train["engine"] == adjust["engine"] == "xsdba"
+    assert train["method"] == "QuantileDeltaMapping" and train["engine"] == adjust["engine"] == "auto"
     assert train["xclim_train_args"] == {"kind": "*", "nquantiles": 50} and "adapt_freq" in train
     assert adjust["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
     assert adjust["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]

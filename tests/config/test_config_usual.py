@@ -145,6 +145,7 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
         ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
         ({"units": "shovels"}, "'shovels' is not a unit"),
+        ({"colours": "virdis"}, "'virdis' is not a colour map of matplotlib; did you mean viridis?"),
         ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),
     ],
 )

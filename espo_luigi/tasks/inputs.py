@@ -142,7 +142,7 @@ class InputTask(EspoTask):
             scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
             table={**table, **{name: self._transformable(name) for name in self._transformed}},
         )
-        return [replace(each, message=self._explained(each)) for each in problems]
+        return [replace(each, message=self._explained(each)) for each in problems] if self._transformed else problems
 
     def reading(self) -> list[str]:
         """Return, too, the keys of the transformations that take no value beyond their bounds."""

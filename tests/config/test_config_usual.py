@@ -32,7 +32,10 @@ def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sect
         **sections,
     }
     (folder / "own.yml").write_text(yaml.safe_dump(content))
-    return load([CONFIG / base / "config.yml", CONFIG / base / "paths.yml", folder / "own.yml"])
+    # `null` takes away how the shipped configuration adjusts it.
+    (folder / "without.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": {name: None}}}))
+    shipped = [CONFIG / base / "config.yml", CONFIG / base / "paths.yml"]
+    return load([*shipped, folder / "without.yml", folder / "own.yml"])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"
 POOL = "ScenarioMIP_Demo-Ensemble_ssp370"
 REGIONAL_POOL = "Demo-Regional_Demo-Ensemble_ssp370"
 ENSEMBLE = [f"CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Ensemble_ssp370_r{number}i1p1f1_global" for number in (1, 2, 3)]
+SPREAD = {"tasmax": 4.0, "tasmin": -2.0}
 REGIONAL = "CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_GSL-33"
 
 
@@ -240,6 +241,23 @@ def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
     else:
         with pytest.raises(DataError, match="not above tasmax"):
             made.compute()
+
+
+def test_a_variable_of_a_pool_is_derived_member_by_member(v2: Any, tmp_path: Path) -> None:
+    files = v2()
+    edit(files[0], lambda content: content["clean_up"].update(derive=["tas"]))
+    use(files, tmp_path)
+    task = tasks.Derive(pool=POOL, piece="sr-0", var="tas")
+    assert {needed.get_task_family() for needed in task.requires()} == {"Swap"}
+    dims = ("realization", "loc", "time")
+    warm = xr.DataArray(np.arange(24, dtype="f4").reshape(2, 3, 4) + 280, dims=dims, attrs={"units": "K"})
+    high, low = (xr.Dataset({name: warm + more}, attrs={"cat:variable": name}) for name, more in SPREAD.items())
+    made = task.compute([], [high.chunk(loc=2)], [low.chunk(loc=2)])
+    assert list(made) == ["tas"] and made["tas"].dims == dims and made.attrs["cat:variable"] == "tas"
+    np.testing.assert_array_equal(made["tas"], warm + 1)
+    ends = [end for end in ends_of_run() if isinstance(end, tasks.ConcatClean) and end.var == "tas"]
+    assert len(ends) == 6
+    assert {needed.get_task_family() for needed in ends[0].requires()} >= {"Derive"}
 
 
 @pytest.mark.parametrize("on_impossible", ["fail", "warn"])

@@ -271,7 +271,7 @@ V2_SIMULATIONS = (
 )
 
 
-# The example of variables with bounds: mountains of New Brunswick and the Bay of Chaleur, 59 land cells. The simulation
+# The example of variables with bounds: mountains of New Brunswick and the Bay of Chaleur, 57 land cells. The simulation
 # is too humid, above 100 % on some days, too bright, and drizzles.
 _HUMID_LAND = (
     "######....",

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
+import xsdba
 import yaml
 from complete_demo import in_order
 from demo_runs import use
+from luigi.configuration import get_config
+
+from espo_luigi import store, tasks
+from espo_luigi.catalog.build import make_catalog
+from espo_luigi.errors import CatalogError, DataError
+from espo_luigi.tasks.context import context, forget
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "isimip-berlin"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs {DATA}, which is not there")
@@ -75,3 +85,169 @@ def work(*ends: Any) -> None:
             if not task.complete():
                 with task.guarded():
                     task.work()
+
+
+OWN = {
+    "tasskew": {
+        "units": "1",
+        "kind": "+",
+        "possible": [0, 1],
+        "bounds": [0, 1],
+        "transformation": "logit",
+        "long_name": "Skewness of the Day's Temperature",
+    },
+    "tasrange": {"units": "K", "kind": "*", "possible": [0, 100], "bounds": [0, None], "difference": True},
+}
+NAMES = ("hurs", "pr", "ps", "tasrange", "tasskew", "rsds", "rlds", "sfcWind")
+# The reference's outer cells lie beyond the middles of the simulation's.
+REGRID = {"regrid_dataset": {"regridder_kwargs": {"extrap_method": "inverse_dist"}}}
+LIMITS = {"hurs": (0, 100), "pr": (0, 0.01), "rsds": (0, 500), "rlds": (50, 600), "sfcWind": (0, 40), "tasskew": (0, 1)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings_are_put_back() -> Iterator[None]:
+    """Luigi's configuration is that of other tests again."""
+    before = {name: dict(get_config().items(name, raw=True)) for name in get_config().sections()}
+    yield
+    get_config().clear()
+    get_config().read_dict(before)
+    forget()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of eight variables, to the health checks."""
+    folder = tmp_path_factory.mktemp("berlin")
+    configure(folder, configuration(folder, {name: {} for name in NAMES}, variables=OWN, regrid=REGRID))
+    work(tasks.HealthChecks(sim_id=SIM), tasks.Move(sim_id=SIM, piece="land"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def product(here: Path) -> xr.Dataset:
+    """The product, as (time, lat, lon)."""
+    return store.open_store(here / "final" / "final" / "berlin" / f"day+{SIM}+berlin_1979-2100.zarr.zip")
+
+
+def test_eight_real_variables_in_two_stretches_of_years_have_products_within_their_bounds(
+    here: Path, product: xr.Dataset
+) -> None:
+    years, days = np.unique(product["time"].dt.year, return_counts=True)
+    assert years.tolist() == [*range(1979, 2015), *range(2065, 2101)] and set(days) == {365}
+    assert product.sizes["lat"] == product.sizes["lon"] == 4
+    for name in NAMES:
+        assert product[name].notnull().all()
+        low, high = LIMITS.get(name, (0, 2e5))
+        assert low <= product[name].min() and product[name].max() <= high, name
+    assert product["tasskew"].attrs["units"] == "1"
+    checks = store.open_store(here / "final" / "checks" / "berlin" / f"{SIM}+berlin_checks.zarr")
+    assert "warnings" not in checks.attrs
+
+
+def test_variables_that_tell_what_they_are_together_stay_so(product: xr.Dataset) -> None:
+    """The day's range and its skewness make tasmin and tasmax: 0 <= skewness <= 1 keeps their order."""
+    tas_less_tasmin = product["tasskew"] * product["tasrange"]
+    assert (tas_less_tasmin >= 0).all() and (product["tasrange"] - tas_less_tasmin >= 0).all()
+
+
+def series_of(here: Path, name: str) -> tuple[xr.DataArray, xr.DataArray]:
+    """Reference and regridded simulation of two cells, without leap days, double precision."""
+    reference = store.open_store(here / "final" / "reference" / "Berlin+land+noleap.zarr")
+    path = here / "final" / "regridded" / f"day+{SIM}+land+regchunked.zarr.zip"
+    simulation = store.open_store(path).convert_calendar("noleap")
+    known, simulated = (ds[name].isel(loc=[2, 9]).load().astype("float64") for ds in (reference, simulation))
+    return known, simulated
+
+
+def by_xsdba(reference: xr.DataArray, historical: xr.DataArray, simulation: xr.DataArray, kind: str) -> xr.DataArray:
+    """Adjust each stretch as xsdba does."""
+    group = xsdba.Grouper("time.dayofyear", 31)
+    trained = xsdba.DetrendedQuantileMapping.train(reference, historical, group=group, nquantiles=50, kind=kind)
+    parts = []
+    for first, last in STRETCHES:
+        detrend = xsdba.detrending.LoessDetrend(group=group, kind=kind, f=0.2, niter=1, d=0, weights="tricube")
+        part = simulation.sel(time=slice(first, last))
+        parts.append(trained.adjust(part, detrend=detrend, interp="nearest", extrapolation="constant"))
+    return xr.concat(parts, "time").transpose("loc", "time")
+
+
+def product_at(product: xr.Dataset, cells: xr.DataArray) -> xr.DataArray:
+    at = {name: cells[name].reset_coords(drop=True) for name in ("lat", "lon")}
+    found = product[str(cells.name)].sel(at)
+    return found.transpose("loc", "time").load()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_humidity_is_xsdbas_through_the_logit_in_both_stretches(here: Path, product: xr.Dataset) -> None:
+    reference, simulation = series_of(here, "hurs")
+    assert simulation.max() > 103
+    to = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
+
+    def unbounded(da: xr.DataArray) -> xr.DataArray:
+        inside = da.astype("float32").clip(np.nextafter(np.float32(0), np.float32(1)), np.nextafter(np.float32(100), 0))
+        return xsdba.processing.to_additive_space(inside.assign_attrs(da.attrs), **to).astype("float64")
+
+    known, series = unbounded(reference), unbounded(simulation)
+    made = by_xsdba(known, series.sel(time=slice(*STRETCHES[0])), series, "+")
+    expected = xsdba.processing.from_additive_space(made, **to, units="%")
+    off = np.abs(product_at(product, reference).values - expected.values) > 1e-2
+    assert off.mean() < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_precipitation_is_distributed_as_xsdbas_in_both_stretches(here: Path, product: xr.Dataset) -> None:
+    """Random draws differ: distributions are compared."""
+    reference, simulation = series_of(here, "pr")
+    thresh = f"{0.01 / 86400!r} kg m-2 s-1"
+    historical = simulation.sel(time=slice(*STRETCHES[0]))
+    dry = {"thresh": f"{1 / 86400!r} kg m-2 s-1", "group": xsdba.Grouper("time.dayofyear", 31)}
+    noisy = [xsdba.processing.jitter_under_thresh(one, thresh) for one in (reference, historical)]
+    adapted, _, _ = xsdba.processing.adapt_freq(*noisy, **dry)
+    expected = by_xsdba(noisy[0], adapted, simulation, "*")
+    found = product_at(product, reference)
+    for first, last in STRETCHES:
+        ours, theirs = (da.sel(time=slice(first, last)).values * 86400 for da in (found, expected))
+        np.testing.assert_allclose(ours.mean(1), theirs.mean(1), rtol=0.005)
+        np.testing.assert_allclose((ours >= 1).mean(1), (theirs >= 1).mean(1), atol=0.005)
+        high = [np.quantile(one, [0.95, 0.99], axis=1) for one in (ours, theirs)]
+        np.testing.assert_allclose(high[0], high[1], rtol=0.01)
+
+
+def test_the_years_between_the_stretches_are_refused_where_they_are_wanted(tmp_path: Path) -> None:
+    content = configuration(tmp_path, {"pr": {}})
+    content["custom"]["sim_period"] = ["1979", "2100"]
+    configure(tmp_path, content)
+    told = r"files cover 59\.\d% of 1979-2100 .*give `custom\.sim_period: \[\[1979, 2014\], \[2065, 2100\]\]`"
+    with pytest.raises(CatalogError, match=told):
+        _ = context().simulations
+
+
+def test_a_variable_of_some_days_and_one_on_another_grid_are_refused_by_file(tmp_path: Path) -> None:
+    content = configuration(tmp_path, {"pr": {}, "prsnratio": {}, "tas": {}}, variables={"prsnratio": {"kind": "+"}})
+    configure(tmp_path, content)
+    with pytest.raises(DataError) as caught:
+        work(tasks.RefInputCheck())
+    grid = rf"grids (fail): tas, {DATA}/tas_obs-hist_coarse_1979-2014.nc: latitudes or longitudes are not those of"
+    days = f"too_few_days (fail): prsnratio, {DATA}/prsnratio_obs-hist_fine_1979-2014.nc"
+    assert grid in str(caught.value) and days in str(caught.value)
+    with pytest.raises(DataError, match=r"too_few_days \(fail\): prsnratio, .*_sim-hist_coarse"):
+        work(tasks.InputCheck(sim_id=SIM))
+
+
+def test_the_command_s_catalogue_of_a_folder_of_links_finds_the_same_files(tmp_path: Path) -> None:
+    for source, pattern in ((SIM, "*_sim-*.nc"), ("Berlin", "*_obs-*.nc")):
+        (tmp_path / source).mkdir()
+        for path in DATA.glob(pattern):
+            (tmp_path / source / path.name).symlink_to(path)
+        make_catalog(tmp_path / source, tmp_path / f"{source}.json", source)
+    content = configuration(tmp_path, {"hurs": {}, "sfcWind": {}})
+    for kind in ("reference", "simulation"):
+        catalogues = [str(tmp_path / f"{source}.json") for source in (SIM, "Berlin")]
+        content["extraction"][kind]["search_data_catalogs"]["data_catalogs"] = catalogues
+    configure(tmp_path, content)
+    found = context().simulations[SIM]
+    assert [Path(asset.path).resolve().name for asset in found.assets] == [
+        f"{name}_{part}.nc"
+        for name in ("hurs", "sfcWind")
+        for part in ("sim-hist_coarse_1979-2014", "sim-fut_coarse_2065-2100")
+    ]

@@ -143,8 +143,8 @@ def test_a_box_of_the_page_that_is_too_small_is_refused_by_name(
         load(["config.yml", tmp_path / "alps.yml"])
 
 
-def test_a_single_variable_is_adjusted_as_the_page_on_methods_says(tmp_path: Path) -> None:
-    page = (DOCS / "set-up" / "methods.md").read_text()
+def test_a_single_variable_is_adjusted_as_the_page_on_variables_says(tmp_path: Path) -> None:
+    page = (DOCS / "set-up" / "variables.md").read_text()
     (given_file,) = re.findall(r"^```yaml\n(base.*?)^```", page, re.DOTALL | re.MULTILINE)
     searched, adjusted = re.findall(r"\{.*null\}", given_file)
     for_searches, for_variables = re.findall(r"`(\{.*?null\})`", page)
@@ -167,12 +167,22 @@ def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_v
     found = [textwrap.dedent(text) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     monkeypatch.chdir(DOCS.parent / "config" / "espo-g6")
     methods: dict[str, list[str]] = {}
-    for text in found[:3]:
+    for text in found[:2]:
         (tmp_path / "example.yml").write_text(text)
         (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
         chosen = load(["config.yml", "../demo/paths.yml", tmp_path / "example.yml"]).biasadjust.variables[name]
         methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]
-    assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"], "sfcWind": ["DetrendedQuantileMapping"]}
+    assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"]}
+
+
+def test_the_examples_of_the_page_on_variables_are_taken_together(tmp_path: Path) -> None:
+    page = (DOCS / "set-up" / "variables.md").read_text()
+    searched, _, own = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    given(tmp_path, "espo init wet --from demo-humid")
+    for number, text in enumerate((searched, own)):
+        (tmp_path / "wet" / f"{number}.yml").write_text(text)
+    config = load([tmp_path / "wet" / name for name in ("config.yml", "paths.yml", "0.yml", "1.yml")])
+    assert config.table["tasskew"].transformation == "logit" and config.table["hurs"].raw == (-1, 120)
 
 
 def test_the_figure_is_what_its_program_makes_of_the_page() -> None:

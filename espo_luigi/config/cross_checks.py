@@ -122,10 +122,7 @@ def _check_products(config: RunConfig) -> None:
         )
     _check_derived(config)
     if config.subregions is None:
-        refused = {
-            "bitround": config.clean_up.bitround,
-            "variables": config.clean_up.variables,
-        }
+        refused = {"bitround": clean_up.bitround, "variables": clean_up.variables}
         if keys := ", ".join(f"`clean_up.{key}`" for key, is_given in refused.items() if is_given):
             raise ConfigurationError(
                 f"{keys} would have no effect: only ESPO v2 does that, which has a section `subregions`. Leave it out."
@@ -144,7 +141,6 @@ def _check_products(config: RunConfig) -> None:
 def _check_derived(config: RunConfig) -> None:
     """Refuse to derive what is adjusted itself, what cannot be derived, and from what is not adjusted."""
     adjusted = config.biasadjust.adjusted
-    there = config.not_derived
     for name, inputs in config.derived.items():
         path, ways = f"clean_up.derive.{name}", DERIVATIONS.get(name, ())
         if not ways:
@@ -152,13 +148,12 @@ def _check_derived(config: RunConfig) -> None:
                 f"`{path}`: there is no way to derive {name}; expected {', '.join(DERIVATIONS)}"
                 f"{nearest(name, DERIVATIONS) or '.'}"
             )
-        if name in there:
-            made = "adjusted itself" if name in adjusted else "made by `clean_up.temperatures`"
-            raise ConfigurationError(f"`{path}`: {name} is {made}. Leave it out here, or do not adjust it.")
+        if name in adjusted:
+            raise ConfigurationError(f"`{path}`: {name} is adjusted itself. Leave it out here, or do not adjust it.")
         known = "; or ".join(", ".join(way.inputs) for way in ways)
         if inputs and not any({*way.inputs} == {*inputs} for way in ways):
             raise ConfigurationError(f"`{path}.from`: got {', '.join(inputs)}; expected {known}.")
-        if not inputs or not {*inputs} <= {*there}:
+        if not inputs or not {*inputs} <= {*config.not_derived}:
             raise ConfigurationError(
                 f"`{path}`: {name} is derived from {', '.join(inputs) or known}, which have to be adjusted; "
                 f"`biasadjust.variables` has {', '.join(adjusted)}. Adjust them, or leave {name} out."

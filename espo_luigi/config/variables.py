@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError, DataError, nearest
 from espo_luigi.fields import Number, Section, Unit, converts
 from espo_luigi.science.variables import Filling, Kind, Transformation, Variable, variable
 
@@ -39,6 +39,15 @@ class VariableSection(Section):
     standard_name: str | None = Field(default=None, description="CF's standard name")
     long_name: str | None = Field(default=None, description="the name in words")
     cell_methods: str | None = Field(default=None, description="CF's cell methods")
+
+    @field_validator("colours")
+    @classmethod
+    def _drawable(cls, value: str | None) -> str | None:
+        from matplotlib import colormaps
+
+        if value is not None and value not in colormaps:
+            raise ValueError(f"{value!r} is not a colour map of matplotlib{nearest(value, colormaps)}")
+        return value
 
     def over(self, known: Variable) -> Variable:
         """Return a row of the table with what is given here in place of its own; its numbers are in the given units.

@@ -165,8 +165,10 @@ def climate_change_signal(summaries: Summaries, *, title: str = "") -> Figure:
             place.grid(True)
         change = _first(summaries, f"{name}_change")
         words = broken(f"Change of {long_name(change)}", 26) + "\n" + label(change, name=name)
-        # Kelvins have the shortest numbers beside the label.
-        narrow = {"linespacing": 0.95, "labelpad": 1.0} if words.count("\n") > 1 and not words.endswith("[K]") else {}
+        low, high = row[0].get_ylim()
+        # Numbers with decimals, or of hundreds, leave less room beside them.
+        is_long = words.count("\n") > (2 if words.endswith("[K]") else 1)
+        narrow = {"linespacing": 1.05, "labelpad": 1.0} if is_long and not 4 < high - low < 100 else {}
         row[0].set_ylabel(words, **narrow)
     for place, season in zip(axes[0], SEASONS, strict=True):
         place.set_title(season)

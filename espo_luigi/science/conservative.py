@@ -3,7 +3,7 @@
 Cells of 1-D latitudes and longitudes lie between parallels and meridians, as in CDO's `remapcon`; ESMF has great
 circles in place of parallels. Cells of 2-D latitudes and longitudes are quadrilaterals between great circles. Two grids
 of the first kind share rectangles on (longitude, sine of latitude), which are exact. Otherwise a parallel is a chain of
-great circles of 0.1 degrees, which changes areas by some 3e-7, and polygons are clipped (Sutherland and Hodgman).
+great circles of up to 0.1 degrees, which changes areas by some 3e-7, and polygons are clipped (Sutherland and Hodgman).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from espo_luigi.science.sphere import Floats, Grid, Integers, cell_corners, unit
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
 
-# Degrees of a parallel that a great circle may stand for.
-_PIECE_DEGREES = 0.1
+# Degrees of a parallel that a great circle may stand for, and how many stand for a side of a small cell at least.
+_PIECE_DEGREES, _FEWEST_PIECES = 0.1, 2
 # The part of the smaller cell below which a shared area is round-off.
 _NO_AREA = 1e-10
 # Polygons that are clipped at once, and cells whose neighbours are looked for at once.
@@ -50,7 +50,7 @@ class Boxes:
     def polygons(self, places: Integers) -> Floats:
         """Unit vectors (place, vertex, 3) of cells, whose parallels are chains of great circles."""
         row, column = np.divmod(places, len(self.lon))
-        pieces = max(1, int(np.ceil(np.diff(self.lon, axis=1).max() / _PIECE_DEGREES - 1e-6)))
+        pieces = max(_FEWEST_PIECES, int(np.ceil(np.diff(self.lon, axis=1).max() / _PIECE_DEGREES - 1e-6)))
         (west, east), (south, north) = self.lon[column].T[..., None], self.lat[row].T[..., None]
         along = west + (east - west) * np.linspace(0, 1, pieces + 1)
         lat = np.concatenate([np.broadcast_to(bound, along.shape) for bound in (south, north)], axis=1)

@@ -21,7 +21,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
-from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, weights_and_outside
+from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ _UNCOVERED = 1e-6
 class Stage:
     """A step of the cascade: its target grid, and its extrapolation outside of the source (None: NaN).
 
-    Conservative stages do not extrapolate. Points are the cells of the grid `whole` with the numbers `places`.
+    `conservative` does not extrapolate. Points of conservative stages are cells of the grid `whole`, with the numbers
+    `places`.
     """
 
     grid: Grid
@@ -154,8 +155,8 @@ def regrid(
         dimensions as in ``target``. Lazy if ``chunks`` are given or ``ds`` is on dask; the weights are computed.
         A value is NaN if at any stage one of the cells that it is interpolated from is NaN or missing. The attribute
         `espo_luigi_extrapolated_cells` counts the cells whose values are extrapolated at any stage. Conservative: a
-        cell that no source cell covers is NaN; in part covered, it has its part of the value, or with
-        ``conservative_normed`` the mean of what covers it.
+        cell that no source cell covers is NaN; in part covered, it has its part of the value. With
+        ``conservative_normed`` it has the mean of what covers it, and is extrapolated if nothing does.
 
     Raises
     ------
@@ -179,7 +180,7 @@ def regrid(
     attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
-        own = ds.drop_vars([INCOMPLETE, _MASK], errors="ignore")
+        own = ds.drop_vars([INCOMPLETE, _MASK, *BOUNDS], errors="ignore")
         if _used(ds, source) is not None:
             kept = ds[_MASK].reset_coords(drop=True) == 1
             own = own.assign({name: variable.where(kept) for name, variable in _variables_on(source, own).items()})
@@ -233,7 +234,9 @@ def weigh(
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
     stages = {**between, TARGET: Stage(destination.grid, _extrapolation(regridder_kwargs or {}))}
-    made = {how: _weigh(source, destination, stages, used, how, _cells(target, whole)) for how in {*method_of.values()}}
+    conserved = {*method_of.values()} - {"bilinear"}
+    cells = _cells(target, whole) if conserved else None
+    made = {how: _weigh(source, destination, stages, used, how, cells) for how in {*method_of.values()}}
     return {name: made[how] for name, how in method_of.items()}
 
 
@@ -395,7 +398,9 @@ def cascade(
     matrix: sparse.csr_matrix | None = None
     share = np.zeros(source.size)
     for stage in stages:
-        step, outside = _step(source, stage, used if matrix is None else None)
+        step, outside = _step(source, stage, used)
+        # Cells of a conservative stage that nothing covers take no part in the next.
+        used = None if stage.method == "bilinear" else ~np.isnan(np.asarray(step.sum(axis=1)).ravel())
         # The weight in each value of points that are extrapolated.
         share = np.where(outside, 1.0, step @ share)
         matrix, source = step if matrix is None else step @ matrix, stage.grid
@@ -408,7 +413,16 @@ def _step(source: Grid, stage: Stage, used: np.ndarray | None) -> tuple[sparse.c
         return weights_and_outside(source, stage.grid, stage.extrapolation, used)
     cells, normed = cells_of(stage.whole or stage.grid), stage.method == "conservative_normed"
     step = conservative_weights(cells_of(source), cells, places=stage.places, used=used, normed=normed)
-    return step, np.zeros(stage.grid.size, bool)
+    outside = np.isnan(np.asarray(step.sum(axis=1)).ravel())
+    if not (normed and stage.extrapolation and outside.any() and (used is None or used.any())):
+        return step, np.zeros_like(outside)
+    nearest, share = outside_weights(source, stage.grid.unit_vectors()[outside], stage.extrapolation, used)
+    entries = step.tocoo()
+    kept, rows = ~outside[entries.row], np.repeat(np.flatnonzero(outside), nearest.shape[1])
+    index = (np.append(entries.row[kept], rows), np.append(entries.col[kept], nearest))
+    step = sparse.coo_matrix((np.append(entries.data[kept], share), index), shape=step.shape).tocsr()
+    step.eliminate_zeros()
+    return step, outside
 
 
 def apply_weights(block: np.ndarray, weights: sparse.csr_matrix, shape: tuple[int, ...]) -> np.ndarray:

@@ -119,7 +119,7 @@ def weights_and_outside(
     rows = [np.repeat(np.flatnonzero(inside), 4)]
     columns, values = [corners[inside].ravel()], [weights[inside].ravel()]
     if outside.any():
-        nearest, share = _outside_weights(source, points[outside], extrapolation, used)
+        nearest, share = outside_weights(source, points[outside], extrapolation, used)
         rows.append(np.repeat(np.flatnonzero(outside), nearest.shape[1]))
         columns.append(nearest.ravel())
         values.append(share.ravel())
@@ -144,9 +144,10 @@ def _longest_chord(grid: Grid) -> float:
     return float(max(np.linalg.norm(np.diff(vectors, axis=axis), axis=-1).max() for axis in (0, 1)))
 
 
-def _outside_weights(
+def outside_weights(
     source: Grid, points: Floats, extrapolation: Extrapolation | None, used: NDArray[np.bool_] | None
 ) -> tuple[Integers, Floats]:
+    """Indices of the `used` source points that points are extrapolated from, and their weights: NaN without a way."""
     if extrapolation is None:
         return np.zeros((len(points), 1), dtype=np.intp), np.full((len(points), 1), np.nan)
     if used is None:

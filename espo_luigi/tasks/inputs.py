@@ -142,7 +142,7 @@ class InputTask(EspoTask):
             scopes=[(scope, limits_of(narrower, table)) for scope, narrower in scoped],
             table={**table, **{name: self._transformable(name) for name in self._transformed}},
         )
-        return [replace(each, message=self._explained(each)) for each in problems]
+        return [replace(each, message=self._explained(each)) for each in problems] if self._transformed else problems
 
     def reading(self) -> list[str]:
         """Return, too, the keys of the transformations that take no value beyond their bounds."""
@@ -204,7 +204,8 @@ class InputCheck(InputTask):
     def check(self) -> None:
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
-        if not self.complete() or self.stale(files=False):
+        # The table does not depend on how data are regridded.
+        if self.context.config.regrid.conservative or not self.complete() or self.stale(files=False):
             _ = self._grid_was_looked_at
 
     @functools.cached_property
@@ -218,27 +219,38 @@ class InputCheck(InputTask):
         # A backend may raise nearly anything on a damaged file.
         except Exception:
             return True
-        for name, method in conserved.items():
-            if grid["lat"].ndim == 2 and "lat_bounds" not in grid:
-                raise DataError(
-                    f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}` needs the corners of cells, and "
-                    f"{asset.path} has 2-D lat and lon without them; expected variables (y, x, 4) that the attributes "
-                    "`bounds` of lat and lon name. Add them, regrid it bilinearly, or exclude the simulation."
-                )
+        self._check_cells(grid, asset.path)
         try:
             sizes = subset_box(grid[["lat", "lon"]], box).sizes
         except DataError as error:
             raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
         if min(sizes.values()) < 2:
             raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
-        # Conservative regridding needs cells to the end of the domain.
-        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if conserved else {}))
+        # This method does not extrapolate.
+        beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if "conservative" in conserved.values() else {}))
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
             raise DataError(
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
                 "`extraction.on_input_problem.extrapolation: warn` lets it through."
             )
         return True
+
+    def _check_cells(self, grid: xr.Dataset, path: object) -> None:
+        """Raise `DataError` if conservative regridding lacks the corners of cells, or a cut at the domain's edge."""
+        config = self.context.config
+        for name, method in config.regrid.conservative.items():
+            key = f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}`"
+            if method == "conservative" and self.context.is_regional(self.sim_id):
+                raise DataError(
+                    f"{key} would give too little at the edges of {self.sim_id}, whose grid ({path}) covers a part of "
+                    "the domain; expected conservative_normed or bilinear, or exclude the simulation."
+                )
+            if grid["lat"].ndim == 2 and "lat_bounds" not in grid:
+                raise DataError(
+                    f"{key} needs the corners of cells, and {path} has 2-D lat and lon without them; expected "
+                    "variables (y, x, 4) that the attributes `bounds` of lat and lon name. Add them, regrid it "
+                    "bilinearly, or exclude the simulation."
+                )
 
     def raw(self) -> Match:
         """Return the simulation."""

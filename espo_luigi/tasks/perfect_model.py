@@ -109,10 +109,10 @@ def by_method(
             (adjust, "xclim_adjust_args", accepted.adjust),
         )
     )
+    adjusting = {name: value for name, value in adjust.items() if name != "moving_yearly_window"}
     return (
-        {**training, "xclim_train_args": of_train, "method": method, "engine": "xsdba"},
-        {name: value for name, value in adjust.items() if name != "moving_yearly_window"}
-        | {"xclim_adjust_args": of_adjust, "engine": "xsdba"},
+        {**training, "xclim_train_args": of_train, "method": method},
+        {**adjusting, "xclim_adjust_args": of_adjust},
     )
 
 

@@ -32,7 +32,10 @@ def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sect
         **sections,
     }
     (folder / "own.yml").write_text(yaml.safe_dump(content))
-    return load([CONFIG / base / "config.yml", CONFIG / base / "paths.yml", folder / "own.yml"])
+    # `null` takes away how the shipped configuration adjusts it.
+    (folder / "without.yml").write_text(yaml.safe_dump({"biasadjust": {"variables": {name: None}}}))
+    shipped = [CONFIG / base / "config.yml", CONFIG / base / "paths.yml"]
+    return load([*shipped, folder / "without.yml", folder / "own.yml"])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,7 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
         ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
         ({"units": "shovels"}, "'shovels' is not a unit"),
+        ({"colours": "virdis"}, "'virdis' is not a colour map of matplotlib; did you mean viridis?"),
         ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),
     ],
 )

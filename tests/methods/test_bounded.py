@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Method, Setup, checked, method_named
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.method import Kernels
@@ -69,12 +70,10 @@ def scenario_of(method: Method, series: Mapping[str, xr.DataArray], space: Mappi
     return method.adjust(*trained_on(method, series, space))["scenario"]
 
 
-def both(
-    series: Mapping[str, xr.DataArray], space: Mapping[str, Any], method: str = DQM
-) -> tuple[xr.DataArray, xr.DataArray]:
+def both(series: Mapping[str, xr.DataArray], space: Mapping[str, Any]) -> tuple[xr.DataArray, xr.DataArray]:
     """The kernels' scenario and xsdba's."""
-    ours = scenario_of(Kernels("" if method == DQM else method), series, space)
-    return ours, scenario_of(method_named(method, "xsdba"), series, space).transpose(*ours.dims)
+    ours = scenario_of(Kernels(), series, space)
+    return ours, scenario_of(method_named(engine="xsdba"), series, space).transpose(*ours.dims)
 
 
 def assert_but_for_few(ours: xr.DataArray, xsdbas: xr.DataArray, rtol: float) -> None:
@@ -84,7 +83,7 @@ def assert_but_for_few(ours: xr.DataArray, xsdbas: xr.DataArray, rtol: float) ->
     np.testing.assert_allclose(ours, xsdbas, rtol=0.1, atol=1e-6)
 
 
-def generated(dtype: str, members: int = 0, cut: bool = True) -> dict[str, xr.DataArray]:
+def generated(dtype: str, members: int = 0) -> dict[str, xr.DataArray]:
     """Humidity with days of exactly 0 and 100 %, some beyond, and missing days: three cells."""
     random = np.random.default_rng(5)
 
@@ -94,7 +93,7 @@ def generated(dtype: str, members: int = 0, cut: bool = True) -> dict[str, xr.Da
         values[..., ::50], values[..., 7::40], values[..., 9::300], values[1, ..., 100:110] = 0, 100, 104.5, np.nan
         dims = ["cell", "realization", "time"] if len(shape) == 2 else ["cell", "time"]
         made = xr.DataArray(values.astype(dtype), {"time": time}, dims, "hurs", {"units": "%"})
-        return first_weeks(made) if cut else made
+        return first_weeks(made)
 
     shape = (3, members) if members else (3,)
     return {
@@ -104,27 +103,84 @@ def generated(dtype: str, members: int = 0, cut: bool = True) -> dict[str, xr.Da
     }
 
 
-@pytest.mark.skipif(not ISIMIP.is_dir(), reason="no ../shared/data/isimip-berlin beside the project")
-@pytest.mark.parametrize("variable", ["hurs", "rsds", "sfcWind"])
-def test_a_real_variable_is_adjusted_as_xsdba_does_in_its_additive_space(variable: str) -> None:
+def over_berlin(variable: str) -> dict[str, xr.DataArray]:
+    """Four cells of the reference, and of the model."""
     files = {"reference": "obs-hist_fine_1979-2014", "historical": "sim-hist_coarse_1979-2014"}
     series = {}
     for name, file in {**files, "simulation": "sim-fut_coarse_2065-2100"}.items():
         with xr.open_dataset(ISIMIP / f"{variable}_{file}.nc") as ds:
             cells = ds[variable].isel(lon=slice(2), lat=slice(2)).stack(cell=["lon", "lat"], create_index=False)
-            kept = first_weeks(cells.transpose("cell", "time").load().drop_vars(["lat", "lon"]))
+            kept = cells.transpose("cell", "time").load().drop_vars(["lat", "lon"])
             series[name] = kept.convert_calendar("noleap", use_cftime=True)
+    return series
+
+
+without_isimip = pytest.mark.skipif(not ISIMIP.is_dir(), reason="no ../shared/data/isimip-berlin beside the project")
+
+
+@without_isimip
+@pytest.mark.parametrize("variable", ["hurs", "rsds", "sfcWind"])
+def test_a_real_variable_is_adjusted_as_xsdba_does_in_its_additive_space(variable: str) -> None:
+    series = {name: first_weeks(data) for name, data in over_berlin(variable).items()}
     ours, xsdbas = both(series, space_of(variable))
     assert_but_for_few(ours, xsdbas, 2e-5)
     assert ours.min() >= 0 and ours.max() <= (100 if variable == "hurs" else np.inf)
 
 
-@pytest.mark.parametrize(("method", "members"), [(DQM, 0), (DQM, 2), (QDM, 0)])
-def test_days_at_and_beyond_the_bounds_are_those_of_xsdba(method: str, members: int) -> None:
-    # xsdba's quantile delta mapping ranks whole years only.
-    ours, xsdbas = both(generated("float32", members, cut=method == DQM), LOGIT, method)
+@without_isimip
+def test_days_of_100_percent_become_what_the_page_on_the_method_says() -> None:
+    series = over_berlin("hurs")
+    scenario, raw = scenario_of(Kernels(), series, LOGIT).values, series["simulation"].values
+    full = scenario[raw >= 100]
+    assert round(float((raw >= 100).mean()), 3) == 0.003
+    assert round(float(raw.max()), 1) <= 105.6 and round(float(series["reference"].max()), 1) == 99.7
+    assert (round(float(full.min()), 1), round(float(np.median(full)), 1)) == (95.9, 98.1)
+    assert full.max() <= 100
+
+
+def test_zeros_distort_a_logarithm_unless_noise_replaces_them_as_the_page_says() -> None:
+    random, time = np.random.default_rng(0), xr.date_range("1981-01-01", "2010-12-31", calendar="noleap")
+
+    def wind(zeros: float, scale: float) -> xr.DataArray:
+        values = random.gamma(3, scale, (2, time.size)) * (random.random((2, time.size)) >= zeros)
+        return xr.DataArray(values.astype("float32"), {"time": time}, ["loc", "time"], "wind", {"units": "m s-1"})
+
+    reference, simulation = wind(0, 1), wind(0.02, 1.5)
+    too_high = []
+    noises: list[dict[str, Any]] = [{}, {"jitter_under": {"thresh": "0.1 m s-1"}}]
+    for noise in noises:
+        group = {"group": "time.dayofyear", "window": 31}
+        train: dict[str, Any] = {
+            "period": [1981, 2010],
+            "group": group,
+            "xsdba_train_args": {"nquantiles": 50},
+            **noise,
+        }
+        training = blocks.train(reference, simulation, additive_space=space_of("sfcWind"), seed="a", **train)
+        how: dict[str, Any] = {"detrend": {"LoessDetrend": {}}}
+        scenario = blocks.adjust(simulation, training, periods=[1981, 2010], xsdba_adjust_args=how, seed="a", **noise)
+        too_high.append(float(scenario.mean() / reference.mean()) - 1)
+    assert 0.02 < too_high[0] < 0.05 and abs(too_high[1]) < 0.005
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_days_at_and_beyond_the_bounds_are_those_of_xsdba(members: int) -> None:
+    ours, xsdbas = both(generated("float32", members), LOGIT)
     assert_but_for_few(ours, xsdbas, 2e-5)
     assert ours.min() >= 0 and ours.max() <= 100
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_quantile_delta_mapping_of_transforms_is_that_of_the_bounded_variable(members: int) -> None:
+    from xsdba.processing import from_additive_space, to_additive_space
+
+    series, kernels = generated("float32", members), Kernels(QDM)
+    scenario = scenario_of(kernels, series, LOGIT)
+    transforms = {name: to_additive_space(data, **LOGIT).assign_attrs(units="%") for name, data in series.items()}
+    adjusted = scenario_of(kernels, transforms, {})
+    bounds = {name: text for name, text in LOGIT.items() if name != "clip_next_to_bounds"}
+    np.testing.assert_allclose(scenario, from_additive_space(adjusted, **bounds, units="%"), rtol=1e-6, atol=1e-30)
+    assert abs(scenario - series["simulation"].values).max() > 1
 
 
 @pytest.mark.parametrize("method", ["", QDM])

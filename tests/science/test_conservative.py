@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from espo_luigi.errors import DataError
 from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
+from espo_luigi.science.finalize.gaps import EXTRAPOLATED_CELLS
 from espo_luigi.science.regrid import METHODS, check_covered, part_reached, regrid, regrid_cells, weigh
 from espo_luigi.science.sphere import Grid
 from espo_luigi.science.stack import grid_of, stack_drop_nans
@@ -258,3 +259,32 @@ def test_conservative_regridding_without_cells_is_refused() -> None:
     source = regular(44, 48, 1, 4, 9, 1)
     with pytest.raises(DataError, match="to points needs the grid of which they are cells"):
         regrid(dataset(source, pr=rain(source)), points, methods=PR)
+
+
+def test_the_edges_of_a_simulation_have_the_mean_of_what_covers_them() -> None:
+    """A cell of the intermediate grid that nothing covers takes no part in the next stage."""
+    source, target = regular(40, 44.5, 0.5, 0, 6, 0.5), regular(43, 46, 0.7, 1, 4, 0.7)
+    ds, on = dataset(source, pr=np.full((1, *source.shape), 3.0)), dataset(target, pr=np.zeros((1, *target.shape)))
+    between = {"one": {"cf_grid_2d": dict(lon0_b=-1, lon1_b=8, d_lon=1, lat0_b=39, lat1_b=48, d_lat=1)}}
+    normed, part = (regrid(ds, on, methods=how, intermediate_grids=between)["pr"][0] for how in (NORMED, PR))
+    np.testing.assert_array_equal(np.isnan(normed.max("lon")), [False, False, False, True, True])
+    np.testing.assert_allclose(normed[:3], 3)
+    # Of 44.4 to 45.1 degrees, the cell from 44 to 45 has half of its value, and the one above nothing.
+    sines = np.sin(np.deg2rad([44.0, 44.4, 44.5, 45.0, 45.1]))
+    share = (sines[2] - sines[0]) / (sines[3] - sines[0]) * (sines[3] - sines[1]) / (sines[4] - sines[1])
+    np.testing.assert_allclose(part[2], 3 * share)
+    np.testing.assert_array_equal(np.isnan(part), np.isnan(normed))
+
+
+def test_cells_that_nothing_covers_are_extrapolated_as_bilinear_ones_are() -> None:
+    source, target = regular(40, 44.5, 0.5, 0, 6, 0.5), regular(43, 46, 0.7, 1, 4, 0.7)
+    ds, on = dataset(source, pr=rain(source)), dataset(target, pr=np.zeros((1, *target.shape)))
+    kwargs = {"extrap_method": "inverse_dist"}
+    found, bilinear = (regrid(ds, on, methods=how, regridder_kwargs=kwargs) for how in (NORMED, {}))
+    inside = regrid(ds, on, methods=NORMED)["pr"][0]
+    np.testing.assert_allclose(found["pr"][0, 3:], bilinear["pr"][0, 3:], rtol=1e-12)
+    np.testing.assert_array_equal(found["pr"][0, :3], inside[:3])
+    assert np.isnan(inside[3:]).all()
+    assert found.attrs[EXTRAPOLATED_CELLS] == 2 * target.shape[1]
+    assert np.isnan(regrid(ds, on, methods=PR, regridder_kwargs=kwargs)["pr"][0, 3:]).all()
+    check_covered(weigh(ds, on, methods=NORMED, regridder_kwargs=kwargs))

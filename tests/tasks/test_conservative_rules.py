@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from complete_demo import edit
+from demo_runs import ONE_REGION
 
 import espo_luigi
 from espo_luigi import store, tasks
+from espo_luigi.audit import cells
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.regrid import METHODS
@@ -108,10 +110,13 @@ def test_files_with_corners_give_the_values_of_their_rows_and_columns(own_raw: P
 
 
 def test_a_curvilinear_grid_without_corners_stops_the_run_before_it_starts(
-    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture
+    own_raw: Path, tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It does so, too, where its files were examined before the key was given."""
     change_files(own_raw, lambda ds: with_corners(ds, bounds=False))
     tasks.InputCheck(sim_id=NOLEAP).check()
+    monkeypatch.setattr(tasks.InputCheck, "complete", lambda self: True)
+    monkeypatch.setattr(tasks.InputCheck, "stale", lambda self, **files: [])
     edit(tmp_path / "config.yml", lambda content: content["regrid"].update(regrid_method={"pr": "conservative"}))
     forget()
     assert not espo_luigi.build([tasks.All()]).succeeded
@@ -153,3 +158,21 @@ def test_the_key_changes_fingerprints_only_where_it_is_given(configured: Configu
     assert fingerprint(plain, "regrid.regrid_method") != fingerprint(changed, "regrid.regrid_method")
     assert fingerprint(plain, "regrid.regrid_dataset") == fingerprint(changed, "regrid.regrid_dataset")
     assert "regrid_method" not in plain.model_dump(mode="json")["regrid"]
+
+
+def test_single_cells_are_explained_by_the_weights_of_their_variables(configured: Configure) -> None:
+    """`espo explain` makes the cells again that `Regrid` makes, and its weights of pr are shares of the cell's area."""
+    configured(**METHOD, **ONE_REGION)
+    assert espo_luigi.build([tasks.ReferenceCalendar(piece="south", calendar="noleap")]).succeeded
+    run, places = context(), np.array([40, 7])
+    raw = cells.extracted(NOLEAP)
+    reference = store.open_store(tasks.ReferenceCalendar(piece="south", calendar="noleap").out_reference().path)
+    (land,) = cells.lands(run)
+    made = tasks.Regrid(sim_id=NOLEAP, piece="south").compute(reference, land.grid, raw).isel(loc=places)
+    weights = cells.regridding(run, "south", raw)
+    assert (weights["tasmax"].method, weights["pr"].method) == ("bilinear", "conservative")
+    np.testing.assert_allclose(weights["pr"].matrix[places].sum(axis=1), 1)
+    few = cells.cascade.regrid_cells(raw.isel(time=slice(3)), weights, places).compute()
+    for name in ("tasmax", "pr"):
+        np.testing.assert_array_equal(few[name], made[name].isel(time=slice(3)))
+    assert weights["pr"].matrix[[40]].nnz != weights["tasmax"].matrix[[40]].nnz

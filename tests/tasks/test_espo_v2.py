@@ -33,6 +33,7 @@ V2_DEMO = Path(__file__).parents[2] / "config" / "v2-demo"
 POOL = "ScenarioMIP_Demo-Ensemble_ssp370"
 REGIONAL_POOL = "Demo-Regional_Demo-Ensemble_ssp370"
 ENSEMBLE = [f"CMIP6_ScenarioMIP_ESPO-DEMO_Demo-Ensemble_ssp370_r{number}i1p1f1_global" for number in (1, 2, 3)]
+SPREAD = {"tasmax": 4.0, "tasmin": -2.0}
 REGIONAL = "CMIP6_DD_Demo-Ensemble_r1i1p1f1_ESPO-DEMO_Demo-Regional_ssp370_v1-r1_GSL-33"
 
 
@@ -242,6 +243,23 @@ def test_a_derived_tasmin_above_tasmax_is_refused_where_both_are_together(
             made.compute()
 
 
+def test_a_variable_of_a_pool_is_derived_member_by_member(v2: Any, tmp_path: Path) -> None:
+    files = v2()
+    edit(files[0], lambda content: content["clean_up"].update(derive=["tas"]))
+    use(files, tmp_path)
+    task = tasks.Derive(pool=POOL, piece="sr-0", var="tas")
+    assert {needed.get_task_family() for needed in task.requires()} == {"Swap"}
+    dims = ("realization", "loc", "time")
+    warm = xr.DataArray(np.arange(24, dtype="f4").reshape(2, 3, 4) + 280, dims=dims, attrs={"units": "K"})
+    high, low = (xr.Dataset({name: warm + more}, attrs={"cat:variable": name}) for name, more in SPREAD.items())
+    made = task.compute([], [high.chunk(loc=2)], [low.chunk(loc=2)])
+    assert list(made) == ["tas"] and made["tas"].dims == dims and made.attrs["cat:variable"] == "tas"
+    np.testing.assert_array_equal(made["tas"], warm + 1)
+    ends = [end for end in ends_of_run() if isinstance(end, tasks.ConcatClean) and end.var == "tas"]
+    assert len(ends) == 6
+    assert {needed.get_task_family() for needed in ends[0].requires()} >= {"Derive"}
+
+
 @pytest.mark.parametrize("on_impossible", ["fail", "warn"])
 def test_a_tasmin_above_tasmax_of_a_member_is_counted_in_its_product(
     v2: Any, tmp_path: Path, on_impossible: str
@@ -435,3 +453,35 @@ def test_before_any_job_has_ended_the_plan_estimates_every_rule_of_v2(v2: Any) -
     bases = {one.rule: one.cost.basis for one in found.tasks.values() if one.cost is not None}
     assert {"MakeRef", "Swap", "ConcatCleanPreswap", "Diag", "Inversions", "Report"} <= bases.keys()
     assert {rule for rule, basis in bases.items() if basis is not Basis.TABLE} == set()
+
+
+def with_method(files: list[Path], method: str) -> None:
+    edit(files[0], lambda content: content["regrid"].update(regrid_method={"pr": method}))
+    forget()
+
+
+def test_at_the_edges_of_a_regional_model_only_the_normed_conservative_method_is_accepted(v2: Any) -> None:
+    files = v2()
+    with_method(files, "conservative")
+    tasks.InputCheck(sim_id=ENSEMBLE[0]).check()
+    with pytest.raises(DataError, match=r"`regrid.regrid_method.pr: conservative` would give too little at the edges"):
+        tasks.InputCheck(sim_id=REGIONAL).check()
+    with_method(files, "conservative_normed")
+    with pytest.raises(DataError, match=r"pr: conservative_normed` needs the corners of cells, and .*GSL-33"):
+        tasks.InputCheck(sim_id=REGIONAL).check()
+
+
+def test_slices_of_a_rotated_reference_are_regridded_conservatively(v2: Any) -> None:
+    """Stacked cells have their places: the values are near to the bilinear ones."""
+    files, sim_id = v2(), ENSEMBLE[0]
+    with_method(files, "conservative_normed")
+    piece = partition.pieces(context())[0]
+    made = tasks.RefDefault(piece=piece).compute([])
+    extracted = tasks.Extract(sim_id=sim_id).compute([])
+    task = tasks.Regrid(sim_id=sim_id, piece=piece)
+    regridded = task.compute(made["reference"], made["grid"], extracted)
+    found = regridded["pr"].isel(time=slice(400, 403)).compute()
+    with_method(files, "bilinear")
+    bilinear = task.compute(made["reference"], made["grid"], extracted)["pr"].isel(time=slice(400, 403)).compute()
+    assert found.notnull().all() and not np.allclose(found, bilinear, rtol=0.01)
+    assert np.corrcoef(found.values.ravel(), bilinear.values.ravel())[0, 1] > 0.9

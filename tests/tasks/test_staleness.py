@@ -138,11 +138,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(inputs, "examine_match", Stand(calls, "examine_match"))
     for name in ("open_match", "open_fixed"):
         monkeypatch.setattr(context_module, name, Stand(calls, name))
+    for name in ("open_grid", "on_grid_of"):
+        monkeypatch.setattr(simulation, name, Stand(calls, name))
     monkeypatch.setattr(Searched, "calls", calls, raising=False)
     return calls
 
 
-def production(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+def of_espo_g6(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     for name in ("OUTPUT", "SCRATCH", "CATALOGS"):
         monkeypatch.setenv(f"ESPO_{name}", f"/data/{name}")
     folder = CONFIG.parent / "espo-g6"
@@ -265,7 +267,7 @@ def test_a_key_that_alters_the_arguments_of_a_rules_science_is_among_the_keys_it
     which: str, look: Callable[[RunConfig, dict[str, str]], Look], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)  # pydantic's, of values that it has not validated
-    config = production(monkeypatch) if which == "espo-g6" else load([CONFIG / "config.yml", CONFIG / "paths.yml"])
+    config = of_espo_g6(monkeypatch) if which == "espo-g6" else load([CONFIG / "config.yml", CONFIG / "paths.yml"])
     wildcards = wildcards_of(config)
     before, unsaid, altering = look(config, wildcards), [], 0
     for key in keys_of(config):

@@ -18,11 +18,12 @@ from espo_luigi.methods.dqm.kernel_cache import KernelCache, chosen_folder
 from espo_luigi.methods.dqm.kernels.adjusting import adjust_cells
 from espo_luigi.methods.dqm.kernels.loess import weigh_classes
 from espo_luigi.methods.dqm.kernels.preparation import jitter_cells, prepare_cells
+from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
-_KERNELS = (adjust_cells, jitter_cells, prepare_cells, train_cells, weigh_classes)
+_KERNELS = (adjust_cells, adjust_ranked, jitter_cells, prepare_cells, train_cells, weigh_classes)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {
@@ -98,14 +99,13 @@ def _use() -> None:
     pool = xr.concat(
         [historical, reference], "realization", coords="minimal", compat="override", join="exact"
     ).assign_coords(realization=["one", "other"])
-    training = blocks.train(
-        reference,
-        pool,
-        group=windows | {"add_dims": ["realization"]},
-        xclim_train_args=multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},
-        **asked,
-    )
-    blocks.adjust(pool, training, periods=period, xclim_adjust_args=arguments, seed="compilation").load()
+    asked |= {
+        "group": windows | {"add_dims": ["realization"]},
+        "xclim_train_args": multiplied | {"adapt_freq_thresh": "1 mm d-1", "max_tail_factor": 10},
+    }
+    for method, own in (("DetrendedQuantileMapping", arguments), ("QuantileDeltaMapping", {"interp": "nearest"})):
+        training = blocks.train(reference, pool, method=method, **asked)
+        blocks.adjust(pool, training, periods=period, xclim_adjust_args=own, seed="compilation").load()
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
 

@@ -24,7 +24,7 @@ class RankPlan(NamedTuple):
     rows
         The day of year of each of the window's time steps.
     days, windows
-        The window's days, and the days among which a value is ranked.
+        The window's days, and those among which a value is ranked: of all members as one long series if `pooled`.
     pooled
         Whether the members of a pool are ranked together.
     """
@@ -134,11 +134,7 @@ def adjust(
                 factors[cells],
                 levels,
                 turns,
-                plan.span,
-                plan.rows,
-                plan.days,
-                plan.windows,
-                plan.pooled,
+                plan,
                 np.empty((2, size), dtype=f"u{simulation.dtype.itemsize}"),
                 kind == "*",
                 simulation.dtype.type(more.threshold),

@@ -24,6 +24,8 @@ from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable
 
 Sums = list[np.ndarray]
+# The least value of a wet day, and what sets the names of a variable's aspects apart from those of the table's first.
+_Wet = tuple[float, str, str]
 
 # A hot day is above this quantile of the reference's days, a heat wave so many hot days or more.
 WARM_QUANTILE, HEAT_WAVE_DAYS = 0.95, 3
@@ -191,77 +193,51 @@ def _snow(name: str, least: float, indices: Any, series: Series) -> Any:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """The variables that aspects are asked of, in the table's order, and what the table knows of them."""
-
-    names: Sequence[str]
-    table: Mapping[str, Variable]
-
-    @classmethod
-    def of(cls, names: Collection[str], table: Mapping[str, Variable]) -> _Known:
-        return cls(yearly.in_order(names, table), table)
-
-    def units(self, name: str) -> str:
-        return yearly.display_units(name, self.table)
-
-    def wet(self, name: str) -> float | None:
-        return yearly.wet_day(name, table=self.table)
-
-    def with_dry_days(self) -> Iterator[tuple[str, float, str, str]]:
-        """Yield a variable, its least wet value, and what sets its aspects apart from the first such variable's."""
-        known = [name for name, of in self.table.items() if of.wet is not None]
-        for name in self.names:
-            if (least := self.wet(name)) is not None:
-                yield name, least, *(("", "") if name == known[0] else (f"_{name}", f", {_word(name)}"))
-
-
 def _word(name: str) -> str:
     return _WORDS.get(name, name)
 
 
-def _marginal(known: _Known) -> Iterator[Aspect]:
+def _marginal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect]:
     """Means by season, days beyond the reference's quantiles, and wet days."""
-    for name in known.names:
-        own, units, wet = (frozenset({name}),), known.units(name), known.wet(name)
+    for name in units:
+        own, least = (frozenset({name}),), wet[name][0] if name in wet else None
         # tasmin as tasmax minus dtr: the mean follows, the quantiles do not.
         derived = (frozenset({"tasmax", "dtr"}),) if name == "tasmin" else ()
         for season in SEASONS:
             words, sums = f"Mean {_word(name)}, {season}", partial(_mean, name, season)
-            yield Aspect(f"mean_{name}_{season}", words, units, (name,), sums, calibrated=(*own, *derived))
-        for level in (LOW, HIGH) if wet is None else (HIGH,):
-            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level, wet)
+            yield Aspect(f"mean_{name}_{season}", words, units[name], (name,), sums, calibrated=(*own, *derived))
+        for level in (LOW, HIGH) if least is None else (HIGH,):
+            side, sums = "below" if level < 0.5 else "above", partial(_beyond, name, level, least)
             words = f"Days of {_word(name)} {side} the reference's {100 * level:.0f}th percentile"
             yield Aspect(f"{side}_q{100 * level:02.0f}_{name}", words, "%", (name,), sums, calibrated=own)
-    for name, least, tag, of in known.with_dry_days():
-        days = partial(_wet_days, name, least)
+    for name, (amount, tag, of) in wet.items():
+        days = partial(_wet_days, name, amount)
         yield Aspect(f"wet_days{tag}", f"Wet days{of}", "%", (name,), days, calibrated=(frozenset({name}),))
 
 
-def _temporal(known: _Known) -> Iterator[Aspect]:
+def _temporal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect]:
     """Spells, transitions, persistence, and variability between years."""
-    for name, least, tag, of in known.with_dry_days():
+    for name, (least, tag, of) in wet.items():
         for kind, word in enumerate(("wet", "dry")):
             spell, after = partial(_spell, kind, name, least), partial(_transition, kind, name, least)
             yield Aspect(f"{word}_spell{tag}", f"Mean length of {word} spells{of}", "d", (name,), spell)
             words, longest = f"Longest {word} spell of a year, mean{of}", partial(_longest, word, name, least)
             yield Aspect(f"longest_{word}_spell{tag}", words, "d", (name,), partial(_of_xclim, longest))
-            yield Aspect(
-                f"wet_after_{word}{tag}", f"Probability of a wet day after a {word} day{of}", "1", (name,), after
-            )
-    for name in known.names:
+            words = f"Probability of a wet day after a {word} day{of}"
+            yield Aspect(f"wet_after_{word}{tag}", words, "1", (name,), after)
+    for name in units:
         for season in _TWO_SEASONS:
             words = f"Lag-1 autocorrelation of {_word(name)}, {season}"
             yield Aspect(f"lag1_{name}_{season}", words, "1", (name,), partial(_lag1, name, season))
-        words, units = f"Standard deviation of yearly means of {_word(name)}", yearly.of_differences(known.units(name))
+        words, unit = f"Standard deviation of yearly means of {_word(name)}", yearly.of_differences(units[name])
         sums = partial(_yearly, name)
-        yield Aspect(f"between_years_{name}", words, units, (name,), sums, deviation, years_together=YEARS_TOGETHER)
+        yield Aspect(f"between_years_{name}", words, unit, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
-def _joint(known: _Known) -> Iterator[Aspect]:
+def _joint(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
-    rain = [each for each in known.with_dry_days() if known.units(each[0]) == _RAIN]
-    for name, _, tag, _ in rain:
+    rain = {name: of for name, of in wet.items() if units[name] == _RAIN}
+    for name, (_, tag, _) in rain.items():
         five, words = partial(_of_xclim, partial(_five_days, name)), f"Most {_word(name)} in 5 days of a year, mean"
         yield Aspect(f"most_in_5_days{tag}", words, "mm", (name,), five)
     for first, second in _PAIRS:
@@ -270,14 +246,14 @@ def _joint(known: _Known) -> Iterator[Aspect]:
             sums = partial(_correlation, first, second, season)
             yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation)
     # The next cell's tasmin is much as its tasmax.
-    for name in (name for name in known.names if name != "tasmin" or "tasmax" not in known.names):
+    for name in (name for name in units if name != "tasmin" or "tasmax" not in units):
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(name)} with the next cell's, {season}"
             sums = partial(_correlation, name, "", season)
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     words, waves = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more", partial(_of_xclim, _heat_waves)
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
-    for name, least, tag, of in rain:
+    for name, (least, tag, of) in rain.items():
         needs, snow = (name, "tasmax", "tasmin"), partial(_of_xclim, partial(_snow, name, least))
         yield Aspect(f"snow_days{tag}", f"Wet days below 0 °C{of}", "d", needs, snow)
 
@@ -287,9 +263,16 @@ def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES
 
     The daily range of tasmax and tasmin is there where both are, for its correlations only.
     """
-    known = _Known.of(names, table)
+    units = {name: yearly.display_units(name, table) for name in yearly.in_order(names, table)}
+    first = next((name for name, of in table.items() if of.wet is not None), "")
+    least = {name: yearly.wet_day(name, table=table) for name in units}
+    wet = {
+        name: (amount, *(("", "") if name == first else (f"_{name}", f", {_word(name)}")))
+        for name, amount in least.items()
+        if amount is not None
+    }
     there = {*names, "dtr"} if {"tasmax", "tasmin"} <= set(names) else set(names)
-    every = (aspect for of in (_marginal, _temporal, _joint) for aspect in of(known))
+    every = (aspect for of in (_marginal, _temporal, _joint) for aspect in of(units, wet))
     return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
 
 

@@ -141,7 +141,9 @@ def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
             (variable,) = inputs.values()
             converted = _threshold_for(threshold, ds[variable])
             resolved[name]["parameters"] = {**definition["parameters"], "thresh": converted}
-    return {"variables": definitions.get("variables", {}), "indicators": resolved}
+    # xclim takes variables that it knows: it is told of the others.
+    own = {str(name): {"canonical_units": units_of(da), "description": str(name)} for name, da in ds.data_vars.items()}
+    return {"variables": own | definitions.get("variables", {}), "indicators": resolved}
 
 
 def _threshold_for(threshold: str, da: xr.DataArray) -> str:

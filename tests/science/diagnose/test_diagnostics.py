@@ -176,6 +176,24 @@ def test_on_dask_properties_are_lazy_and_the_same(series, chunks):
         assert computed[name].dtype == da.dtype and computed[name].attrs["units"] == da.attrs["units"]
 
 
+def test_a_variable_that_xclim_has_never_heard_of_has_properties(series):
+    ozone = series[["pr"]].rename(pr="ozone").assign(ozone=lambda ds: ds["ozone"].assign_attrs(units="ug m-3"))
+    of = {
+        f"{name}_ozone": {
+            "base": f"xsdba.properties.{base}",
+            "cf_attrs": {"long_name": f"{name} of ozone"},
+            "input": {"da": "ozone"},
+            "parameters": parameters,
+        }
+        for name, base, parameters in (("mean", "mean", {}), ("q99", "quantile", {"q": 0.99}))
+    }
+    made = properties(ozone, definitions={"indicators": of}, period=PERIOD, to_level="diag")
+    during = ozone["ozone"].sel(time=slice("2001", "2003"))
+    np.testing.assert_allclose(made["mean_ozone"], during.mean("time"), rtol=1e-6)
+    np.testing.assert_allclose(made["q99_ozone"], during.quantile(0.99, "time"), rtol=1e-6)
+    assert made["mean_ozone"].attrs["units"] == "ug m-3"
+
+
 def test_stacked_cells_work_like_a_grid(series):
     stacked = series.stack(loc=("lat", "lon"), create_index=False).chunk(loc=2)
     found = properties(stacked, definitions=FEW, period=PERIOD, to_level="x")

@@ -1,6 +1,7 @@
 """Kernels of quantile delta mapping: the rank of each value among those of its day of year, and the factor there.
 
-Samples are sets of bits over the ranks of the sorted series, as in the training (`quantiles`).
+Days of year by themselves are sorted many at once, by a network of comparisons (Batcher's odd-even merge sort), which
+LLVM vectorises. Windows of days are sets of bits over the ranks of the sorted series, as in the training (`quantiles`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,70 @@ from espo_luigi.methods.dqm.kernels.sorting import sort_cell
 
 
 @inlined
-def has_equals(values):
-    """Whether any of the sorted values are equal."""
-    n_equal = 0
-    for index in range(1, values.size):
-        n_equal += values[index] == values[index - 1]
-    return n_equal > 0
+def order_rows(low, high, low_places, high_places):
+    """Exchange the values of two rows, and their places, where the first is higher."""
+    for day in range(low.size):
+        first, second, place, other = low[day], high[day], low_places[day], high_places[day]
+        swaps = second < first
+        low[day] = second if swaps else first
+        high[day] = first if swaps else second
+        low_places[day] = other if swaps else place
+        high_places[day] = place if swaps else other
+
+
+@inlined
+def sort_columns(values, places):
+    """Sort each column of ``values``, and ``places`` with it (Knuth 1998, algorithm 5.2.2M)."""
+    size, merged = values.shape[0], 1
+    while merged < size:
+        apart = merged
+        while apart > 0:
+            for start in range(apart % merged, size - apart, 2 * apart):
+                for row in range(start, min(start + apart, size - apart)):
+                    if row // (2 * merged) == (row + apart) // (2 * merged):
+                        order_rows(values[row], values[row + apart], places[row], places[row + apart])
+            apart //= 2
+        merged *= 2
+
+
+@inlined
+def rank_sorted(values, places, centres, day, n_values, out):
+    """Fill ``out`` with the ranks of a day of year, as `relative_ranks` does, from its sorted column."""
+    end, start = 1, n_values - 1
+    while end < n_values and values[end, day] == values[0, day]:
+        end += 1
+    while start > 0 and values[start - 1, day] == values[start, day]:
+        start -= 1
+    least, most = (1 + end) / 2 / n_values, (start + 1 + n_values) / 2 / n_values
+    start = 0
+    while start < n_values:
+        end = start + 1
+        while end < n_values and values[end, day] == values[start, day]:
+            end += 1
+        share = most * ((start + 1 + end) / 2 / n_values - least) / (most - least)
+        for row in range(start, end):
+            out[centres[places[row, day]] + day] = share
+        start = end
+
+
+@inlined
+def ranks_of_days(series, days, out):
+    """Rank each value among those of its own day of year, as `relative_ranks` does."""
+    out[:] = np.nan
+    for run in range(days.run_groups.size):
+        centres, size = days.run_centres[days.run_start[run] : days.run_start[run + 1]], days.run_groups[run]
+        values, places = np.empty((centres.size, size), dtype=series.dtype), np.empty((centres.size, size), np.int32)
+        n_values = np.zeros(size, dtype=np.int64)
+        for year in range(centres.size):
+            places[year] = year
+            for day in range(size):
+                value = series[centres[year] + day]
+                values[year, day] = np.inf if np.isnan(value) else value
+                n_values[day] += not np.isnan(value)
+        sort_columns(values, places)
+        for day in range(size):
+            if n_values[day] > 0:
+                rank_sorted(values, places, centres, day, n_values[day], out)
 
 
 @inlined
@@ -42,11 +101,12 @@ def relative_ranks(values, keys, windows, out):
     ranks, sorted_values = np.empty(values.size, dtype=np.int32), np.empty(values.size, dtype=values.dtype)
     n_valid = sort_cell(values, keys, ranks, sorted_values)
     firsts, lasts = np.empty((2, n_valid), dtype=np.int32)
-    tied = has_equals(sorted_values[:n_valid])
+    tied = n_valid > 1 and (sorted_values[1:n_valid] == sorted_values[: n_valid - 1]).any()
     if tied:
         find_equals(sorted_values[:n_valid], firsts, lasts)
     bits = np.zeros((values.size >> 6) + 2, dtype=np.uint64)
     word_counts, before = np.zeros((2, bits.size), dtype=np.int32)
+    shares = np.empty(0)
     for group in range(windows.dayofyear.size):
         flip(bits, ranks, windows.flips[windows.flip_start[group] : windows.flip_start[group + 1]])
         n_values = cumulate(bits, word_counts, before)
@@ -55,38 +115,28 @@ def relative_ranks(values, keys, windows, out):
             lowest = (1 + count_below(bits, before, lasts[rank_at(bits, before, 0)])) / 2
             highest = (count_below(bits, before, firsts[rank_at(bits, before, n_values - 1)]) + 1 + n_values) / 2
         least, most = lowest / n_values, highest / n_values
+        if not tied and n_values != shares.size:
+            shares = most * (np.arange(1, n_values + 1) / n_values - least) / (most - least)
         for time in windows.centres[windows.centre_start[group] : windows.centre_start[group + 1]]:
             rank = ranks[time]
             if rank >= n_valid:
                 out[time] = np.nan
-                continue
-            if tied:
-                below, up_to = count_below(bits, before, firsts[rank]), count_below(bits, before, lasts[rank])
-                place = (below + 1 + up_to) / 2
+            elif not tied:
+                out[time] = shares[count_below(bits, before, rank)]
             else:
-                place = count_below(bits, before, rank) + 1.0
-            out[time] = most * (place / n_values - least) / (most - least)
+                below, up_to = count_below(bits, before, firsts[rank]), count_below(bits, before, lasts[rank])
+                out[time] = most * ((below + 1 + up_to) / 2 / n_values - least) / (most - least)
 
 
 @inlined
 def level_at(quantile, turns):
     """Return the position of the nearest level: the number of turns below the quantile, close to its share of them."""
-    place = min(np.int64(quantile * turns.size), turns.size)
+    place = min(np.int64(quantile * (turns.size + 1)), turns.size)
     while place > 0 and not turns[place - 1] < quantile:
         place -= 1
     while place < turns.size and turns[place] < quantile:
         place += 1
     return place
-
-
-@inlined
-def complete(factors):
-    """Whether all factors (day of year, quantile) are numbers."""
-    n_missing = 0
-    for day in range(factors.shape[0]):
-        for index in range(factors.shape[1]):
-            n_missing += np.isnan(factors[day, index])
-    return n_missing == 0
 
 
 @inlined
@@ -107,12 +157,12 @@ def find_ranked(ranks, rows, factors, turns, is_complete, tables, found):
     n_days = factors.shape[0]
     for time in range(ranks.size):
         quantile, row = ranks[time], rows[time]
-        if np.isnan(quantile):
+        if not is_complete:
+            found[time] = any_factor(quantile, row, tables)
+        elif np.isnan(quantile):
             found[time] = np.nan
-        elif is_complete:
-            found[time] = factors[(row - 1) % n_days, level_at(quantile, turns[row])]
         else:
-            found[time] = any_factor(quantile, np.int64(row), tables)
+            found[time] = factors[row - 1 if row <= n_days else 0, level_at(quantile, turns[row])]
 
 
 @inlined
@@ -139,24 +189,13 @@ def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts,
         counts[cell, member, MADE_WET] += count_changed(given[kept], series[member, kept])
 
 
-@inlined
-def apply_factors(values, factors, multiplicative, out):
-    """Apply the factors, in the data's precision."""
-    for time in range(values.size):
-        out[time] = values[time] * factors[time] if multiplicative else values[time] + factors[time]
-
-
 @compiled
 def adjust_ranked(
     simulation,
     factors,
     levels,
     turns,
-    span,
-    rows,
-    days,
-    windows,
-    pooled,
+    plan,
     keys,
     multiplicative,
     threshold,
@@ -167,14 +206,13 @@ def adjust_ranked(
     counts,
     traced,
 ):
-    """Adjust the members (cell, member, time) of each cell within a window of years.
+    """Adjust the members (cell, member, time) of each cell within the window of years of a `ranking.RankPlan`.
 
-    ``span`` has the first time step of the window and the one after its last, and the same of the steps that are kept.
-    ``rows``, ``days`` (an `AdjustmentPlan`) and ``windows`` are the window's; with ``pooled``, ``windows`` lay out all
-    members as one long series (`plan_pool`). ``turns`` are those of `ranking.turning_points`. The other
-    arguments are those of `adjusting.adjust_cells`. Where ``traced`` (3, cell, member, time) has cells, it is filled
-    with the values that are ranked, the ranks and the factors.
+    ``turns`` are those of `ranking.turning_points`. The other arguments are those of `adjusting.adjust_cells`. Where
+    ``traced`` (3, cell, member, time) has cells, it is filled with the values that are ranked, the ranks and the
+    factors.
     """
+    span, rows, days, windows, pooled = plan
     first, last, kept_first, kept_last = span
     members, n_times = simulation.shape[1], last - first
     kept = slice(kept_first - first, kept_last - first)
@@ -186,20 +224,23 @@ def adjust_ranked(
     found = np.empty(kept_last - kept_first, dtype=factors.dtype)
     tables = empty_tables(factors, factors)
     for cell in range(simulation.shape[0]):
-        is_complete = complete(factors[cell])
+        is_complete = not np.isnan(factors[cell]).any()
         if not is_complete:
             tabulate(factors[cell], levels, turns, tables)
         copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series)
         for member in range(members):
             start = member % in_sample * length
-            if start == 0:
+            if windows.window == 1 and not pooled:
+                ranks_of_days(series[member], days, ranks)
+            elif start == 0:
                 for other in range(in_sample):
                     copy_to(sample[other * length : other * length + n_times], series[member + other])
                 relative_ranks(sample, keys, windows, ranks)
             own, values = ranks[start : start + n_times][kept], series[member, kept]
             find_ranked(own, rows[kept], factors[cell], turns, is_complete, tables, found)
             adjusted = out[cell, member, kept_first:kept_last]
-            apply_factors(values, found, multiplicative, adjusted)
+            for time in range(found.size):
+                adjusted[time] = values[time] * found[time] if multiplicative else values[time] + found[time]
             if limits.shape[0] > 0:
                 counts[cell, member, LIMITED] += keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted)
             if traced.shape[1] > 0:

@@ -274,6 +274,18 @@ def fingerprint(config: BaseModel, key: str) -> str:
     return short_hash(text)
 
 
+def given_keys(config: BaseModel, prefix: str = "") -> list[str]:
+    """Return the keys that leave no trace where they have their default, and that have another value."""
+    given = []
+    for name, field in type(config).model_fields.items():
+        value, key = getattr(config, name), f"{prefix}{field.alias or name}"
+        if field.exclude_if is not None:
+            given += [] if field.exclude_if(value) else [key]
+        elif isinstance(value, BaseModel):
+            given += given_keys(value, f"{key}.")
+    return given
+
+
 def short_hash(text: str) -> str:
     """Return the first twelve hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

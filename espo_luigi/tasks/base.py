@@ -261,8 +261,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if self.is_about_all and dict(marker.inputs) != self.input_ids():
             return False
         if settings().rerun == "stale":
-            return not staleness.changes(self.context, marker, self.input_infos())
-        if changed := staleness.changed_settings(self.context, marker):
+            return not staleness.changes(self.context, marker, keys_read(type(self)), self.input_infos())
+        if changed := staleness.changed_settings(self.context, marker, keys_read(type(self))):
             staleness.warn(path, changed, self.context.config.hash)
         return True
 
@@ -273,8 +273,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if made_by is None:
             return []
         if not files:
-            return staleness.changed_settings(self.context, made_by)
-        return staleness.changes(self.context, made_by, self.input_infos())
+            return staleness.changed_settings(self.context, made_by, keys_read(type(self)))
+        return staleness.changes(self.context, made_by, keys_read(type(self)), self.input_infos())
 
     def delete_temporary(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -443,6 +443,13 @@ def every(rule: type[EspoTask]) -> list[EspoTask]:
         return [rule(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
     except luigi.parameter.MissingParameterException as error:
         raise ParameterError(f"{error}: give it a default, or make it one of the run's wildcards") from error
+
+
+@functools.cache
+def keys_read(rule: type[EspoTask]) -> frozenset[str]:
+    """Return the keys, with wildcards, that a rule and those before it read for their outputs."""
+    before = (other for _, port in ports_of(rule, InputPort) for other in port.rules if other.is_material)
+    return frozenset(rule.reads).union(*map(keys_read, before))
 
 
 def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:

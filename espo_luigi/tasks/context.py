@@ -18,6 +18,7 @@ from luigi.parameter import ParameterVisibility
 from espo_luigi.catalog import Catalog, Match, open_fixed, open_match, warn_of_dropped
 from espo_luigi.config import Extraction, Region, RunConfig, load
 from espo_luigi.config.regions import check_products_folder
+from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
 from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
@@ -223,6 +224,11 @@ class RunContext:
         found = extract.subset_box(self.reference_on_its_first_day, box.arguments())
         (west, east), (south, north) = box.lon_bnds, box.lat_bnds
         return float(found["cell"].size) / ((east - west) * (north - south))
+
+    @functools.cached_property
+    def given_keys(self) -> list[str]:
+        """The keys of the configuration that leave no trace where they have their default, and are given."""
+        return given_keys(self.config)
 
     @property
     def domains(self) -> Mapping[str, Region]:

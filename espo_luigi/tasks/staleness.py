@@ -15,6 +15,7 @@ datasets, the inputs' included; `inputs` has the ids of the inputs' markers.
 from __future__ import annotations
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -62,18 +63,37 @@ def fingerprints_of(
     return {key: _JOINED_BY.join(sorted(fingerprints)) for key, fingerprints in found.items()}
 
 
-def changes(run: RunContext, marker: Marker, inputs: Iterable[ZarrInfo]) -> list[str]:
-    """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs."""
+def changes(run: RunContext, marker: Marker, reads: Iterable[str], inputs: Iterable[ZarrInfo]) -> list[str]:
+    """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs.
+
+    `reads` has the keys, with wildcards, that the task's rule and those before it read.
+    """
     keys = [_in_words(run, key, was) for key, was in _recorded(marker).items() if _changed(run, key, was)]
+    keys += _unknown(run, marker, reads)
     remade = (info for info in inputs if is_material(info) and _was_remade(info, marker))
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
 
 
-def changed_settings(run: RunContext, marker: Marker) -> list[str]:
+def changed_settings(run: RunContext, marker: Marker, reads: Iterable[str]) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
     recorded = _recorded(marker).items()
     changed = ((key, was) for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was)
-    return [_in_words(run, key, was) for key, was in changed]
+    return [_in_words(run, key, was) for key, was in changed] + _unknown(run, marker, reads)
+
+
+def _unknown(run: RunContext, marker: Marker, reads: Iterable[str]) -> list[str]:
+    """Return the keys that are given and read now, and that the version which made the marker did not have."""
+    recorded = _recorded(marker)
+    if WHOLE in recorded:
+        return []
+    return [key for key in run.given_keys if _is_among(key, reads) and not _is_among(key, recorded)]
+
+
+def _is_among(key: str, keys: Iterable[str]) -> bool:
+    """Whether a key is among keys with wildcards, or a part of any of them, or any is a part of it."""
+    of_key = key.split(".")
+    parts = (re.split(r"\.(?=\{|\*)", other)[0].split(".") for other in keys)
+    return any(all(one == other for one, other in zip(of_key, names, strict=False)) for names in parts)
 
 
 def _in_words(run: RunContext, key: str, was: str) -> str:

@@ -463,3 +463,18 @@ def test_another_production_makes_stale_what_it_may_alter(complete_demo: Path) -
         publish(task, marker)
     edit(complete_demo / "config.yml", lambda content: content.update(production="espo-2024"))
     assert stale() == set()
+
+
+def test_a_key_that_came_after_a_store_makes_it_stale_once_it_is_given(complete_demo: Path) -> None:
+    later = re.compile(r"regrid\.regrid_method|variables\.")
+    found = {type(task): task for task in in_order(tasks.All())}
+    for task in in_order(tasks.All()):
+        marker = task.marker()
+        kept = {key: was for key, was in marker.fingerprints.items() if not later.match(key)}
+        publish(task, dataclasses.replace(marker, fingerprints=kept))
+    assert stale() == set()
+    edit(complete_demo / "config.yml", lambda content: content.update(regrid={"regrid_method": {"pr": "conservative"}}))
+    assert "regrid.regrid_method" in found[tasks.Regrid].stale()
+    # Its archive is kept, and what it was made of is deleted.
+    assert "regrid.regrid_method" in found[tasks.ConcatenationFinal].stale(files=False)
+    assert found[tasks.RefDefault].stale() == []

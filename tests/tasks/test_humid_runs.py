@@ -99,6 +99,7 @@ def test_a_humidity_is_explained_step_by_step_and_files_are_exported(made: Made)
     done = espo(made.folder, "export", "netcdf")
     assert done.returncode == 0, done.stderr
     files = {path.name.split("_")[0]: path for path in (made.folder / "netcdf").rglob("*.nc")}
-    assert {name.removesuffix("Adjust") for name in files} >= set(VARIABLES)
-    with xr.open_dataset(files["hursAdjust"]) as ds:
-        assert ds["hursAdjust"].attrs["standard_name"] == "relative_humidity" and ds["hursAdjust"].attrs["units"] == "%"
+    assert set(files) == {*VARIABLES, "tdps"}
+    with xr.open_dataset(files["hurs"]) as ds:
+        assert ds["hurs"].attrs["standard_name"] == "relative_humidity" and ds["hurs"].attrs["units"] == "%"
+        assert ds.attrs["institution"] == "ESPO-DEMO"

@@ -52,6 +52,12 @@ def sort_columns(values, places):
 
 
 @inlined
+def spread(rank, least, most):
+    """Spread a mean rank over 0 to 1, rounded as xsdba's; the only rank of values that are all equal is the middle."""
+    return 0.5 if most == least else most * (rank - least) / (most - least)
+
+
+@inlined
 def rank_sorted(values, places, centres, day, n_values, turns, factors, out, found):
     """Fill ``out`` with the ranks of a day of year, as `relative_ranks` does, and ``found`` with its factors there.
 
@@ -69,13 +75,13 @@ def rank_sorted(values, places, centres, day, n_values, turns, factors, out, fou
         end = start + 1
         while end < n_values and values[end, day] == values[start, day]:
             end += 1
-        share = most * ((start + 1 + end) / 2 / n_values - least) / (most - least)
+        share = spread((start + 1 + end) / 2 / n_values, least, most)
         while level < turns.size and turns[level] < share:
             level += 1
         for row in range(start, end):
             time = centres[places[row, day]] + day
             out[time] = share
-            found[time] = np.nan if np.isnan(share) else factors[level]
+            found[time] = factors[level]
         start = end
 
 
@@ -106,8 +112,7 @@ def ranks_of_days(series, days, rows, turns, factors, out, found):
 def relative_ranks(values, keys, windows, out):
     """Fill ``out`` with each value's rank in its day of year's window, from 0 to 1, rounded as xsdba's.
 
-    Equal values share their mean rank. NaN stands for NaN, and for windows whose values are all equal. ``keys`` is
-    scratch (see `sort_cell`).
+    Equal values share their mean rank. NaN stands for NaN. ``keys`` is scratch (see `sort_cell`).
     """
     ranks, sorted_values = np.empty(values.size, dtype=np.int32), np.empty(values.size, dtype=values.dtype)
     n_valid = sort_cell(values, keys, ranks, sorted_values)
@@ -127,7 +132,9 @@ def relative_ranks(values, keys, windows, out):
             highest = (count_below(bits, before, firsts[rank_at(bits, before, n_values - 1)]) + 1 + n_values) / 2
         least, most = lowest / n_values, highest / n_values
         if not tied and n_values != shares.size:
-            shares = most * (np.arange(1, n_values + 1) / n_values - least) / (most - least)
+            shares = np.empty(n_values)
+            for rank in range(n_values):
+                shares[rank] = spread((rank + 1) / n_values, least, most)
         for time in windows.centres[windows.centre_start[group] : windows.centre_start[group + 1]]:
             rank = ranks[time]
             if rank >= n_valid:
@@ -136,7 +143,7 @@ def relative_ranks(values, keys, windows, out):
                 out[time] = shares[count_below(bits, before, rank)]
             else:
                 below, up_to = count_below(bits, before, firsts[rank]), count_below(bits, before, lasts[rank])
-                out[time] = most * ((below + 1 + up_to) / 2 / n_values - least) / (most - least)
+                out[time] = spread((below + 1 + up_to) / 2 / n_values, least, most)
 
 
 @inlined

@@ -23,7 +23,7 @@ from espo_luigi.tasks.context import context, forget
 
 NOLEAP = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-NoLeap_ssp585_r1i1p1f1_global"
 METHOD = {"regrid__regrid_method": {"pr": "conservative"}}
-WITHOUT_CASCADE = {"regrid__regrid_dataset__intermediate_grids": {}}
+WITHOUT_CASCADE: dict[str, dict[str, object]] = {"regrid__regrid_dataset__intermediate_grids": {}}
 Configure = Callable[..., list[Path]]
 
 

@@ -65,7 +65,7 @@ def test_settings_follow_from_the_table_of_variables(name: str, training: dict[s
     how = config.biasadjust.variables[name].arguments()
     expected = {"method": "DetrendedQuantileMapping", "period": config.custom.ref_period, "group": GROUP, **training}
     assert how["training_args"] == expected
-    loess = ADJUST["detrend"]["LoessDetrend"] | ({"mult_skip_zeros": True} if name in ZEROS else {})
+    loess = LOESS | ({"mult_skip_zeros": True} if name in ZEROS else {})
     adjust = ADJUST | {"detrend": {"LoessDetrend": loess}}
     assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": adjust}
 

@@ -10,14 +10,17 @@ from pydantic import ValidationError
 from espo_luigi.config.dialects import Content, mappings
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
+from espo_luigi.science.choices import each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Those of xsdba's methods that the usual settings suit.
 _METHODS = ("DetrendedQuantileMapping", "QuantileDeltaMapping")
+# Of a window in which quantile delta mapping ranks: a trend over all years would decide the ranks.
+_YEARS = 30
 
 
 def give_usual_settings(content: Content) -> None:
-    """Give merged content the settings of the variables whose adjustment has none, but for its method.
+    """Lay what is given of an adjustment without `training_args` over its variable's usual settings.
 
     Raises
     ------
@@ -28,11 +31,35 @@ def give_usual_settings(content: Content) -> None:
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():
             how = {} if given is None else given
-            if isinstance(how, Mapping) and set(how) <= {"method", "engine"}:
-                method = str(how.get("method") or _METHODS[0]).removeprefix("xsdba.")
-                if method in _METHODS:
-                    rest = {key: value for key, value in how.items() if key != "method"}
-                    adjusted[name] = rest | _settings(_row(content, name), method, pooled="subregions" in content)
+            if isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
+                of, _, method = str(how.get("method") or _METHODS[0]).rpartition(".")
+                method = _METHODS[0] if (of, method) == ("", "dqm") else method
+                if of in ("", "xsdba", "dqm") and method in _METHODS:
+                    # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
+                    rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
+                    usual = _settings(_row(content, name), method, pooled="subregions" in content)
+                    if method == _METHODS[1] and _long_enough(content, how):
+                        usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
+                    adjusted[name] = _laid_over(usual, rest)
+
+
+def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return usual settings with what is given in their place, key by key."""
+    both = {key: (usual[key], one) for key, one in given.items() if key in usual}
+    deep = {key: _laid_over(*two) for key, two in both.items() if all(isinstance(one, Mapping) for one in two)}
+    return {**usual, **given, **deep}
+
+
+def _long_enough(content: Content, how: Mapping[str, Any]) -> bool:
+    """Whether each adjusted period has the years of a window; what is no period is told of when all is validated."""
+    adjusting = how.get("adjusting_args")
+    periods = adjusting.get("periods") if isinstance(adjusting, Mapping) else None
+    for _, custom in mappings(content, "custom"):
+        periods = periods or custom.get("sim_period")
+    try:
+        return all(int(str(last)[:4]) - int(str(first)[:4]) + 1 >= _YEARS for first, last in each_period(periods))
+    except (TypeError, ValueError):
+        return False
 
 
 def _row(content: Content, name: str) -> Variable:
@@ -66,17 +93,30 @@ def _settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
             adapted = {"thresh": threshold_of(known.wet, known)}
             training |= {} if pooled else {"adapt_freq": adapted}
             train |= {"adapt_freq_thresh": adapted["thresh"], "max_tail_factor": 10} if pooled else {}
-            loess |= {"mult_skip_zeros": True} if pooled else {}
-    adjust = {"interp": "nearest", "extrapolation": "constant"}
-    detrend = {"detrend": {"LoessDetrend": loess}} if method == "DetrendedQuantileMapping" else {}
-    return {"training_args": training, "adjusting_args": {"xclim_adjust_args": detrend | adjust}}
+        # Where all days of a window are zero (polar night, a summer without snow), so is the trend.
+        loess |= {} if known.is_range else {"mult_skip_zeros": True}
+    adjust: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
+    adjusting: dict[str, Any] = {"xclim_adjust_args": adjust}
+    if method == _METHODS[0]:
+        adjust["detrend"] = {"LoessDetrend": loess}
+    else:
+        adjust["rank_window"] = True
+        adjusting |= {key: training[key] for key in ("jitter_under",) if key in training}
+    return {"training_args": training, "adjusting_args": adjusting}
 
 
 def _space(known: Variable) -> dict[str, str]:
-    """Return the additive space of a bounded variable; raw values beyond its bounds are moved inside."""
-    named = zip(("lower_bound", "upper_bound"), known.bounds, strict=True)
-    bounds = {name: f"{bound:g} {known.units}" for name, bound in named if bound is not None}
-    return {**bounds, "trans": str(known.transformation), "clip_next_to_bounds": "permissive"}
+    """Return the additive space of a bounded variable; its margin is 1 % of the range between bounds."""
+    (lowest, highest), trans = known.bounds, {"trans": str(known.transformation)}
+    assert lowest is not None
+    low = {"lower_bound": _text(lowest, known)}
+    if highest is None:
+        return {**low, **trans, "clip_next_to_bounds": "permissive"}
+    return {**low, "upper_bound": _text(highest, known), **trans, "margin": _text((highest - lowest) / 100, known)}
+
+
+def _text(number: float, known: Variable) -> str:
+    return f"{float(number)!r} {known.units}".replace(".0 ", " ")
 
 
 def threshold_of(number: float, known: Variable) -> str:

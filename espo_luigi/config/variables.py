@@ -91,6 +91,11 @@ class VariableSection(Section):
             ) from error
         for key, problem in _problems(row):
             raise ConfigurationError(f"`variables.{name}.{key}`: {problem}")
+        if self.kind == "*" and row.transformation:
+            raise ConfigurationError(
+                f"`variables.{name}.kind`: got '*', and factors are added to a {row.transformation}. Leave it out, or "
+                "give `transformation: null`."
+            )
         return row
 
 

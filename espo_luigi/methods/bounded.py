@@ -30,6 +30,8 @@ class Bounded:
     clip
         Values at a bound have no transform. strict moves them to the next number inside, permissive also those
         beyond; None refuses them.
+    margin
+        Values are limited to the bounds, and the transformation is that of bounds so much wider; 0 for none.
     """
 
     variable: str
@@ -38,26 +40,43 @@ class Bounded:
     upper: float | None
     trans: str
     clip: str | None
+    margin: float = 0.0
 
     @classmethod
     def of(cls, units: Mapping[str, str], space: Mapping[str, Any]) -> Bounded | None:
         """Read `additive_space`, with bounds in the variable's units (`xsdba.Options`); None if there is no space."""
         if not space:
             return None
-        lower, upper = (
+        lower, upper, margin = (
             None if space.get(name) is None else float(space[name].partition(" ")[0])
-            for name in ("lower_bound", "upper_bound")
+            for name in ("lower_bound", "upper_bound", "margin")
         )
         ((variable, unit),) = units.items()
         assert lower is not None
-        return cls(variable, unit, lower, upper, space.get("trans") or "log", space.get("clip_next_to_bounds"))
+        # A margin that round-off swallows leaves values at the widened bounds.
+        clip = "permissive" if margin else space.get("clip_next_to_bounds")
+        return cls(variable, unit, lower, upper, space.get("trans") or "log", clip, margin or 0.0)
+
+    @property
+    def wider(self) -> tuple[float, float | None]:
+        """The bounds of the transformation."""
+        return self.lower - self.margin, None if self.upper is None else self.upper + self.margin
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """xsdba's arguments of the transformation and of its inverse."""
+        texts = {"lower_bound": self.wider[0], "upper_bound": self.wider[1]}
+        return {name: f"{end!r} {self.units}" for name, end in texts.items() if end is not None} | {"trans": self.trans}
 
     @property
     def sentence(self) -> str:
-        """The formula of the transform, with the bounds."""
-        low, high, units = f"{self.lower:g}", f"{self.upper or 0:g}", self.units
-        formula = f"ln((x - {low}) / ({high} - x))" if self.trans == "logit" else f"ln(x - {low})"
-        return f"{formula}, x in {units}{', at least next to the bounds' if self.clip else ''}."
+        """The formula of the transform, with its bounds."""
+        (lower, upper), moved = self.wider, ", at least next to the bounds" if self.clip else ""
+        if self.margin:
+            moved = f", limited to {self.lower:g}{' or more' if self.upper is None else f' to {self.upper:g}'}"
+        above = f"x {'+' if lower < 0 else '-'} {abs(lower):g}"
+        formula = f"ln(({above}) / ({upper:g} - x))" if self.trans == "logit" else f"ln({above})"
+        return f"{formula}, x in {self.units}{moved}."
 
     def check(self, values: np.ndarray, series: str) -> None:
         """Raise `DataError` if values lie where `clip` allows none: their number, the bounds and the key."""
@@ -73,19 +92,22 @@ class Bounded:
             f"{outside} of {known.size} values of {self.variable} of the {series} are {where} its bounds "
             f"{self.lower:g} to {upper:g} {self.units}: they go from {known.min():.6g} to {known.max():.6g}, and "
             f"{self.trans} has no value there. Correct the bounds or the data, or set "
-            f"`biasadjust.variables.{self.variable}.{_KEY}: {remedy}`, which moves them inside."
+            f"`biasadjust.variables.{self.variable}.{_KEY}: {remedy}`, which moves them inside, or a `margin`."
         )
 
     def transformed(self, values: np.ndarray) -> np.ndarray:
         """Return the transforms of values that `check` accepts, in their type; NaN stays."""
-        of = values.dtype.type
+        of, (lower, upper) = values.dtype.type, self.wider
+        if self.margin:
+            values = values.copy()
+            self.limit(values)
         if self.clip:
-            high = None if self.upper is None else np.nextafter(of(self.upper), of(-np.inf))
-            values = values.clip(np.nextafter(of(self.lower), of(np.inf)), high)
-        out = values - of(self.lower)
+            high = None if upper is None else np.nextafter(of(upper), of(-np.inf))
+            values = values.clip(np.nextafter(of(lower), of(np.inf)), high)
+        out = values - of(lower)
         if self.trans == "logit":
-            assert self.upper is not None
-            out /= of(self.upper) - of(self.lower)
+            assert upper is not None
+            out /= of(upper) - of(lower)
         if self.clip:
             out.clip(np.nextafter(of(0), of(1)), np.nextafter(of(1), of(0)) if self.trans == "logit" else None, out=out)
         if self.trans == "logit":
@@ -97,6 +119,7 @@ class Bounded:
 
         They are within the bounds as decimal numbers, too, which the nearest float32 may not be (0.1, 0.7).
         """
+        lower, upper = self.wider
         with np.errstate(over="ignore"):
             if self.trans == "log":
                 np.exp(values, out=values)
@@ -104,9 +127,9 @@ class Bounded:
                 np.exp(-values, out=values)
                 values += 1
                 np.divide(1, values, out=values)
-        if self.trans == "logit" and self.upper is not None:
-            values *= self.upper - self.lower
-        values += self.lower
+        if self.trans == "logit" and upper is not None:
+            values *= upper - lower
+        values += lower
         self.limit(values)
 
     def limit(self, values: np.ndarray) -> None:

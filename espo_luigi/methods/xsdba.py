@@ -162,12 +162,18 @@ class AdditiveSpace(Switch):
     clip_next_to_bounds: Literal["strict", "permissive"] | None = Field(
         default=None, description="whether values at a bound, or beyond it (permissive), are moved inside"
     )
+    margin: PositiveThreshold | None = Field(
+        default=None,
+        description="values are limited to the bounds, and the transformation has bounds so much wider, with its unit",
+    )
 
     @model_validator(mode="after")
     def _with_room_between(self) -> AdditiveSpace:
         from espo_luigi.science.units import threshold_in
 
         lower, upper = self.lower_bound, self.upper_bound
+        if self.margin and self.clip_next_to_bounds:
+            raise ValueError("margin limits values to the bounds, so clip_next_to_bounds is needless; give one of them")
         if upper is None:
             if self.trans == "logit":
                 raise ValueError("logit needs both bounds, and upper_bound is missing; give it, or take trans: log")
@@ -329,7 +335,7 @@ class Training(TrainingSection):
         default_factory=TrainArguments, description="further arguments of the method's train"
     )
     additive_space: AdditiveSpace | None = OmitDefault(
-        "{lower_bound, upper_bound, trans, clip_next_to_bounds}: the space of the training"
+        "{lower_bound, upper_bound, trans, margin, clip_next_to_bounds}: the space of the training"
     )
     jitter_over: Refused = None
 
@@ -349,8 +355,11 @@ class Training(TrainingSection):
                 "adapt_freq changes the series of a single member before the training; a pool needs adapt_freq_thresh "
                 "in xclim_train_args instead, and both together are not possible"
             )
-        if self.additive_space and self.additive_space.arguments() and (kind != "+" or adapts):
-            raise ValueError(f'additive_space needs kind "+" without adapt_freq_thresh, and the kind is {kind!r}')
+        if self.additive_space and self.additive_space.arguments():
+            if kind != "+" or adapts:
+                raise ValueError(f'additive_space needs kind "+" without adapt_freq_thresh, and the kind is {kind!r}')
+            if self.xclim_train_args.max_tail_factor is not None:
+                raise ValueError("additive_space and max_tail_factor, which compares amounts, exclude each other")
         return self
 
 
@@ -452,7 +461,7 @@ class Options:
         noise = (adjusting or given).get("jitter_under") or {}
         # xsdba does not convert a threshold to a flux.
         for own in (train, space):
-            for name in (name for name in own if "thresh" in name or name.endswith("_bound")):
+            for name in (name for name in own if "thresh" in name or name in ("lower_bound", "upper_bound", "margin")):
                 own[name] = f"{threshold_in(own[name], unit)!r} {unit}"
         if method == DEFAULT_METHOD:
             train.setdefault("nquantiles", DEFAULT_NQUANTILES)
@@ -496,6 +505,11 @@ class Xsdba(Method):
 
     def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
         """Yield an error for each argument that the class lacks, and for each missing argument that it requires."""
+        if adjusting.moving_yearly_window and self.variant != "QuantileDeltaMapping":
+            problem = PydanticCustomError("value_error", "only QuantileDeltaMapping ranks in windows of years")
+            yield InitErrorDetails(
+                type=problem, loc=("adjusting_args", "moving_yearly_window"), input=adjusting.moving_yearly_window
+            )
         accepted_by = METHOD_ARGUMENTS[self.variant]
         for path, arguments, accepted in (
             (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
@@ -558,8 +572,7 @@ class Xsdba(Method):
             extra: dict[str, xr.DataArray] = {}
             if space := Bounded.of(setup.units, options.additive_space):
                 reference, historical = (
-                    _additive(one, options.additive_space, space, name)
-                    for name, one in (("reference", reference), ("simulation", historical))
+                    _additive(one, space, name) for name, one in (("reference", reference), ("simulation", historical))
                 )
             if options.adapt_freq is not None:
                 historical, extra = _adapt_freq(reference, historical, setup, options)
@@ -583,13 +596,13 @@ class Xsdba(Method):
             own = {"group": adjustment.group, "kind": adjustment.kind} | own
             arguments["detrend"] = getattr(xsdba.detrending, name)(**own)
         if space := Bounded.of(setup.units, options.additive_space):
-            simulation = _additive(simulation, options.additive_space, space, "simulation")
+            simulation = _additive(simulation, space, "simulation")
         state = seeds.numpy_state(setup.seed, "adjust", int(block["cell"].min()))
         with state, xsdba.set_options(extra_output=False):
             scenario = adjustment.adjust(simulation, **arguments)
         if space:
-            bounds = {name: value for name, value in options.additive_space.items() if name != "clip_next_to_bounds"}
-            scenario = xsdba.processing.from_additive_space(scenario, **bounds, units=setup.unit).astype(setup.dtype)
+            scenario = xsdba.processing.from_additive_space(scenario, **space.arguments, units=setup.unit)
+            scenario = scenario.astype(setup.dtype)
             space.limit(scenario.values)
         return scenario.to_dataset(name="scenario")
 
@@ -633,13 +646,17 @@ class Xsdba(Method):
         adjusted = ", ".join(f"{name}={value!r}" for name, value in options.adjust.items())
         # xscen names the arguments since it trains pools.
         pooled = f" with xsdba_train_args: {dict(given.get('xclim_train_args', {}))}" if setup.members else ""
+        if options.year_windows:
+            adjusted += f", moving_yearly_window={dict(options.year_windows)}"
+        space = given.get("additive_space")
         steps = [
             f"{function}(ref, hist, {given[key]!r})"
             for key, function in (("jitter_under", "jitter_under_thresh"), ("adapt_freq", "adapt_freq"))
             if given.get(key)
         ]
         prepared = f", ref and hist were prepared with {' and '.join(steps)}" if steps else ""
-        return f"{self.variant}({trained}).adjust(sim, {adjusted}){pooled}{prepared}"
+        transformed = f", ref, hist and sim were transformed with to_additive_space({space!r})" if space else ""
+        return f"{self.variant}({trained}).adjust(sim, {adjusted}){pooled}{prepared}{transformed}"
 
 
 def check_pool(setup: Setup) -> None:
@@ -680,12 +697,15 @@ def _lazily_trained(variant: str, setup: Setup) -> xr.Dataset:
     return _train(reference, historical, Options.of(setup, variant))
 
 
-def _additive(data: xr.DataArray, arguments: Mapping[str, Any], space: Bounded, series: str) -> xr.DataArray:
+def _additive(data: xr.DataArray, space: Bounded, series: str) -> xr.DataArray:
     """Return a series in the space where differences make sense; there it keeps the data's units, for xsdba."""
     import xsdba
 
     space.check(data.values, series)
-    transformed = xsdba.processing.to_additive_space(data, **arguments)
+    if space.margin:
+        data = data.copy()
+        space.limit(data.values)
+    transformed = xsdba.processing.to_additive_space(data, **space.arguments, clip_next_to_bounds=space.clip)
     return transformed.assign_attrs(units=data.attrs["units"])
 
 

@@ -145,22 +145,22 @@ class InputTask(EspoTask):
         return [replace(each, message=self._explained(each)) for each in problems] if self._transformed else problems
 
     def reading(self) -> list[str]:
-        """Return, too, the keys of the transformations that take no value beyond their bounds."""
+        """Return, too, the keys of the transformations."""
         return super().reading() + [f"{key}.additive_space" for key in self._transformed.values()]
 
     @property
     def _transformed(self) -> dict[str, str]:
-        """The keys of the training, by variables whose values have to lie within the bounds of a transformation."""
+        """The keys of the training, by variables that are adjusted through a transformation."""
         adjusted = self.context.config.biasadjust.variables
         spaces = {name: getattr(how.training_args, "additive_space", None) for name, how in adjusted.items()}
         return {
             name: f"biasadjust.variables.{name}.training_args"
             for name, space in spaces.items()
-            if space and space.arguments() and space.clip_next_to_bounds != "permissive"
+            if space and space.arguments()
         }
 
     def _transformable(self, name: str) -> Variable:
-        """Return a variable's row with what its transformation takes as the limits of raw data."""
+        """Return a variable's row with the bounds of its transformation; they limit raw data, too, unless it clips."""
         config = self.context.config
         row, training = variable(name, config.table), config.biasadjust.variables[name].training_args
         space = cast("Any", training).additive_space
@@ -168,21 +168,24 @@ class InputTask(EspoTask):
         low, high = (
             threshold_in(text, row.units or text.partition(" ")[2]) if text else none for none, text in texts.items()
         )
+        row = replace(row, bounds=(low, high if space.upper_bound else None), transformation=space.trans or "log")
+        if space.margin or space.clip_next_to_bounds == "permissive":
+            return row
         if space.clip_next_to_bounds is None:  # values at a bound have no transform
             low, high = (float(np.nextafter(np.float32(end), np.float32(to))) for end, to in ((low, high), (high, low)))
-        elif row.bounds[0] is not None and row.bounds[0] >= low:  # `credible` lifts lower values to their bound
-            low = row.raw[0]
+        else:
+            lowest = variable(name, config.table).bounds[0]
+            low = row.raw[0] if lowest is not None and lowest >= low else low  # `credible` lifts lower values
         return replace(row, raw=(max(row.raw[0], low), min(row.raw[1], high)))
 
     def _explained(self, problem: Problem) -> str:
         """Return a problem's message, with the key if a variable's transformation cannot take its values."""
         key = self._transformed.get(problem.variable)
-        if problem.kind != "impossible_values" or key is None:
+        if key is None or problem.kind not in ("impossible_values", "mislabelled_units"):
             return problem.message
-        return (
-            f"{problem.message}, as `{key}.additive_space` has no place for others: `clip_next_to_bounds: permissive` "
-            "there moves them inside"
-        )
+        if problem.kind == "mislabelled_units":
+            return f"{problem.message} (`{key}.additive_space`)"
+        return f"{problem.message}, as `{key}.additive_space` has no place for others: a `margin` there limits them"
 
 
 class InputCheck(InputTask):

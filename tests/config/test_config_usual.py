@@ -19,7 +19,8 @@ CONFIG = Path(__file__).parents[2] / "config"
 GROUP = {"group": "time.dayofyear", "window": 31}
 LOESS = {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}
 ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest", "extrapolation": "constant"}
-LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "clip_next_to_bounds": "permissive"}
+ZEROS = ("rsds", "sfcWind", "huss", "ozone", "pr")
+LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "margin": "1 %"}
 OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": 0.5}
 
 
@@ -64,13 +65,17 @@ def test_settings_follow_from_the_table_of_variables(name: str, training: dict[s
     how = config.biasadjust.variables[name].arguments()
     expected = {"method": "DetrendedQuantileMapping", "period": config.custom.ref_period, "group": GROUP, **training}
     assert how["training_args"] == expected
-    assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": ADJUST}
+    loess = LOESS | ({"mult_skip_zeros": True} if name in ZEROS else {})
+    adjust = ADJUST | {"detrend": {"LoessDetrend": loess}}
+    assert how["adjusting_args"] == {"periods": config.custom.sim_period, "xclim_adjust_args": adjust}
 
 
 @pytest.mark.parametrize("name", ["tasmax", "dtr", "pr"])
 def test_they_are_those_that_the_workflow_of_2024_has(name: str) -> None:
     usual = loaded_settings("demo", name)
     given = load([CONFIG / "demo" / "config.yml", CONFIG / "demo" / "paths.yml"]).biasadjust.variables[name]
+    if name == "pr":  # which gives no number where it never rains
+        assert usual["adjust"]["detrend"]["LoessDetrend"].pop("mult_skip_zeros")
     assert usual == plain(given)
 
 
@@ -108,16 +113,61 @@ def test_null_is_the_same_and_another_method_has_its_own_arguments(tmp_path: Pat
     assert loaded(tmp_path, "psl", None).biasadjust.variables["psl"].name == "DetrendedQuantileMapping"
     how = loaded(tmp_path, "hurs", {"method": "QuantileDeltaMapping"}).biasadjust.variables["hurs"].arguments()
     assert how["training_args"]["method"] == "QuantileDeltaMapping" and how["training_args"]["additive_space"] == LOGIT
-    assert how["adjusting_args"]["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
+    by_rank = {"interp": "nearest", "extrapolation": "constant", "rank_window": True}
+    assert how["adjusting_args"]["xclim_adjust_args"] == by_rank
+
+
+@pytest.mark.parametrize(
+    ("given", "periods"),
+    [({}, [1950, 2100]), ({}, [[1950, 1978], [1979, 2100]]), ({"periods": [1990, 2019]}, None)],
+)
+def test_quantile_delta_mapping_ranks_in_windows_of_years_where_periods_are_long_enough(
+    given: dict[str, Any], periods: Any
+) -> None:
+    for method in ("QuantileDeltaMapping", "xsdba.QuantileDeltaMapping", "dqm.QuantileDeltaMapping"):
+        own = {"method": method, **({"adjusting_args": given} if given else {})}
+        content: Any = {"custom": {"sim_period": periods}, "biasadjust": {"variables": {"pr": own}}}
+        give_usual_settings(content)
+        made = content["biasadjust"]["variables"]["pr"]
+        assert made["training_args"]["method"] == "QuantileDeltaMapping"
+        assert made.get("method") == (method if method.startswith("dqm") else None)
+        adjusting = made["adjusting_args"]
+        assert adjusting["jitter_under"] == {"thresh": "0.01 mm d-1"} and adjusting.items() >= given.items()
+        windows = None if periods == [[1950, 1978], [1979, 2100]] else {"window": 30, "step": 10}
+        assert adjusting.get("moving_yearly_window") == windows
+
+
+def test_what_is_given_takes_the_place_of_usual_settings_key_by_key(tmp_path: Path) -> None:
+    own = {"adjusting_args": {"xclim_adjust_args": {"detrend": {"LoessDetrend": {"f": 0.5}}}}}
+    usual, changed = (
+        loaded(tmp_path, "hurs", given, variables={}).biasadjust.variables["hurs"].arguments() for given in ({}, own)
+    )
+    usual["adjusting_args"]["xclim_adjust_args"]["detrend"]["LoessDetrend"]["f"] = 0.5
+    assert changed == usual
+    by_kernels = loaded(tmp_path, "hurs", {"method": "dqm.QuantileDeltaMapping"}).biasadjust.variables["hurs"]
+    assert by_kernels.name == "dqm.QuantileDeltaMapping"
+    with pytest.raises(ConfigurationError, match=r"moving_yearly_window`.*only QuantileDeltaMapping ranks in windows"):
+        loaded(tmp_path, "hurs", {"adjusting_args": {"moving_yearly_window": {"window": 30, "step": 10}}})
+    training = {"method": "QuantileDeltaMapping", "group": "time", "xclim_train_args": {"kind": "+"}}
+    how = loaded(tmp_path, "hurs", {"training_args": training, "adjusting_args": {}}).biasadjust.variables["hurs"]
+    assert "additive_space" not in how.arguments()["training_args"], "nothing is added"
+
+
+def test_bounds_keep_all_of_their_digits(tmp_path: Path) -> None:
+    row = {"bounds": [0, 1234567.5], "transformation": "logit", "units": "kg", "kind": "+"}
+    config: Any = loaded(tmp_path, "ozone", {}, variables={"ozone": row})
+    assert config.biasadjust.variables["ozone"].training_args.additive_space.upper_bound == "1234567.5 kg"
 
 
 def test_the_section_variables_counts_before_the_table(tmp_path: Path) -> None:
     # The numbers of the table, in the units that are given.
     config = loaded(tmp_path, "hurs", {}, variables={"hurs": {"units": "1"}})
     space: Any = config.biasadjust.variables["hurs"].training_args
-    assert space.additive_space.arguments() == LOGIT | {"lower_bound": "0 1", "upper_bound": "1 1"}, (
-        "numbers of the table in the units that are given"
-    )
+    assert space.additive_space.arguments() == LOGIT | {
+        "lower_bound": "0 1",
+        "upper_bound": "1 1",
+        "margin": "0.01 1",
+    }, "numbers of the table in the units that are given"
     without: Any = loaded(tmp_path, "hurs", {}, variables={"hurs": {"transformation": None}}).biasadjust
     assert without.variables["hurs"].training_args.additive_space is None
 
@@ -142,6 +192,10 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
         (
             {"bounds": [0, 100], "possible": [-1, 90]},
             "possible`: got [-1, 90], expected limits within",
+        ),
+        (
+            {"kind": "*", "transformation": "log", "bounds": [0, None], "units": "1"},
+            "kind`: got '*', and factors are added to a log",
         ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
         ({"units": "shovels"}, "'shovels' is not a unit"),

@@ -485,6 +485,11 @@ def train_badly(**changed: Any) -> None:
         ({"xsdba_train_args": {**PR, "kind": "+"}}, ConfigurationError, 'adapt_freq_thresh .* needs kind "\\*"'),
         ({"adapt_freq": {"thresh": "1 mm d-1"}}, ConfigurationError, "a pool needs adapt_freq_thresh"),
         ({"additive_space": {"lower_bound": "0 mm d-1"}}, ConfigurationError, 'additive_space needs kind "\\+"'),
+        (
+            {"additive_space": {"lower_bound": "0 mm d-1"}, "xsdba_train_args": {"kind": "+", "max_tail_factor": 2}},
+            ConfigurationError,
+            "additive_space and max_tail_factor, which compares amounts, exclude each other",
+        ),
         ({"method": "MBCn"}, ConfigurationError, "method is 'MBCn'; expected"),
         ({"method": "ExtremeValues"}, ConfigurationError, "method is 'ExtremeValues'; expected"),
         ({"change": lambda data: data.isel(realization=0)}, DataError, "the group pools it"),

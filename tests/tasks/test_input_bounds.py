@@ -47,11 +47,22 @@ def test_values_beyond_the_bounds_of_a_logit_are_told_with_the_key(raw: Path, tm
     (found,) = messages(of_simulation).items()
     assert found[0] == ("impossible_values", "hurs")
     assert "expected -5 to 100 %, as `biasadjust.variables.hurs.training_args.additive_space` has no place" in found[1]
-    assert "`clip_next_to_bounds: permissive` there moves them inside" in found[1]
+    assert "a `margin` there limits them" in found[1]
     for check in configured(tmp_path, "permissive"):
         check.work()
         assert store.read_table(check.out_problems().path) == []
-        assert not any("additive_space" in key for key in check.reading())
+
+
+def test_bounds_that_most_values_pass_are_told_with_the_key(raw: Path, tmp_path: Path) -> None:
+    ds = xr.load_dataset(raw)
+    ds.assign(hurs=(ds["hurs"] + 95).assign_attrs(ds["hurs"].attrs)).to_netcdf(raw)
+    margin = {"clip_next_to_bounds": None, "margin": "1 %"}
+    own = {"biasadjust": {"variables": {"hurs": {"training_args": {"additive_space": BOUNDS | margin}}}}}
+    of_reference, of_simulation = configured(tmp_path, None, **own)
+    of_reference.work()
+    (found,) = messages(of_simulation).items()
+    assert found[0] == ("mislabelled_units", "hurs") and "are beyond the bounds; expected 0 to 100" in found[1]
+    assert "`biasadjust.variables.hurs.training_args.additive_space`" in found[1]
 
 
 def test_fractions_labelled_percent_and_units_that_nobody_knows_are_told_with_file_and_variable(

@@ -196,15 +196,15 @@ def test_the_first_stretch_has_the_distribution_of_the_reference(here: Path, pro
 def test_humidity_of_the_second_stretch_is_xsdbas_through_the_logit(here: Path, product: xr.Dataset) -> None:
     reference, simulation = series_of(here, "hurs")
     assert simulation.max() > 103
-    to = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
+    to = {"lower_bound": "-1 %", "upper_bound": "101 %", "trans": "logit"}
 
     def unbounded(da: xr.DataArray) -> xr.DataArray:
-        inside = da.astype("float32").clip(np.nextafter(np.float32(0), np.float32(1)), np.nextafter(np.float32(100), 0))
-        return xsdba.processing.to_additive_space(inside.assign_attrs(da.attrs), **to).astype("float64")
+        inside = da.astype("float32").clip(0, 100).assign_attrs(da.attrs)
+        return xsdba.processing.to_additive_space(inside, **to).astype("float64")
 
     known, series = unbounded(reference), unbounded(simulation)
     made = by_xsdba(known, series, series.sel(time=slice(*STRETCHES[0])), "+")
-    expected = xsdba.processing.from_additive_space(made, **to, units="%")
+    expected = xsdba.processing.from_additive_space(made, **to, units="%").clip(0, 100)
     off = np.abs(product_at(product, reference).sel(time=made.time).values - expected.values) > 1e-2
     assert off.mean() < 1e-3
 

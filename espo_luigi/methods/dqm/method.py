@@ -39,8 +39,6 @@ def _why_not_arguments(options: Options) -> str | None:
             return f"the kernels do not do {name}={value!r}"
     if options.method == QDM:
         return None
-    if options.year_windows:
-        return f"the kernels adjust in moving windows of years by {QDM} only"
     detrend = arguments.get("detrend")
     if not isinstance(detrend, Mapping) or set(detrend) != {"LoessDetrend"}:
         return f"the kernels detrend by LOESS only, not by {detrend!r}"

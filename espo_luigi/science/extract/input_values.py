@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,8 @@ CELLS_OF_A_MAP = 9
 MISLABELLED = 0.5
 # How far that is, as a part of the possible range's width.
 FAR = 0.1
+# The share of the range between bounds beyond which a value counts as beyond them: air may be supersaturated.
+_SLACK = 0.01
 # In five years, the wettest cell of a desert has a wet day (1 mm), even the coast of Atacama's; it is far more in other
 # places, but not in units that are a thousand times too large.
 DRY_DAYS = 5 * 365
@@ -106,6 +109,8 @@ class _Tallies:
         # By variable with dry days, the highest value of each day.
         self.wettest: dict[str, list[tuple[RawSeries, np.ndarray, np.ndarray]]] = {}
         self.empty_maps: dict[str, int] = {}
+        # By file and variable that is adjusted through a transformation, how many values are beyond its bounds.
+        self.beyond: Counter[tuple[str, str]] = Counter()
 
     def range_of(self, files: Sequence[RawSeries]) -> tuple[float, float, int]:
         """Return the lowest and the highest value of files, and how many values they have."""
@@ -193,6 +198,7 @@ def value_problems(
     wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
     scaled = [problem for of_days in wettest for problem in _too_dry(of_days)]
     scaled += [one for name, files in series.items() if name not in explained for one in _fractions(files, tallies)]
+    scaled += [one for files in series.values() for raw in files for one in _mostly_beyond(raw, tallies)]
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
     if any(problem.kind == "tasmax_below_tasmin" for problem in problems):
@@ -248,6 +254,20 @@ def _constant_series(series: Series, tallies: _Tallies) -> Iterator[Problem]:
             what = f"the value is {low:g} in all cells on all days" if values else "no cell has a value on any day"
             found = raw.problem("constant_series", f"{what}; expected values that vary", int(raw.days.min()), days)
             yield replace(found, value=low if values else None)
+
+
+def _mostly_beyond(raw: RawSeries, tallies: _Tallies) -> Iterator[Problem]:
+    """Yield a file more than half of whose values are beyond the bounds of a transformation."""
+    (low, high, values), outside = tallies.range_of([raw]), tallies.beyond[raw.file, raw.name]
+    if outside <= MISLABELLED * values:
+        return
+    (lowest, highest), units = raw.known.bounds, raw.data.attrs.get("units", "")
+    expected = f"{lowest:g} or more" if highest is None else f"{lowest:g} to {highest:g}"
+    message = (
+        f"the units or the bounds are probably wrong: {outside} of {values} values, which go from {low:.6g} to "
+        f"{high:.6g} {units}, are beyond the bounds; expected {expected}"
+    )
+    yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), outside), value=high)
 
 
 def _fractions(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
@@ -348,6 +368,11 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
 def _look_at_range(block: Block, limits: Limits | None, tallies: _Tallies) -> None:
     """Add impossible values, and others that are beyond the limits of the data flags."""
     rest, possible = block, block.raw.known.raw
+    lowest, highest = (np.nan if one is None else one for one in block.raw.known.bounds)
+    if block.raw.known.transformation:
+        slack = 0 if np.isnan(highest) else _SLACK * (highest - lowest)
+        outside = (block.values < lowest - slack) | (block.values > highest + slack)
+        tallies.beyond[block.raw.file, block.raw.name] += int(outside.sum())
     if impossible := _add_outside("impossible_values", block, possible, tallies):
         far = FAR * (possible[1] - possible[0])
         # A few cells of 0 K on all days are no matter of units.

@@ -74,7 +74,7 @@ class Variable:
     colours: str = "viridis"
     standard_name: str = ""
     long_name: str = ""
-    cell_methods: str = "time: mean"
+    cell_methods: str = ""
 
     @property
     def no_fills(self) -> Limits:
@@ -104,12 +104,12 @@ VARIABLES: Mapping[str, Variable] = _rows()
 
 
 def variable(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
-    """Return what a table knows of a variable; nothing is known of one that it does not have."""
+    """Return the row of a variable; a variable that the table lacks has a row of defaults."""
     return table.get(name, Variable())
 
 
 def names_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, str]:
-    """Return the attributes that name a variable in CF's terms; none of a variable that the table does not have."""
-    row = table.get(name)
-    names = ("standard_name", "long_name", "cell_methods") if row is not None else ()
-    return {key: getattr(row, key) for key in names if getattr(row, key)}
+    """Return the attributes that name a variable in CF's terms; those that its row lacks are left out."""
+    row = variable(name, table)
+    names = {key: getattr(row, key) for key in ("standard_name", "long_name", "cell_methods")}
+    return {key: text for key, text in names.items() if text}

@@ -45,6 +45,8 @@ class Variable:
         How a bounded variable becomes an unbounded one for the adjustment.
     wet
         A day below it is dry; None for a variable without dry days.
+    longest_dry
+        No cell, not even of a desert, is dry on as many days in a row; None if snow or the like may be absent for ever.
     jitter
         Noise takes the place of values below it where factors are multiplied, since these divide by the values.
     difference
@@ -67,6 +69,7 @@ class Variable:
     bounds: tuple[float | None, float | None] = (None, None)
     transformation: Transformation | None = None
     wet: float | None = None
+    longest_dry: float | None = None
     jitter: float | None = None
     difference: bool = False
     filling: Filling = "both"

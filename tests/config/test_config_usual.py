@@ -168,6 +168,12 @@ def test_what_contradicts_itself_in_a_row_is_refused_by_its_key(
     assert "`variables.ozone." in str(caught.value) and message in str(caught.value)
 
 
+def test_a_row_of_a_variable_that_is_not_there_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loaded(tmp_path, "hurs", {}, variables={"hrus": {"raw": [-1, 120]}, "tas": {"colours": "magma"}})
+    (told,) = (message for message in caplog.messages if "`variables." in message)
+    assert told == "`variables.hrus` has no effect: hrus is neither searched nor made; did you mean hurs?"
+
+
 def test_units_of_another_kind_than_the_table_s_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"`variables.hurs.units`: got K; expected a unit that converts to %"):
         loaded(tmp_path, "hurs", {}, variables={"hurs": {"units": "K"}})

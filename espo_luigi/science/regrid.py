@@ -386,6 +386,36 @@ def check_covered(weights: Mapping[Hashable, Weights]) -> None:
         )
 
 
+def check_filled(weights: Mapping[Hashable, Weights], options: Mapping[str, Any], key: str) -> None:
+    """Check that all cells of the target get values: the ends of the source's grid leave none without.
+
+    `options` are those of `weigh`, at ``key`` of the configuration.
+
+    Raises
+    ------
+    DataError
+        If a cell would have none.
+    """
+    for name, its in weights.items():
+        lacking = np.isnan(np.asarray(its.matrix.sum(axis=1)).ravel())
+        if not lacking.any():
+            continue
+        away = np.where(lacking, cells_away(its.source.grid, its.destination.grid), -1)
+        lat, lon = (values.ravel()[int(away.argmax())] for values in its.destination.grid.coordinates())
+        grids = options.get("intermediate_grids") or {}
+        stages = {f"intermediate_grids.{step}.": grids[step] for step in its.steps if step != TARGET} | {"": options}
+        ways = [one for one, stage in stages.items() if _extrapolation(stage.get("regridder_kwargs") or {}) is None]
+        keys = [f"`{key}.{one}regridder_kwargs.extrap_method: inverse_dist`" for one in ways]
+        if its.method == "conservative":
+            keys.insert(0, f"`regrid.regrid_method.{name}: conservative_normed`")
+        raise DataError(
+            f"{name}, {its.method}: {int(lacking.sum())} of {lacking.size} land cells lie beyond the outermost centres "
+            "or cells of the source, or of those that its mask leaves: they would have no values. The farthest is "
+            f"{away.max():.2f} cells of the source away from the nearest centre, at {lat:g} °N {lon:g} °E. "
+            f"Give {' and '.join(keys)}, correct the bounds of the regions, or exclude the dataset."
+        )
+
+
 def cascade(
     source: Grid, stages: Sequence[Stage], used: np.ndarray | None = None
 ) -> tuple[sparse.csr_matrix, np.ndarray]:

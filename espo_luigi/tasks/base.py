@@ -261,8 +261,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if self.is_about_all and dict(marker.inputs) != self.input_ids():
             return False
         if settings().rerun == "stale":
-            return not staleness.changes(self.context, marker, keys_read(type(self)), self.input_infos())
-        if changed := staleness.changed_settings(self.context, marker, keys_read(type(self))):
+            return not staleness.changes(self.context, marker, self.keys_read, self.input_infos())
+        if changed := staleness.changed_settings(self.context, marker, self.keys_read):
             staleness.warn(path, changed, self.context.config.hash)
         return True
 
@@ -273,8 +273,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         if made_by is None:
             return []
         if not files:
-            return staleness.changed_settings(self.context, made_by, keys_read(type(self)))
-        return staleness.changes(self.context, made_by, keys_read(type(self)), self.input_infos())
+            return staleness.changed_settings(self.context, made_by, self.keys_read)
+        return staleness.changes(self.context, made_by, self.keys_read, self.input_infos())
 
     def delete_temporary(self) -> None:
         """Delete the temporary outputs, unless ``[espo] keep_temporary`` says otherwise."""
@@ -292,6 +292,16 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
         return [key.format_map(self.wildcards) for key in self.reads] + self._pool_key()
+
+    def keys_read(self) -> frozenset[str]:
+        """Return the keys, with wildcards, that this task and those before it read for their outputs."""
+        known = self.context.keys_read
+        if self.task_id not in known:
+            # The same rule's tasks have the same rules before them.
+            before = {type(info.task): info.task for info in self.input_infos() if staleness.is_material(info)}
+            others = (task.keys_read() for task in before.values() if isinstance(task, EspoTask))
+            known[self.task_id] = frozenset(self.reads).union(*others)
+        return known[self.task_id]
 
     def _pool_key(self) -> list[str]:
         """Return the key of the members of this task's pool, unless it is a pool of one by its name."""
@@ -443,13 +453,6 @@ def every(rule: type[EspoTask]) -> list[EspoTask]:
         return [rule(**dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
     except luigi.parameter.MissingParameterException as error:
         raise ParameterError(f"{error}: give it a default, or make it one of the run's wildcards") from error
-
-
-@functools.cache
-def keys_read(rule: type[EspoTask]) -> frozenset[str]:
-    """Return the keys, with wildcards, that a rule and those before it read for their outputs."""
-    before = (other for _, port in ports_of(rule, InputPort) for other in port.rules if other.is_material)
-    return frozenset(rule.reads).union(*map(keys_read, before))
 
 
 def _ids(inputs: Mapping[ZarrInfo, store.Marker | None]) -> dict[str, str]:

@@ -104,6 +104,8 @@ class RunContext:
         self.config = config
         # Fingerprints of configuration keys and raw files, by key, as far as `staleness` needed them.
         self.fingerprints: dict[str, str] = {}
+        # The keys that each task and those before it read, by its id.
+        self.keys_read: dict[str, frozenset[str]] = {}
         # Simulations that the search drops, each with the reason.
         self.dropped: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}

@@ -162,6 +162,7 @@ class Regrid(EspoTask):
                     f"{error} `extraction.on_input_problem.extrapolation: warn` lets it through."
                 ) from error
             logger.warning("%s, %s: %s", self.sim_id, self.piece, error)
+        regrid.check_filled(weights, config.regrid.options(), "regrid.regrid_dataset")
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return chunks of so few cells that those of all members of a pool take no more than a lone simulation's."""

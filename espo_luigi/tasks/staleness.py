@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,10 +63,12 @@ def fingerprints_of(
     return {key: _JOINED_BY.join(sorted(fingerprints)) for key, fingerprints in found.items()}
 
 
-def changes(run: RunContext, marker: Marker, reads: Iterable[str], inputs: Iterable[ZarrInfo]) -> list[str]:
+def changes(
+    run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]], inputs: Iterable[ZarrInfo]
+) -> list[str]:
     """Return everything that changed since a task's outputs were made: settings, raw datasets, remade inputs.
 
-    `reads` has the keys, with wildcards, that the task's rule and those before it read.
+    `reads` returns the keys, with wildcards, that the task and those before it read.
     """
     keys = [_in_words(run, key, was) for key, was in _recorded(marker).items() if _changed(run, key, was)]
     keys += _unknown(run, marker, reads)
@@ -74,19 +76,20 @@ def changes(run: RunContext, marker: Marker, reads: Iterable[str], inputs: Itera
     return keys + list(dict.fromkeys(f"input {info.task.label()}" for info in remade))
 
 
-def changed_settings(run: RunContext, marker: Marker, reads: Iterable[str]) -> list[str]:
+def changed_settings(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]) -> list[str]:
     """Return the keys of the configuration that changed since a store was made; looks at no file."""
     recorded = _recorded(marker).items()
     changed = ((key, was) for key, was in recorded if not key.startswith(FILES_OF) and _now(run, key) != was)
     return [_in_words(run, key, was) for key, was in changed] + _unknown(run, marker, reads)
 
 
-def _unknown(run: RunContext, marker: Marker, reads: Iterable[str]) -> list[str]:
+def _unknown(run: RunContext, marker: Marker, reads: Callable[[], Iterable[str]]) -> list[str]:
     """Return the keys that are given and read now, and that the version which made the marker did not have."""
     recorded = _recorded(marker)
     if WHOLE in recorded:
         return []
-    return [key for key in run.given_keys if _is_among(key, reads) and not _is_among(key, recorded)]
+    unknown = [key for key in run.given_keys if not _is_among(key, recorded)]
+    return [key for key in unknown if _is_among(key, reads())]
 
 
 def _is_among(key: str, keys: Iterable[str]) -> bool:

@@ -17,7 +17,7 @@ from luigi.task_register import Register
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.driver.engines import close_engines
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.tasks.context import context
 
 Configure = Callable[..., list[Path]]
@@ -186,6 +186,31 @@ def test_extrapolation_can_be_let_through_and_is_counted_in_the_product(
     assert "extrapolation (warn): " in log.text and "0.5 degrees in the north further than 1.5 cells" in log.text
     made = store.open_store(regrid.out_regridded().path)
     assert made.attrs["espo_luigi_extrapolated_cells"] == made.sizes["loc"] == 15
+
+
+@pytest.mark.parametrize("of_the_stage", [False, True])
+def test_land_beyond_the_outermost_centres_is_refused_where_nothing_is_put_there(
+    configured: Configure, of_the_stage: bool
+) -> None:
+    """Its values would be missing, which a later rule takes for a store that was damaged."""
+    nothing, nearest = ({"extrap_method": how} for how in (None, "nearest_s2d"))
+    stage = {"cf_grid_2d": {"lon0_b": -70, "lon1_b": -62, "d_lon": 1, "lat0_b": 43, "lat1_b": 49, "d_lat": 1}}
+    grids = {"one": {**stage, "regridder_kwargs": nothing}} if of_the_stage else {}
+    way = {"regrid__regrid_dataset__regridder_kwargs": nearest if of_the_stage else nothing}
+    configured(**way, regrid__regrid_dataset__intermediate_grids=grids)
+    (sim_id,) = (name for name in context().simulations if "360Day" in name)
+    made, extracted = tasks.RefDefault(piece="north").compute([]), tasks.Extract(sim_id=sim_id).compute([])
+    regrid = tasks.Regrid(sim_id=sim_id, piece="north")
+    # The outermost centres are at 46.875 degrees, and the land's rows at 47.625 and 47.875.
+    cut = extracted.sel(lat=slice(47.0, None))
+    key = "intermediate_grids.one.regridder_kwargs" if of_the_stage else "regridder_kwargs"
+    told = rf"15 of 15 land cells .* 0\.85 cells .* at 47\.875 °N .* `regrid.regrid_dataset.{key}.extrap_method: "
+    with pytest.raises(DataError, match=told):
+        regrid.compute(made["reference"], made["grid"], cut)
+    regrid.compute(made["reference"], made["grid"], extracted)
+    nothing["extrap_method"] = "inverse_dist"
+    configured(**way, regrid__regrid_dataset__intermediate_grids=grids)
+    regrid.compute(made["reference"], made["grid"], cut)
 
 
 def shorten(raw: Path, source: str, cut: Callable[[xr.Dataset], xr.Dataset]) -> None:

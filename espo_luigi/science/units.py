@@ -126,6 +126,12 @@ def units_of(data: xr.DataArray) -> str:
     return str(data.attrs["units"])
 
 
+def known_units(data: xr.DataArray) -> str:
+    """The `units` attribute; raises `DataError` if it is absent or no unit."""
+    _parse(units_of(data), f"variable {data.name!r}")
+    return units_of(data)
+
+
 def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
     """Series in other units, as `as_floats` has it; lazy; unchanged if the units are the same, known or not.
 

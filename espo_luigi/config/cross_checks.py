@@ -364,6 +364,11 @@ def _check_source(config: RunConfig) -> None:
 
 
 def _check_variables(config: RunConfig) -> None:
+    search = config.extraction.reference.search_data_catalogs.variables_and_freqs
+    used = {*config.variables, *search, *config.published}
+    for name in sorted({*config.own_variables} - used):
+        near = nearest(name, used) or "."
+        logger.warning("`variables.%s` has no effect: %s is neither searched nor made%s", name, name, near)
     path = "extraction.simulation.search_data_catalogs.variables_and_freqs"
     for variable in config.biasadjust.adjusted:
         if variable not in config.variables:

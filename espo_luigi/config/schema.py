@@ -250,7 +250,7 @@ def value_at(value: Any, key: str) -> Any:
 
     The key of a list's element is the element: `True` if it is there; of a list of rows by simulation, the rows that
     concern the simulation are returned. `*` stands for the names of all that is there, in their order; with a key after
-    it, for the values of each under that key.
+    it, for the values of each under that key, where it is given.
     """
     if not key:
         return value
@@ -261,7 +261,8 @@ def value_at(value: Any, key: str) -> Any:
     if key == "*":
         return list(members)
     if key.startswith("*."):
-        return {name: value_at(member, key[2:]) for name, member in members.items()}
+        held = {name: value_at(member, key[2:]) for name, member in members.items()}
+        return {name: one for name, one in held.items() if one is not None or _is_null(members[name], key[2:])}
     # A user's own name may hold a dot: the longest that fits.
     fitting = [name for name in members if f"{key}.".startswith(f"{name}.")]
     longest = max(fitting, key=len, default=None)
@@ -289,6 +290,10 @@ def given_keys(config: BaseModel, prefix: str = "") -> list[str]:
 def short_hash(text: str) -> str:
     """Return the first twelve hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _is_null(value: Any, key: str) -> bool:
+    return isinstance(value, BaseModel) and key in value.model_fields_set
 
 
 def _members(value: Any) -> Mapping[str, Any]:

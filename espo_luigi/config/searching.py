@@ -297,7 +297,7 @@ class OnInputProblem(Section):
         default="fail",
         description=(
             "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, or "
-            "percentages that never exceed 1.5 %: the units or the fill value are wrong"
+            "percentages that are not all 0 and never exceed 1.5 %: the units or the fill value are wrong"
         ),
     )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from espo_luigi.errors import ConfigurationError, DataError, nearest
-from espo_luigi.fields import Number, Section, Unit, converts
+from espo_luigi.fields import Number, PositiveThreshold, Section, Unit, converts
 from espo_luigi.science.variables import Filling, Kind, Transformation, Variable, variable
 
 # None stands for nothing in these fields of a row.
-_MAY_BE_NULL = ("bounds", "transformation", "wet", "jitter")
+_MAY_BE_NULL = ("transformation", "wet", "jitter")
+_THRESHOLDS = ("wet", "jitter")
 
 
 class VariableSection(Section):
@@ -28,8 +30,8 @@ class VariableSection(Section):
     transformation: Transformation | None = Field(
         default=None, description="how a bounded variable becomes an unbounded one for the adjustment"
     )
-    wet: Number | None = Field(default=None, description="a day below it is dry")
-    jitter: Number | None = Field(
+    wet: PositiveThreshold | None = Field(default=None, description="a day below it is dry: 1 mm d-1, for example")
+    jitter: PositiveThreshold | None = Field(
         default=None, description="noise takes the place of values below it where factors are multiplied"
     )
     difference: bool | None = Field(default=None, description="whether it is a difference of temperatures")
@@ -39,6 +41,13 @@ class VariableSection(Section):
     standard_name: str | None = Field(default=None, description="CF's standard name")
     long_name: str | None = Field(default=None, description="the name in words")
     cell_methods: str | None = Field(default=None, description="CF's cell methods")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unbounded(cls, given: Any) -> Any:
+        """Tell `bounds: null` from bounds that are not given, for fingerprints, too."""
+        is_null = isinstance(given, dict) and "bounds" in given and given["bounds"] is None
+        return {**given, "bounds": (None, None)} if is_null else given
 
     @field_validator("colours")
     @classmethod
@@ -52,21 +61,23 @@ class VariableSection(Section):
     def over(self, known: Variable) -> Variable:
         """Return a row of the table with what is given here in place of its own; its numbers are in the given units.
 
-        `null` takes a transformation, a threshold or the bounds away, and leaves all else as it is. What no row and
-        nothing here says is possible is all within the bounds.
+        `null` takes a transformation, a threshold or the bounds away, and leaves all else as it is. Without `possible`
+        in either, the limits are the bounds.
 
         Raises
         ------
         DataError
-            If the row has units that do not convert to those given here.
+            If the row has units that do not convert to those given here, or a threshold has others.
         """
-        if self.units and known.units:
-            from espo_luigi.science.possible import converted
+        from espo_luigi.science.possible import converted
+        from espo_luigi.science.units import threshold_in
 
+        if self.units and known.units:
             known = converted(known, self.units)
         given = {name: value for name, value in self if name in self.model_fields_set}
         given = {name: value for name, value in given.items() if value is not None or name in _MAY_BE_NULL}
-        given |= {"bounds": given["bounds"] or (None, None)} if "bounds" in given else {}
+        for key, text in ((key, given[key]) for key in _THRESHOLDS if given.get(key)):
+            given[key] = threshold_in(text, self.units or known.units or text.partition(" ")[2])
         own = replace(known, **given)
         if self.possible is not None:
             return own
@@ -83,6 +94,13 @@ class VariableSection(Section):
             If its values contradict each other, or the units those of the table.
         """
         known = variable(name)
+        units = self.units or known.units
+        for key, text in ((key, getattr(self, key)) for key in _THRESHOLDS):
+            if text and units and not converts(text, units):
+                raise ConfigurationError(
+                    f"`variables.{name}.{key}`: got {text!r}, expected a number and a unit that converts to {units}, "
+                    "the variable's."
+                )
         try:
             row = self.over(known)
         except DataError as error:
@@ -111,7 +129,13 @@ def _problems(row: Variable) -> Iterator[tuple[str, str]]:
         yield "possible", f"got [{low:g}, {high:g}], expected limits within the variable's `bounds`, {outer}."
     if row.transformation and (lowest is None or (row.transformation == "logit" and highest is None)):
         sides = "a lower and an upper bound, such as [0, 100]" if row.transformation == "logit" else "a lower bound"
-        yield "transformation", f"got {row.transformation}, which needs {sides}. Give `bounds`, or leave it out."
+        yield (
+            "transformation",
+            f"got {row.transformation}, which needs {sides}. Give `bounds`, or `transformation: null`.",
+        )
+    for key, number in ((key, getattr(row, key)) for key in _THRESHOLDS):
+        if number is not None and not number < high:
+            yield key, f"got {number:g} {row.units}, expected less than the highest possible value, {high:g}."
     if not row.units and (row.transformation or row.wet or row.jitter or row.display_units):
         yield "units", "missing; `transformation`, `wet`, `jitter` and `display_units` need the variable's. Give them."
     elif row.display_units and not converts(f"1 {row.display_units}", row.units):

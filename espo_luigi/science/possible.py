@@ -17,7 +17,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
 from espo_luigi.science.chunks import REALIZATION
-from espo_luigi.science.units import as_difference, convert_to
+from espo_luigi.science.units import as_difference, convert_to, threshold_in
 from espo_luigi.science.variables import VARIABLES, Limits, Variable, variable
 
 # Takes the place of a range of zero or below. A multiplicative adjustment divides by the lowest quantiles: with noise
@@ -135,7 +135,8 @@ def credible(ds: xr.Dataset, table: Mapping[str, Variable] = VARIABLES) -> xr.Da
     for name, da in ds.data_vars.items():
         known = variable(str(name), table)
         if known.is_range:
-            made[name] = da.where(~(da <= 0), SMALLEST_RANGE_K)
+            smallest = threshold_in(f"{SMALLEST_RANGE_K} K", str(da.attrs.get("units", known.units)))
+            made[name] = da.where(~(da <= 0), smallest)
         elif (lowest := known.bounds[0]) is not None:
             (bound,) = _in_units([lowest], str(name), known, str(da.attrs.get("units", "")))
             made[name] = da.where(~(da < bound), bound)

@@ -120,21 +120,20 @@ def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[floa
 
 
 def units_of(data: xr.DataArray) -> str:
-    """The `units` attribute, checked.
-
-    Raises
-    ------
-    DataError
-        If it is absent or not a unit.
-    """
+    """The `units` attribute, which may be no unit that is known; raises `DataError` if it is absent."""
     if "units" not in data.attrs:
         raise DataError(f"variable {data.name!r} has no units attribute; set it, for example to K or kg m-2 s-1.")
-    _parse(str(data.attrs["units"]), f"variable {data.name!r}")
     return str(data.attrs["units"])
 
 
+def known_units(data: xr.DataArray) -> str:
+    """The `units` attribute; raises `DataError` if it is absent or no unit."""
+    _parse(units_of(data), f"variable {data.name!r}")
+    return units_of(data)
+
+
 def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
-    """Series in other units, as `as_floats` has it; lazy; unchanged if the units are the same.
+    """Series in other units, as `as_floats` has it; lazy; unchanged if the units are the same, known or not.
 
     Precipitation depths and fluxes convert through 1000 kg m-3; temperature differences without an offset.
 

@@ -45,6 +45,8 @@ class Variable:
         How a bounded variable becomes an unbounded one for the adjustment.
     wet
         A day below it is dry; None for a variable without dry days.
+    longest_dry
+        No cell, not even of a desert, is dry on as many days in a row; None if snow or the like may be absent for ever.
     jitter
         Noise takes the place of values below it where factors are multiplied, since these divide by the values.
     difference
@@ -67,6 +69,7 @@ class Variable:
     bounds: tuple[float | None, float | None] = (None, None)
     transformation: Transformation | None = None
     wet: float | None = None
+    longest_dry: float | None = None
     jitter: float | None = None
     difference: bool = False
     filling: Filling = "both"
@@ -74,7 +77,7 @@ class Variable:
     colours: str = "viridis"
     standard_name: str = ""
     long_name: str = ""
-    cell_methods: str = "time: mean"
+    cell_methods: str = ""
 
     @property
     def no_fills(self) -> Limits:
@@ -104,12 +107,12 @@ VARIABLES: Mapping[str, Variable] = _rows()
 
 
 def variable(name: str, table: Mapping[str, Variable] = VARIABLES) -> Variable:
-    """Return what a table knows of a variable; nothing is known of one that it does not have."""
+    """Return the row of a variable; a variable that the table lacks has a row of defaults."""
     return table.get(name, Variable())
 
 
 def names_of(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, str]:
-    """Return the attributes that name a variable in CF's terms; none of a variable that the table does not have."""
-    row = table.get(name)
-    names = ("standard_name", "long_name", "cell_methods") if row is not None else ()
-    return {key: getattr(row, key) for key in names if getattr(row, key)}
+    """Return the attributes that name a variable in CF's terms; those that its row lacks are left out."""
+    row = variable(name, table)
+    names = {key: getattr(row, key) for key in ("standard_name", "long_name", "cell_methods")}
+    return {key: text for key, text in names.items() if text}

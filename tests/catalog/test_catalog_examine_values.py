@@ -33,6 +33,8 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.extract.dataset import to_canonical_units
 from espo_luigi.science.extract.input_problems import Problem, RawSeries
 from espo_luigi.science.extract.input_values import limits_of, value_problems
+from espo_luigi.science.possible import converted
+from espo_luigi.science.variables import VARIABLES
 
 
 @pytest.fixture(params=CALENDARS)
@@ -494,11 +496,15 @@ def test_fractions_that_are_labelled_percent_have_other_units() -> None:
     assert value_problems(raw_series(clt=humidity(1.05, 359)), {}) == [], "a dry season may have no clouds"
 
 
-def test_a_single_file_of_fractions_is_found() -> None:
+def test_percentages_near_zero_are_no_fractions_where_all_are_zero_or_another_file_has_more() -> None:
+    snow = raw_series(clt=humidity(0))["clt"]
+    assert not [one for one in value_problems({"clt": snow}, {}) if one.kind == "mislabelled_units"], "the tropics"
     first, second = raw_series(hurs=humidity(100))["hurs"], raw_series(hurs=humidity(1))["hurs"]
     later = second[0].data.assign_coords(time=second[0].data.indexes["time"].shift(365, "D"))
-    (found,) = value_problems({"hurs": [*first, RawSeries("fractions.nc", later)]}, {})
-    assert (found.kind, found.file, found.day) == ("mislabelled_units", "fractions.nc", "2001-01-01")
+    assert value_problems({"hurs": [*first, RawSeries("later.nc", later)]}, {}) == []
+    row = converted(VARIABLES["hurs"], "1")
+    fractions = RawSeries("hurs.nc", (second[0].data / 100).assign_attrs(units="1"), row=row)
+    assert value_problems({"hurs": [fractions]}, {}) == []
 
 
 def test_percent_that_are_labelled_fractions_are_impossible_throughout() -> None:
@@ -512,8 +518,8 @@ def test_percent_that_are_labelled_fractions_are_impossible_throughout() -> None
     ("name", "attrs", "message"),
     [
         ("hurs", {"units": "K"}, "a.nc: hurs has units 'K'; expected % or what converts to it"),
-        ("ozone", {}, "a.nc: ozone has units 'none'; expected CF's"),
-        ("ozone", {"units": "shovels"}, "a.nc: ozone has units 'shovels'; expected CF's"),
+        ("pr", {}, "a.nc: pr has units 'none'; expected kg m-2 s-1"),
+        ("pr", {"units": "shovels"}, "a.nc: pr has units 'shovels'; expected kg m-2 s-1"),
     ],
 )
 def test_units_of_another_kind_and_units_that_nobody_knows_are_refused(
@@ -521,3 +527,11 @@ def test_units_of_another_kind_and_units_that_nobody_knows_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         to_canonical_units(xr.DataArray(np.ones(3, "f4"), dims="time", name=name, attrs=attrs), "a.nc")
+
+
+@pytest.mark.parametrize(("attrs", "units"), [({"units": "DU"}, "DU"), ({"units": "1e-9"}, "1e-9"), ({}, "")])
+def test_a_variable_that_nobody_has_heard_of_keeps_its_units(attrs: dict[str, str], units: str) -> None:
+    given = xr.DataArray(np.arange(3, dtype="i2"), dims="time", name="ozone", attrs=attrs)
+    kept = to_canonical_units(given)
+    assert kept.attrs["units"] == units and kept.dtype == "f4" and given.attrs == attrs
+    np.testing.assert_array_equal(kept, [0, 1, 2])

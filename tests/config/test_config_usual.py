@@ -11,6 +11,7 @@ import yaml
 from espo_luigi.config import RunConfig, load
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.dialects import modernise
+from espo_luigi.config.schema import fingerprint
 from espo_luigi.config.usual import give_usual_settings
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.science.units import threshold_in
@@ -21,7 +22,7 @@ LOESS = {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}
 ADJUST = {"detrend": {"LoessDetrend": LOESS}, "interp": "nearest", "extrapolation": "constant"}
 ZEROS = ("rsds", "sfcWind", "huss", "ozone", "pr")
 LOGIT = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit", "margin": "1 %"}
-OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": 0.5}
+OZONE = {"units": "ug m-3", "kind": "*", "possible": [0, 1000], "bounds": [0, None], "jitter": "0.5 ug m-3"}
 
 
 def loaded(folder: Path, name: str, given: Any, base: str = "demo-humid", **sections: Any) -> RunConfig:
@@ -198,6 +199,16 @@ def test_a_variable_whose_kind_nobody_knows_has_no_usual_settings(tmp_path: Path
             "kind`: got '*', and factors are added to a log",
         ),
         ({"possible": [5, 1]}, "possible`: got [5, 1], expected [lowest, highest]"),
+        ({"units": "mm d-1", "wet": 0.5}, "(a number): expected a number, a space and a unit, such as 0.01 mm d-1"),
+        (
+            {"units": "mm d-1", "wet": "0.5 K"},
+            "wet`: got '0.5 K', expected a number and a unit that converts to mm d-1",
+        ),
+        (
+            {"units": "kg m-2 s-1", "possible": [0, 1e-3], "jitter": "0.5 kg m-2 s-1"},
+            "jitter`: got 0.5 kg m-2 s-1, expected less than the highest possible value, 0.001",
+        ),
+        ({"wet": "1 mm d-1"}, "units`: missing; `transformation`, `wet`"),
         ({"units": "shovels"}, "'shovels' is not a unit"),
         ({"colours": "virdis"}, "'virdis' is not a colour map of matplotlib; did you mean viridis?"),
         ({"units": "ug m-3", "display_units": "K"}, "display_units`: got K, expected a unit that ug m-3 converts to"),
@@ -211,9 +222,47 @@ def test_what_contradicts_itself_in_a_row_is_refused_by_its_key(
     assert "`variables.ozone." in str(caught.value) and message in str(caught.value)
 
 
+def test_a_row_of_a_variable_that_is_not_there_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loaded(tmp_path, "hurs", {}, variables={"hrus": {"raw": [-1, 120]}, "tas": {"colours": "magma"}})
+    (told,) = (message for message in caplog.messages if "`variables." in message)
+    assert told == "`variables.hrus` has no effect: hrus is neither searched nor made; did you mean hurs?"
+
+
 def test_units_of_another_kind_than_the_table_s_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"`variables.hurs.units`: got K; expected a unit that converts to %"):
         loaded(tmp_path, "hurs", {}, variables={"hurs": {"units": "K"}})
+
+
+def test_a_threshold_is_given_with_its_unit_and_a_bound_may_be_taken_away(tmp_path: Path) -> None:
+    own = {"pr": {"wet": "2 mm d-1"}, "hurs": {"units": "1", "bounds": None, "transformation": None}}
+    table = loaded(tmp_path, "hurs", {}, variables=own).table
+    assert table["pr"].wet == pytest.approx(2 / 86400) and table["pr"].jitter == pytest.approx(0.01 / 86400)
+    assert table["hurs"].bounds == (None, None) and table["hurs"].possible == pytest.approx((0, 1))
+    with pytest.raises(ConfigurationError, match="Give `bounds`, or `transformation: null`"):
+        loaded(tmp_path, "hurs", {}, variables={"hurs": {"bounds": None}})
+
+
+@pytest.mark.parametrize(
+    ("own", "changed"),
+    [
+        ({"tas": {"colours": "magma", "long_name": "Air"}}, []),
+        ({"hurs": {"units": "1"}}, ["units"]),
+        ({"hurs": {"bounds": None, "transformation": None}}, ["bounds"]),
+        ({"pr": {"wet": None}}, ["wet"]),
+    ],
+)
+def test_a_row_changes_the_fingerprints_of_the_keys_that_it_gives(
+    own: dict[str, Any], changed: list[str], tmp_path: Path
+) -> None:
+    without, with_row = loaded(tmp_path, "hurs", {}), loaded(tmp_path, "hurs", {}, variables=own)
+    keys = ("units", "bounds", "difference", "possible", "raw", "wet")
+    differ = [key for key in keys if len({fingerprint(one, f"variables.*.{key}") for one in (without, with_row)}) == 2]
+    assert differ == changed
+    ((name, _),) = own.items()
+    of_one = [
+        key for key in keys if fingerprint(with_row, f"variables.{name}.{key}") != fingerprint(without, "nothing")
+    ]
+    assert of_one == [key for key in changed if key != "wet"]
 
 
 def test_a_row_of_the_table_keeps_its_meaning_in_other_units(tmp_path: Path) -> None:

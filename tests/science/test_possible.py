@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, get_args
 
@@ -21,7 +21,7 @@ from espo_luigi.science.extract.input_values import value_problems
 from espo_luigi.science.finalize.gaps import LET_THROUGH, with_possible_values
 from espo_luigi.science.finalize.scenario import Treatment, finish, merged
 from espo_luigi.science.possible import SMALLEST_RANGE_K, credible, limits_in, require_possible
-from espo_luigi.science.variables import Variable
+from espo_luigi.science.variables import VARIABLES, Variable
 
 UNITS = {"tasmax": "K", "tasmin": "K", "dtr": "K", "pr": "kg m-2 s-1"}
 MM = 1 / 86400
@@ -51,6 +51,12 @@ def test_drizzle_below_zero_is_zero_and_a_range_that_is_none_the_smallest_and_no
     assert made.dtr.values.tobytes() == np.array([low, low, 1e-5, 0.5, np.nan, 12], "f4").tobytes()
     assert made.tasmax.values.tobytes() == pr.tobytes() and made.pr.attrs == {"units": "mm d-1"}
     assert (made.pr.chunks is not None) == lazy
+
+
+def test_the_smallest_range_is_half_a_kelvin_in_any_units() -> None:
+    table = {"dtr": replace(VARIABLES["dtr"], units="degF")}
+    made = credible(xr.Dataset({"dtr": ("time", np.array([-3.0, 12.0]), {"units": "degF"})}), table)
+    np.testing.assert_allclose(made.dtr, [0.9, 12])
 
 
 @pytest.mark.parametrize(("name", "units"), [("hurs", "%"), ("hurs", "1"), ("sfcWind", "m s-1"), ("snw", "kg m-2")])

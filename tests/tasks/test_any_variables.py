@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import any_variables
 import dask
 import numpy as np
 import pytest
@@ -65,13 +66,18 @@ def export_and_publish(folder: Path, var: str) -> None:
     assert not found.differences and not found.failures and {row.var for row in found.rows} >= {var}
 
 
-@pytest.mark.parametrize("v2", [False, True])
-def test_a_variable_that_nobody_has_heard_of_goes_all_the_way_by_itself(run: Run, tmp_path: Path, v2: bool) -> None:
-    ozone = {"units": "mg m-3", "bounds": [0, None], "long_name": "Ozone near the ground"}
+@pytest.mark.parametrize(("v2", "units"), [(False, "DU"), (True, "mg m-3")])
+def test_a_variable_that_nobody_has_heard_of_goes_all_the_way_by_itself(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, v2: bool, units: str
+) -> None:
+    """With units that are converted, or with the files' own, which no program knows."""
+    own = {"units": units} if units == "mg m-3" else {}
+    monkeypatch.setitem(any_variables.UNITS, "ozone", "ug m-3" if own else units)
+    ozone = {"bounds": [0, None], "long_name": "Ozone near the ground", **own}
     made = run("ozone", "ozone", v2=v2, variables={"ozone": ozone})
     assert list(made) == ["ozone"]
     attrs, values = made["ozone"].attrs, made["ozone"].values
-    assert attrs["units"] == "mg m-3" and attrs["long_name"] == "Ozone near the ground"
+    assert attrs["units"] == units and attrs["long_name"] == "Ozone near the ground"
     assert np.isfinite(values).any(axis=0).sum() == np.isfinite(values).all(axis=0).sum() == 33
     assert "ozone, product" in explained(tmp_path, "ozone")
     if not v2:

@@ -23,7 +23,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, calendar_of, whole_years
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.derivations import daily_temperature_range
-from espo_luigi.science.units import as_difference, units_of, without_idle_metadata
+from espo_luigi.science.units import as_difference, known_units, units_of, without_idle_metadata
 
 if TYPE_CHECKING:
     from xclim.core.indicator import Indicator
@@ -142,7 +142,9 @@ def _resolve(definitions: Mapping[str, Any], ds: xr.Dataset) -> dict[str, Any]:
             converted = _threshold_for(threshold, ds[variable])
             resolved[name]["parameters"] = {**definition["parameters"], "thresh": converted}
     # xclim takes variables that it knows: it is told of the others.
-    own = {str(name): {"canonical_units": units_of(da), "description": str(name)} for name, da in ds.data_vars.items()}
+    own = {
+        str(name): {"canonical_units": known_units(da), "description": str(name)} for name, da in ds.data_vars.items()
+    }
     return {"variables": own | definitions.get("variables", {}), "indicators": resolved}
 
 

@@ -22,7 +22,7 @@ from espo_luigi.science.chunks import indexer
 from espo_luigi.science.derivations import OF_RAW_DATA, derive
 from espo_luigi.science.extract.input_problems import require_days
 from espo_luigi.science.grid import extent
-from espo_luigi.science.units import as_difference, as_floats, convert_to, units_of
+from espo_luigi.science.units import as_difference, as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 logger = logging.getLogger(__name__)
@@ -180,7 +180,8 @@ def _named(ds: xr.Dataset, standard_name: str, names: Sequence[str]) -> str | No
 def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, Variable] = VARIABLES) -> xr.DataArray:
     """Convert to a table's units, precipitation depths by the density of water, with the types of `as_floats`; lazy.
 
-    Differences of temperatures always get the attribute that says so. Other variables keep their units.
+    Differences of temperatures always get the attribute that says so. Variables without units in the table keep their
+    own, known or not; an absent attribute becomes an empty text.
 
     Raises
     ------
@@ -188,17 +189,15 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
         If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
     """
     known = variable(str(data.name), table)
+    given = as_difference(data) if known.difference else data
+    if not known.units:
+        return as_floats(given.assign_attrs(units=data.attrs.get("units", "")))
     try:
-        given = as_difference(data) if known.difference else data
-        return as_floats(convert_to(given, known.units or units_of(data)))
+        return convert_to(given, known.units)
     except DataError as error:
-        got, expected = (
-            data.attrs.get("units", "none"),
-            f"{known.units} or what converts to it" if known.units else "CF's",
-        )
         raise DataError(
-            f"{where + ': ' if where else ''}{data.name} has units {got!r}; expected {expected} ({error}) Correct the "
-            "units attribute of the data."
+            f"{where + ': ' if where else ''}{data.name} has units {data.attrs.get('units', 'none')!r}; expected "
+            f"{known.units} or what converts to it ({error}) Correct the units attribute of the data."
         ) from None
 
 

@@ -26,12 +26,9 @@ MISLABELLED = 0.5
 FAR = 0.1
 # The share of the range between bounds beyond which a value counts as beyond them: air may be supersaturated.
 _SLACK = 0.01
-# In five years, the wettest cell of a desert has a wet day (1 mm), even the coast of Atacama's; it is far more in other
-# places, but not in units that are a thousand times too large.
-DRY_DAYS = 5 * 365
-# Within a year, some cell is cloudy or humid on some day. Percentages that never exceed this part of their range are
-# fractions of 1 that are labelled percent.
-DAYS_OF_A_YEAR, FRACTION = 360, 0.015
+# Within a year, some cell is cloudy or humid on some day. Percentages that never exceed this (in %) are fractions of 1
+# that are labelled percent, unless they all are 0: the tropics may have no snow, and no sea ice.
+DAYS_OF_A_YEAR, FRACTION = 360, 1.5
 _DAYS_OF_A_BLOCK = 365
 # The limit that a flag of the health checks sets: 0 is the lowest value, 1 the highest.
 _LIMITED = {name: ("below", "above").index(flag.side) for name, flag in FLAGS.items() if flag.side}
@@ -222,23 +219,24 @@ def _both(limits: Limits | None, default: Limits) -> Limits:
 def _too_dry(wettest: Sequence[tuple[RawSeries, np.ndarray, np.ndarray]]) -> Iterator[Problem]:
     """Yield the longest time without precipitation to speak of in any cell, if no desert has that."""
     known = wettest[0][0].known
+    threshold, longest_dry = known.wet or 0.0, known.longest_dry or np.inf
     days = np.concatenate([days for _, days, _ in wettest])
     order = np.argsort(days, kind="stable")
     highest = np.concatenate([high for _, _, high in wettest])[order]
     # Days without data, of which nothing is known, end a dry time.
-    wet = np.flatnonzero(np.append(~(highest < known.wet), True))
+    wet = np.flatnonzero(np.append(~(highest < threshold), True))
     runs = np.diff(wet, prepend=-1) - 1
     longest, after = int(runs.max()), int(wet[runs.argmax()])
-    if longest < DRY_DAYS:
+    if longest < longest_dry:
         return
     first, most = int(days[order][after - longest]), float(highest[after - longest : after].max())
     raw = next(raw for raw, of_block, _ in wettest if first in of_block)
     shown = known.display_units or known.units
-    given = xr.DataArray([most, known.wet], dims="side", attrs={"units": known.units})
+    given = xr.DataArray([most, threshold], dims="side", attrs={"units": known.units})
     least = [f"{number:.2g} {shown}" for number in convert_to(given, shown).values]
     message = (
         f"the units are probably wrong: on none of {longest} days from this one on has any cell more than {least[0]}; "
-        f"expected a day with {least[1]} or more within {DRY_DAYS // 365} years"
+        f"expected a day with {least[1]} or more within {longest_dry / 365:g} years"
     )
     yield replace(raw.problem("mislabelled_units", message, first, longest), value=most)
 
@@ -271,21 +269,18 @@ def _mostly_beyond(raw: RawSeries, tallies: _Tallies) -> Iterator[Problem]:
 
 
 def _fractions(files: Sequence[RawSeries], tallies: _Tallies) -> Iterator[Problem]:
-    """Yield the files, or all of them if they are shorter than a year, whose percentages are fractions of 1."""
-    of_a_year = [[raw] for raw in files if raw.days.size >= DAYS_OF_A_YEAR]
-    together = [files] if sum(raw.days.size for raw in files) >= DAYS_OF_A_YEAR else []
-    for held in of_a_year or together:
-        (low, high, values), raw = tallies.range_of(held), min(held, key=lambda raw: int(raw.days.min()))
-        lowest, highest = raw.known.bounds
-        if not values or lowest is None or highest is None or high > lowest + FRACTION * (highest - lowest):
-            continue
-        units = raw.data.attrs.get("units", "")
-        message = (
-            f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} {units}, so they are "
-            f"probably fractions of 1; expected values up to {highest:g} {units}. Correct the attribute `units` of the "
-            f"file, which is {raw.units or units}, to 1"
-        )
-        yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), values), value=high)
+    """Yield the first of a variable's files if all its percentages are fractions of 1; zeros alone say nothing."""
+    low, high, values = tallies.range_of(files)
+    is_long = sum(raw.days.size for raw in files) >= DAYS_OF_A_YEAR
+    if not (is_long and (files[0].known.units, files[0].known.bounds) == ("%", (0, 100)) and 0 < high <= FRACTION):
+        return
+    raw = min(files, key=lambda raw: int(raw.days.min()))
+    message = (
+        f"the units are probably wrong: all values lie between {low:.3g} and {high:.3g} %, so they are probably "
+        f"fractions of 1; expected values up to 100 %. Correct the attribute `units` of the files, which is "
+        f"{raw.units or '%'}, to 1"
+    )
+    yield replace(raw.problem("mislabelled_units", message, int(raw.days.min()), values), value=high)
 
 
 def _spans(series: Series) -> Iterator[tuple[int, int]]:
@@ -348,7 +343,7 @@ def _look_at_maps(maps: _Maps, tallies: _Tallies) -> None:
         float(np.fmax.reduce(high, initial=before[1])),
         before[2] + int(maps.cells.sum()),
     )
-    if maps.raw.known.wet and maps.raw.known.standard_name == "precipitation_flux":
+    if maps.raw.known.wet and maps.raw.known.longest_dry:
         # A few cells may all lie in a desert.
         known = np.where(maps.cells >= CELLS_OF_A_MAP, high, np.nan)
         tallies.wettest.setdefault(maps.raw.name, []).append((maps.raw, maps.days, known))

@@ -192,6 +192,9 @@ def test_a_variable_that_xclim_has_never_heard_of_has_properties(series):
     np.testing.assert_allclose(made["mean_ozone"], during.mean("time"), rtol=1e-6)
     np.testing.assert_allclose(made["q99_ozone"], during.quantile(0.99, "time"), rtol=1e-6)
     assert made["mean_ozone"].attrs["units"] == "ug m-3"
+    unknown = ozone.assign(ozone=ozone["ozone"].assign_attrs(units="DU"))
+    with pytest.raises(DataError, match="units 'DU' of variable 'ozone' are unknown"):
+        properties(unknown, definitions={"indicators": of}, period=PERIOD, to_level="diag")
 
 
 def test_stacked_cells_work_like_a_grid(series):

@@ -296,8 +296,9 @@ class OnInputProblem(Section):
     mislabelled_units: Action = Field(
         default="fail",
         description=(
-            "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, or "
-            "percentages that are not all 0 and never exceed 1.5 %: the units or the fill value are wrong"
+            "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, "
+            "percentages that are not all 0 and never exceed 1.5 %, or most values beyond the bounds of an "
+            "`additive_space`: the units, the bounds or the fill value are wrong"
         ),
     )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")

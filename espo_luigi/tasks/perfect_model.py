@@ -46,6 +46,7 @@ class PerfectPair(EspoTask):
         "perfect_model.cells",
         "perfect_model.methods",
         "perfect_model.periods",
+        *(f"variables.*.{key}" for key in ("bounds", "difference", "display_units", "units", "wet")),
     )
 
     def reading(self) -> list[str]:
@@ -53,7 +54,7 @@ class PerfectPair(EspoTask):
         keys = ("method", "variables", "training_args", "adjusting_args", "engine")
         variables = self.context.config.biasadjust.variables
         of_adjustment = [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
-        return [*super().reading(), *of_adjustment, *(f"variables.{name}" for name in variables)]
+        return [*super().reading(), *of_adjustment]
 
     def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust each variable by each method, and compare."""

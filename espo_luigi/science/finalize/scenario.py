@@ -141,7 +141,8 @@ def finish(
         complete = _with_consistent(complete, temperatures)
     made = _treated(with_derived(complete, derived, table), treatment, land)
     for name in series_of(made):
-        made[name].attrs = names_of(name, table) | made[name].attrs
+        attrs = made[name].attrs
+        made[name].attrs = attrs | {key: words for key, words in names_of(name, table).items() if key not in attrs}
     described = _described(made, treatment)
     if mask:
         masked = mask_impossible(described)

@@ -141,7 +141,11 @@ class Adjust(VariableTask):
         calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
     )
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
-    reads = (*Train.reads, "biasadjust.variables.{var}.adjusting_args", "variables.{var}")
+    reads = (
+        *Train.reads,
+        "biasadjust.variables.{var}.adjusting_args",
+        *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units")),
+    )
 
     def compute(
         self,

@@ -164,6 +164,14 @@ def derive(
     return described
 
 
+def with_lacking(
+    ds: xr.Dataset, derived: Mapping[str, Collection[str]], table: Mapping[str, Variable] = VARIABLES
+) -> xr.Dataset:
+    """Return raw data or a reference with what products derive, where it is lacking and its inputs are there; lazy."""
+    wanted = {name: inputs for name, inputs in derived.items() if name not in ds and {*inputs} <= {*ds.data_vars}}
+    return ds.assign({name: derive(name, ds[list(inputs)], table) for name, inputs in wanted.items()})
+
+
 def with_derived(
     ds: xr.Dataset, derived: Mapping[str, Collection[str]], table: Mapping[str, Variable] = VARIABLES
 ) -> xr.Dataset:

@@ -20,6 +20,7 @@ from espo_luigi.machine import machine_cpus
 from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
@@ -74,6 +75,7 @@ class SeriesTask(EspoTask):
     in_final = final_archives(lambda task: task.context.published)
     reads = (
         *OF_THE_TABLE,
+        "clean_up.derive",
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
@@ -94,9 +96,10 @@ class SeriesTask(EspoTask):
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
         raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
-        sources = {"reference": reference, "raw": raw, "adjusted": finalize.merge_products(final)}
+        table, derived = self.context.config.table, self.context.config.derived
+        sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
+        sources["adjusted"] = finalize.merge_products(final)
         shared = [name for name in self.context.published if all(name in ds for ds in sources.values())]
-        table = self.context.config.table
         return self.describe(
             next(iter(prop.data_vars.values())),
             {name: yearly.in_display_units(ds, shared, table=table) for name, ds in sources.items()},

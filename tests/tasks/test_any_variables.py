@@ -112,3 +112,22 @@ def test_a_mean_of_extremes_is_not_compared_with_a_stored_mean(tmp_path: Path, w
     here = "derived here and stored in" if which == "simulation" else "stored here and derived in"
     with pytest.raises(CatalogError, match=f"{SIM}: tas is {here} the reference, .* tasmax and tasmin is another"):
         _ = context().simulations
+
+
+def test_the_report_s_series_have_what_products_derive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw(tmp_path / "raw", ["tasmax", "tasmin"])
+    use(
+        configuration(
+            tmp_path, tmp_path / "raw", ["tasmax", "tasmin"], v2=False, more={"clean_up": {"derive": ["tas"]}}
+        ),
+        tmp_path,
+    )
+    opened = [xr.open_dataset(tmp_path / "raw" / f"reference-{name}.nc") for name in ("tasmax", "tasmin")]
+    given = xr.merge(opened).chunk(time=100)
+    product = given.assign(tas=given["tasmax"])
+    monkeypatch.setattr(tasks.SeriesSummary, "describe", lambda self, field, sources: sources)
+    task = tasks.SeriesSummary(sim_id=SIM, diag_domain="all")
+    sources = task.compute(product, given, given, product)
+    assert all({*ds} == {"tasmax", "tasmin", "tas"} for ds in sources.values())
+    expected = (given["tasmax"] + given["tasmin"] + 273.15) / 2 - 273.15
+    np.testing.assert_allclose(sources["raw"]["tas"], expected, atol=1e-3)

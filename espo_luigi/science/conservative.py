@@ -216,8 +216,8 @@ def _shared_polygons(subject: Cells, places: Integers, clip: Quadrilaterals) -> 
     corners = clip.corners[known]
     middle, radius = _circles(corners)
     tree, found = cKDTree(middle), []
-    for first, part in zip(itertools.accumulate([0, *map(len, _parts(places))]), _parts(places), strict=False):
-        polygons = subject.polygons(part)
+    for first in range(0, max(1, places.size), _CELLS):
+        polygons = subject.polygons(places[first : first + _CELLS])
         which, cell = _neighbours(tree, radius, polygons)
         area = np.zeros(which.size)
         for begin in range(0, which.size, _POLYGONS):

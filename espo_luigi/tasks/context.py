@@ -262,11 +262,6 @@ class RunContext:
         )
 
     @property
-    def published(self) -> list[str]:
-        """The variables that products may have: those that are adjusted, and those that are derived from them."""
-        return self.config.published
-
-    @property
     def fields(self) -> dict[str, str]:
         """The fields of file names that all tasks of the run share."""
         form = settings().final_format

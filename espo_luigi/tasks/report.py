@@ -72,7 +72,7 @@ class SeriesTask(EspoTask):
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: task.context.published)
+    in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
         "clean_up.derive",
@@ -99,7 +99,7 @@ class SeriesTask(EspoTask):
         table, derived = self.context.config.table, self.context.config.derived
         sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
         sources["adjusted"] = finalize.merge_products(final)
-        shared = [name for name in self.context.published if all(name in ds for ds in sources.values())]
+        shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(
             next(iter(prop.data_vars.values())),
             {name: yearly.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
@@ -165,7 +165,7 @@ class NotCalibrated(EspoTask):
             sums,
             adjusted=list(run.config.biasadjust.adjusted),
             seed=f"{self.pool}+{self.diag_domain}",
-            known=aspects.aspects_of(run.published, run.config.table),
+            known=aspects.aspects_of(run.config.published, run.config.table),
         )
 
 
@@ -174,7 +174,7 @@ class FlagDetails(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_final = final_archives(lambda task: task.context.published)
+    in_final = final_archives(lambda task: task.context.config.published)
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
     reads = ("health_checks.flags",)

@@ -124,8 +124,8 @@ def finish(
     Raises
     ------
     DataError
-        When computed, if land has no data in a chunk of time. As many land cells may lack
-        data as do so in the simulation or in the reference.
+        When computed, if land has no data in a chunk of time. As many land cells may lack data as do so in the
+        simulation or in the reference.
     """
     cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
     if land is None:

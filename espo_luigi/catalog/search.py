@@ -32,7 +32,7 @@ from espo_luigi.catalog.criteria import (
 from espo_luigi.catalog.history import HISTORIES, Dispatched, dispatch_history
 from espo_luigi.catalog.read import ID_COLUMNS, Asset, is_url, read_catalogue
 from espo_luigi.errors import CatalogError
-from espo_luigi.science.derivations import OF_RAW_DATA
+from espo_luigi.science.derivations import INEXACT, OF_RAW_DATA
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,19 @@ class _Wanted:
         if {"date_start", "date_end"} & set(asset.faults) or asset.start is None or asset.end is None:
             return True
         return not self.periods or overlaps(asset, self.periods)
+
+
+def derived_otherwise(match: Match, reference: Match) -> str:
+    """Return which variable is stored in one of the two and derived in the other, so that they differ; "" if none."""
+    for name in INEXACT:
+        if all(name in (*one.derived, *one.variables) for one in (match, reference)):
+            words = ["derived" if name in one.derived else "stored" for one in (match, reference)]
+            if words[0] != words[1]:
+                return (
+                    f"{name} is {words[0]} here and {words[1]} in the reference, and {name} made of "
+                    f"{' and '.join(OF_RAW_DATA[name])} is another quantity; let both have it stored, or both derived"
+                )
+    return ""
 
 
 def warn_of_dropped(name: str, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -445,12 +446,17 @@ class RegridDataset(Section):
     to_level: Ignored = None
 
 
+def _without_default(methods: Mapping[str, RegridMethod]) -> Mapping[str, RegridMethod]:
+    """Leave out what is the default, which must not change the configuration's fingerprints."""
+    return MappingProxyType({name: method for name, method in methods.items() if method != "bilinear"})
+
+
 class Regrid(Section):
     """Section `regrid`."""
 
     regrid_dataset: RegridDataset = Field(default_factory=RegridDataset, description="how data are regridded")
     skip_coarser: bool = OmitDefault("leave out grids of the cascade that are coarser than a simulation", False)
-    regrid_method: Named[RegridMethod] = OmitDefault(
+    regrid_method: Annotated[Named[RegridMethod], AfterValidator(_without_default)] = OmitDefault(
         "by variable, such as `pr: conservative`, the interpolation of all stages; bilinear by default", {}
     )
     target: Ignored = None
@@ -459,8 +465,3 @@ class Regrid(Section):
     def options(self) -> dict[str, Any]:
         """Return the arguments of `espo_luigi.science.regrid.weigh` that are the same for all simulations."""
         return {**self.regrid_dataset.arguments(), "methods": dict(self.regrid_method)}
-
-    @property
-    def conservative(self) -> dict[str, str]:
-        """The variables whose integrals are conserved, with their methods."""
-        return {name: method for name, method in self.regrid_method.items() if method != "bilinear"}

@@ -61,7 +61,7 @@ class Stretch:
 
 
 def stretches(time: xr.DataArray, years: int, first_year: int | None = None) -> list[Stretch]:
-    """Return the days of each file, of whole calendar years.
+    """Return the days of each file, of whole calendar years without a gap.
 
     Parameters
     ----------
@@ -77,7 +77,9 @@ def stretches(time: xr.DataArray, years: int, first_year: int | None = None) -> 
     begin = int(of_days[0]) if first_year is None else first_year
     stamps = time.dt.strftime("%Y%m%d").values
     made, first = [], 0
-    for _, group in groupby((int(year) - begin) // years for year in of_days):
+    # Files end where years are missing: the dates in their names would hide it.
+    gaps = np.cumsum(np.diff(of_days, prepend=of_days[:1]) > 1)
+    for _, group in groupby(zip((of_days - begin) // years, gaps, strict=True)):
         end = first + len(list(group))
         made.append(Stretch(slice(first, end), f"{stamps[first]}-{stamps[end - 1]}"))
         first = end

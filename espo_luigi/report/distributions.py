@@ -74,7 +74,7 @@ def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure
 
 
 @drawing
-def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
+def quantile_quantile(summaries: Summaries, *, title: str = "", table: Mapping[str, Variable] = VARIABLES) -> Figure:
     """Draw each variable's quantiles against the reference's, and below the tail enlarged: the highest 5 per cent.
 
     For daily minima, the tail is the lowest 5 per cent. On the black line, the distribution is the reference's.
@@ -82,7 +82,7 @@ def quantile_quantile(summaries: Summaries, *, title: str = "") -> Figure:
     names = names_of(summaries, "quantile")
     figure, axes = panels_of(len(names), 1.815, each=2)
     for column, name in zip(axes, names, strict=True):
-        levels, is_minimum = summaries["reference"][0]["quantile"], "minimum" in variable(name).cell_methods
+        levels, is_minimum = summaries["reference"][0]["quantile"], "minimum" in variable(name, table).cell_methods
         tail = levels <= 1 - TAIL + 1e-9 if is_minimum else levels >= TAIL - 1e-9
         words = f"{'lowest' if is_minimum else 'highest'} {100 * (1 - TAIL):.0f} %"
         for place, chosen, what in ((column[0], levels > 0, "all quantiles"), (column[1], tail, words)):
@@ -280,7 +280,12 @@ def read_summaries(view: RunView) -> tuple[dict[Diagnosed, xr.Dataset], Reader]:
     return read, reader
 
 
-def series_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader, period: Sequence[int]) -> Section:
+def series_section(
+    summaries_of: Mapping[Diagnosed, xr.Dataset],
+    reader: Reader,
+    period: Sequence[int],
+    table: Mapping[str, Variable] = VARIABLES,
+) -> Section:
     """Return the section of series and distributions, by domain, and by simulation if these are few."""
     blocks: list[Any] = []
     least = {}
@@ -294,7 +299,8 @@ def series_section(summaries_of: Mapping[Diagnosed, xr.Dataset], reader: Reader,
         for name, (draw, caption) in SERIES.items() if names_of(summaries, "cycle") else ():
             if name in idle:
                 continue
-            blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], {"title": words}))
+            options = {"title": words} | ({"table": table} if name == "quantiles" else {})
+            blocks.append(Drawing(f"{name}+{key}", f"{caption}: {words}", draw, [summaries], options))
     cells = sorted({f"{diagnosed.domain}: {ds.attrs.get('cells', '?')}" for diagnosed, ds in summaries_of.items()})
     text = (
         f"Daily series of sample cells ({'; '.join(cells) or 'none'}), over {period[0]}-{period[1]} but for the means "

@@ -117,7 +117,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         maps_section(view, shares),
         *members_section(view),
         *treated_section(view),
-        distributions.series_section(summaries, reader, view.period),
+        distributions.series_section(summaries, reader, view.period, view.table),
         distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
         problem_sections.health_section(view),
         run_section(view, jobs),

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 # More maps than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
 _PANEL_WIDTH = 2.7
+# matplotlib's colour maps with a middle.
+_DIVERGING = (
+    "PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral", "coolwarm", "bwr", "seismic",
+    "berlin", "managua", "vanimo",
+)  # fmt: skip
 # A grey that neither colour map has: white is a difference of 0.
 _WITHOUT_DATA = "#dcdcdc"
 
@@ -61,13 +66,13 @@ def property_maps(
 
     Reference, simulation and scenario share a scale, and so do the two measures: a bias around 0, a ratio around 1.
     Cells without data are grey; a thin line goes around land cells, a thick line is the coast. Fluxes are shown
-    in mm d-1. A diverging colour map is white at 0.
+    in mm d-1. The middle of a diverging colour map is 0 where values have both signs.
     """
     fields = [readable(field) for field in (reference, simulation, scenario)]
     measures = [readable(field) for field in (simulation_measure, scenario_measure)]
     figure, grid = _frame(fields[0])
     low, high = spread_of(*fields)
-    if colours == DIVERGING:
+    if colours.removesuffix("_r") in _DIVERGING and low < 0 < high:
         low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
     coast = coast_lines(fields[0])
     images = [

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _PIECE_DEGREES, _FEWEST_PIECES = 0.1, 2
 # The part of the smaller cell below which a shared area is round-off.
 _NO_AREA = 1e-10
+# The part of a cell by which the bounds of neighbours may differ by round-off: files may be float32.
+_SAME_EDGE = 1e-3
 # Polygons that are clipped at once, and cells whose neighbours are looked for at once.
 _POLYGONS, _CELLS = 20_000, 20_000
 
@@ -108,8 +110,22 @@ def _boxes(grid: Grid) -> Boxes:
             if abs(2 * end - grid.lat[neighbour]) > 90 + 1e-6:
                 lat[place, int(end > 0)] = np.copysign(90, end)
     repeats = np.abs(centres[1] - centres[1][0]) > 360 - (lon[:, 1] - lon[:, 0]) / 2
-    lon[repeats, 1] = lon[repeats, 0]
-    return Boxes(lat, lon)
+    lon[~repeats], lon[repeats, 1] = _joined(lon[~repeats]), lon[repeats, 0]
+    return Boxes(_joined(lat), lon)
+
+
+def _joined(bounds: Floats) -> Floats:
+    """Bounds (point, 2) whose neighbours, also around the globe, share an edge: files have it with round-off."""
+    order = np.argsort(bounds[:, 0])
+    low, high = bounds[order].T
+    turn = np.where(np.arange(low.size) + 1 < low.size, 0.0, 360.0)
+    beyond = np.roll(low, -1) + turn
+    edge = np.where(np.abs(beyond - high) < _SAME_EDGE * (high - low), (beyond + high) / 2, high)
+    shared = edge != high
+    low = np.where(np.roll(shared, 1), np.roll(edge - turn, 1), low)
+    made = np.empty_like(bounds)
+    made[order] = np.stack([low, edge], axis=1)
+    return made
 
 
 def _between(values: Floats) -> Floats:
@@ -200,8 +216,8 @@ def _shared_polygons(subject: Cells, places: Integers, clip: Quadrilaterals) -> 
     corners = clip.corners[known]
     middle, radius = _circles(corners)
     tree, found = cKDTree(middle), []
-    for first, part in zip(itertools.accumulate([0, *map(len, _parts(places))]), _parts(places), strict=False):
-        polygons = subject.polygons(part)
+    for first in range(0, max(1, places.size), _CELLS):
+        polygons = subject.polygons(places[first : first + _CELLS])
         which, cell = _neighbours(tree, radius, polygons)
         area = np.zeros(which.size)
         for begin in range(0, which.size, _POLYGONS):

@@ -28,13 +28,14 @@ _EPSILON = 0.62198
 class Derivation:
     """A way to derive a variable: from what, by which function of these, and what that is.
 
-    `of_raw` says whether raw data are derived that way, too.
+    `of_raw` says whether raw data are derived that way, too, and `exact` whether that is what models store.
     """
 
     inputs: tuple[str, ...]
     formula: Callable[..., xr.DataArray]
     what: str
     of_raw: bool = False
+    exact: bool = False
 
     @property
     def words(self) -> str:
@@ -91,7 +92,7 @@ def _dew_point_of_hurs(tas: xr.DataArray, hurs: xr.DataArray) -> xr.DataArray:
 _HURS, _HUSS = _xclim("relative_humidity", invalid_values=None), _xclim("specific_humidity")
 _HUSS_OF_DEW_POINT = _xclim("specific_humidity_from_dewpoint")
 DERIVATIONS: Mapping[str, tuple[Derivation, ...]] = {
-    "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "difference", of_raw=True),),
+    "dtr": (Derivation(("tasmax", "tasmin"), daily_temperature_range, "difference", of_raw=True, exact=True),),
     "tas": (Derivation(("tasmax", "tasmin"), _xclim("tas_from_tasmin_tasmax"), "mean", of_raw=True),),
     "sfcWind": (Derivation(("uas", "vas"), _xclim("uas_vas_to_sfcwind"), "speed", of_raw=True),),
     "hurs": (
@@ -111,6 +112,8 @@ OF_RAW_DATA: Mapping[str, tuple[str, ...]] = {
     name: way.inputs for name, ways in DERIVATIONS.items() for way in ways if way.of_raw
 }
 """Variables that are derived where raw data lack them, each with what it is derived from."""
+INEXACT = tuple(name for name, ways in DERIVATIONS.items() if any(way.of_raw and not way.exact for way in ways))
+"""Those of which the derived values differ from the stored: a mean of extremes is not the daily mean."""
 
 
 def inputs_of(name: str, there: Collection[str]) -> tuple[str, ...]:
@@ -147,16 +150,26 @@ def derive(
     DataError
         If a unit is unknown.
     """
-    from espo_luigi.science.units import convert_to
+    from espo_luigi.science.units import as_difference, convert_to, units_of
 
     way, units = way_from(name, [str(one) for one in given]), variable(name, table).units
     made = way.formula(**{one: given[one] for one in way.inputs}).rename(name)
     made = convert_to(made, units) if units else made
     described = made.astype(given[way.inputs[0]].dtype)
-    # Arithmetic keeps attributes of the inputs.
-    kept = {key: value for key, value in made.attrs.items() if key in ("units", "units_metadata")}
-    described.attrs = kept | names_of(name, table)
+    # Arithmetic keeps attributes of the inputs; xclim says of each result that its scale is unknown.
+    described.attrs = {"units": units_of(made)}
+    if variable(name, table).difference:
+        described = as_difference(described)
+    described.attrs |= names_of(name, table)
     return described
+
+
+def with_lacking(
+    ds: xr.Dataset, derived: Mapping[str, Collection[str]], table: Mapping[str, Variable] = VARIABLES
+) -> xr.Dataset:
+    """Return raw data or a reference with what products derive, where it is lacking and its inputs are there; lazy."""
+    wanted = {name: inputs for name, inputs in derived.items() if name not in ds and {*inputs} <= {*ds.data_vars}}
+    return ds.assign({name: derive(name, ds[list(inputs)], table) for name, inputs in wanted.items()})
 
 
 def with_derived(

@@ -10,12 +10,14 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
+from espo_luigi.config.usual import threshold_of
 from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
+from espo_luigi.science.variables import Variable
 from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
@@ -27,8 +29,12 @@ from espo_luigi.tasks.simulation import Rechunk, four_years
 REFERENCE_CALENDARS = ("noleap", "360_day")
 # The settings of a variable's adjustment that become attributes of the scenario; no number depends on them.
 MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_reference")
-# Below this, a simulated diurnal range becomes noise, as in the reference workflow.
-JITTER_OF_RANGES = {"thresh": "1e-4 K"}
+
+
+def jitter_of_range(name: str, table: Mapping[str, Variable]) -> dict[str, Any]:
+    """Return the noise below which a simulated range is replaced, as in the reference workflow; {} of others."""
+    row = row_of(name, table)
+    return {"jitter_under": {"thresh": threshold_of(row.jitter, row)}} if row.is_range and row.jitter else {}
 
 
 def every_member(task: EspoTask) -> list[str]:
@@ -135,7 +141,11 @@ class Adjust(VariableTask):
         calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
     )
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
-    reads = (*Train.reads, "biasadjust.variables.{var}.adjusting_args")
+    reads = (
+        *Train.reads,
+        "biasadjust.variables.{var}.adjusting_args",
+        *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units")),
+    )
 
     def compute(
         self,
@@ -175,8 +185,8 @@ class Adjust(VariableTask):
     ) -> dict[str, Any]:
         """Return all but the series and the training, for `blocks.adjust_and_count` and `blocks.steps`."""
         method, given = self.how.chosen, self.how.adjusting_args.arguments(*MAKERS)
-        if row_of(self.var, self.context.config.table).is_range and "jitter_under" in method.Adjusting.model_fields:
-            given = {"jitter_under": JITTER_OF_RANGES} | given
+        if "jitter_under" in method.Adjusting.model_fields:
+            given = jitter_of_range(self.var, self.context.config.table) | given
         if not method.trains:
             given |= {"method": self.how.name, "training_args": self.how.training_args.arguments("method")}
         if reference:

@@ -112,7 +112,7 @@ SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simul
 PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run), "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
-PublishedParameter = functools.partial(WildcardParameter, lambda run: run.published)
+PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
 DerivedParameter = functools.partial(WildcardParameter, lambda run: run.config.derived)
 CalendarParameter = functools.partial(WildcardParameter, lambda run: ["noleap", "360_day"])
 DiagDomainParameter = functools.partial(WildcardParameter, lambda run: run.domains)

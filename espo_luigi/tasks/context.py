@@ -15,7 +15,7 @@ import luigi
 import xarray as xr
 from luigi.parameter import ParameterVisibility
 
-from espo_luigi.catalog import Catalog, Match, open_fixed, open_match, warn_of_dropped
+from espo_luigi.catalog import Catalog, Match, derived_otherwise, open_fixed, open_match, warn_of_dropped
 from espo_luigi.config import Extraction, Region, RunConfig, load
 from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
@@ -112,8 +112,20 @@ class RunContext:
 
     @functools.cached_property
     def simulations(self) -> Mapping[str, Match]:
-        """The simulations that the configuration's search finds, by id, all of them with the whole period."""
-        return self._search(self.config.extraction.simulation, None)
+        """The simulations that the configuration's search finds, by id, all of them with the whole period.
+
+        Those are dropped that have to derive what the reference has stored, or the reverse.
+        """
+        found, reference = self._search(self.config.extraction.simulation, None), self._reference
+        if isinstance(reference, CatalogError):
+            return found
+        reasons = {sim_id: derived_otherwise(match, reference) for sim_id, match in found.items()}
+        if all(reasons.values()):
+            told = "; ".join(f"{sim_id}: {reason}" for sim_id, reason in reasons.items())
+            raise CatalogError(f"no simulation is left. {told}.")
+        for sim_id in filter(reasons.get, reasons):
+            self._drop(sim_id, reasons[sim_id])
+        return {sim_id: match for sim_id, match in found.items() if not reasons[sim_id]}
 
     def simulation(self, sim_id: str) -> Match:
         """Return a simulation; raises `CatalogError` if the search finds none or several."""
@@ -248,11 +260,6 @@ class RunContext:
             may_lack=extraction.days_to_fill,
             table=self.config.table,
         )
-
-    @property
-    def published(self) -> list[str]:
-        """The variables that products may have: those that are adjusted, and those that are derived from them."""
-        return self.config.published
 
     @property
     def fields(self) -> dict[str, str]:

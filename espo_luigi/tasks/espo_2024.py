@@ -67,8 +67,8 @@ class Espo2024(Production):
         """Return the only archive of a simulation, without the range that tasmin is made of."""
         how = run.config.consistency
         inner = {*NEEDED_FOR[how]} - {*TEMPERATURES} if how else set()
-        first = [var for var in TEMPERATURES if var in run.published]
-        names = dict.fromkeys([*first, *(var for var in run.published if var not in inner)])
+        first = [var for var in TEMPERATURES if var in run.config.published]
+        names = dict.fromkeys([*first, *(var for var in run.config.published if var not in inner)])
         return dict.fromkeys(names, ConcatenationFinal(sim_id=sim_id).out_final())
 
     def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:

@@ -87,7 +87,7 @@ class EspoV2(Production):
         for domain in run.domains:
             yield DiagRef(diag_domain=domain)
         for sim_id in (sim_id for pool in run.pools.values() for sim_id in pool):
-            for variable in run.published:
+            for variable in run.config.published:
                 yield ConcatClean(sim_id=sim_id, var=variable)
             yield HealthChecks(sim_id=sim_id)
             for domain in run.domains:
@@ -97,7 +97,7 @@ class EspoV2(Production):
 
     def archives(self, run: RunContext, sim_id: str) -> dict[str, ZarrInfo]:
         """Return an archive of each variable."""
-        return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.published}
+        return {var: ConcatClean(sim_id=sim_id, var=var).out_final() for var in run.config.published}
 
     def stores_on_the_way(self, sim_id: str, piece: str) -> dict[str, list[ZarrInfo]]:
         """Return the regridded series."""
@@ -114,8 +114,8 @@ class EspoV2(Production):
         only: Sequence[str] = (),
     ) -> xr.Dataset:
         """Return what `Swap` and `ConcatClean` make of the cell."""
-        wanted, given = list(only) or run.published, {name: ds for ds in adjusted.values() for name in ds.data_vars}
         names, config = {"pool": partition.pool_of(run, sim_id), "piece": piece}, self.config
+        wanted, given = list(only) or config.published, {name: ds for ds in adjusted.values() for name in ds.data_vars}
         if config.consistency and {*NEEDED_FOR[config.consistency]} <= {*given}:
             swap = Swap(**names)
             swapped = swap.compute([adjusted[name] for name in config.biasadjust.groups_of(swap.needs)])

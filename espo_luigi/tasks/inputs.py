@@ -208,13 +208,22 @@ class InputCheck(InputTask):
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
         # The table does not depend on how data are regridded.
-        if self.context.config.regrid.conservative or not self.complete() or self.stale(files=False):
+        if not self.complete() or self.stale(files=False) or self._is_to_be_conserved:
             _ = self._grid_was_looked_at
+
+    @property
+    def _is_to_be_conserved(self) -> bool:
+        from espo_luigi.tasks.simulation import Extract, Regrid
+
+        if not self.context.config.regrid.regrid_method:
+            return False
+        of_pieces = [Regrid(sim_id=self.sim_id, piece=piece) for piece in partition.pieces(self.context)]
+        return not all(task.complete() for task in [Extract(sim_id=self.sim_id), *of_pieces])
 
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:
         """True; of the first file, only the coordinates are read. The table has files that cannot be opened."""
-        config, conserved = self.context.config, self.context.config.regrid.conservative
+        config, conserved = self.context.config, self.context.config.regrid.regrid_method
         asset = asset_with(self.raw(), conserved)
         box, where = config.domain.arguments(), f"`{config.name_of('domain')}`: {asset.path}"
         try:
@@ -241,7 +250,7 @@ class InputCheck(InputTask):
     def _check_cells(self, grid: xr.Dataset, path: object) -> None:
         """Raise `DataError` if conservative regridding lacks the corners of cells, or a cut at the domain's edge."""
         config = self.context.config
-        for name, method in config.regrid.conservative.items():
+        for name, method in config.regrid.regrid_method.items():
             key = f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}`"
             if method == "conservative" and self.context.is_regional(self.sim_id):
                 raise DataError(

@@ -18,9 +18,8 @@ from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import each_period
-from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import JITTER_OF_RANGES, MAKERS
+from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
@@ -79,8 +78,7 @@ class PerfectPair(EspoTask):
             "engine": variable.engine,
         }
         train |= shared | {"seed": seed}
-        jitter = JITTER_OF_RANGES if row_of(name, config.table).is_range else None
-        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": jitter}
+        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": None} | jitter_of_range(name, config.table)
         others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
         first, last = map(int, variable.training_args.period)
         in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
@@ -217,13 +215,14 @@ class PerfectModel(EspoTask):
         later = [("perfect_model.periods", period) for period in later_periods(self.context)]
         for name, variable in self.context.config.biasadjust.variables.items():
             key, adjusted = f"biasadjust.variables.{name}", each_period(variable.adjusting_args.periods)
-            first, last = int(adjusted[0][0]), int(adjusted[-1][1])
+            years = {year for first, last in adjusted for year in range(int(first), int(last) + 1)}
             begin, end = map(int, variable.training_args.period)
             for where, (start, stop) in [(f"{key}.training_args.period", (begin, end)), *later]:
-                if start < first or stop > last:
+                if not years.issuperset(range(start, stop + 1)):
+                    expected = ", ".join(f"{first}-{last}" for first, last in adjusted)
                     raise ConfigurationError(
                         f"`{where}`: got {start}-{stop}, expected years within `{key}.adjusting_args.periods`, "
-                        f"{first}-{last}. Choose a period within it, or widen it."
+                        f"{expected}. Choose a period within it, or widen it."
                     )
 
     def requires(self) -> list[luigi.Task]:

@@ -495,7 +495,7 @@ class HealthChecks(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=8, cpus_per_task=40, memory="40GB", time="1000")
-    in_final = final_archives(lambda task: task.context.published)
+    in_final = final_archives(lambda task: task.context.config.published)
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_checks = kept("checks/{domain}/{sim_id}+{domain}_checks.zarr")

@@ -20,6 +20,7 @@ from espo_luigi.machine import machine_cpus
 from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
@@ -71,9 +72,10 @@ class SeriesTask(EspoTask):
     in_prop = _summarised("prop", (MoveRef, Diag))
     in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
     in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
-    in_final = final_archives(lambda task: task.context.published)
+    in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
+        "clean_up.derive",
         "custom.ref_period",
         "off-diag.steps.ref.domain.{diag_domain}",
         "off-diag.steps.sim.domain.{diag_domain}",
@@ -94,9 +96,10 @@ class SeriesTask(EspoTask):
     ) -> xr.Dataset:
         """Choose cells, and describe the sources, which are lazy and in display units."""
         raw = stack.join_slices(regchunked) if isinstance(regchunked, list) else regchunked
-        sources = {"reference": reference, "raw": raw, "adjusted": finalize.merge_products(final)}
-        shared = [name for name in self.context.published if all(name in ds for ds in sources.values())]
-        table = self.context.config.table
+        table, derived = self.context.config.table, self.context.config.derived
+        sources = {name: with_lacking(ds, derived, table) for name, ds in {"reference": reference, "raw": raw}.items()}
+        sources["adjusted"] = finalize.merge_products(final)
+        shared = [name for name in self.context.config.published if all(name in ds for ds in sources.values())]
         return self.describe(
             next(iter(prop.data_vars.values())),
             {name: yearly.in_display_units(ds, shared, table=table) for name, ds in sources.items()},
@@ -162,7 +165,7 @@ class NotCalibrated(EspoTask):
             sums,
             adjusted=list(run.config.biasadjust.adjusted),
             seed=f"{self.pool}+{self.diag_domain}",
-            known=aspects.aspects_of(run.published, run.config.table),
+            known=aspects.aspects_of(run.config.published, run.config.table),
         )
 
 
@@ -171,7 +174,7 @@ class FlagDetails(EspoTask):
 
     sim_id = SimulationParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_final = final_archives(lambda task: task.context.published)
+    in_final = final_archives(lambda task: task.context.config.published)
     in_checks = upstream(HealthChecks, "out_checks")
     out_flags = kept("checks/{domain}/{sim_id}+{domain}_flags.csv")
     reads = ("health_checks.flags",)

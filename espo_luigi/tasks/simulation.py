@@ -194,9 +194,9 @@ def cell_bounds(run: RunContext, match: Match, opened: xr.Dataset) -> dict[str, 
 
     Nothing if its configuration asks for no such regridding, or its files have no bounds.
     """
-    if not run.config.regrid.conservative:
+    if not run.config.regrid.regrid_method:
         return {}
-    asset = asset_with(match, run.config.regrid.conservative)
+    asset = asset_with(match, run.config.regrid.regrid_method)
     grid = open_grid(asset, dict(run.config.extraction.simulation.extract_dataset.xr_open_kwargs))
     placed = on_grid_of(extract.normalise_coordinates(opened), grid)
     if placed is None:

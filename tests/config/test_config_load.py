@@ -576,3 +576,10 @@ def test_a_base_that_cannot_be_read_is_named(write: Any, text: str, expected: st
     file = write(text)
     with pytest.raises(ConfigurationError, match=re.escape(expected.format(file=file))):
         load([file])
+
+
+def test_the_usual_interpolation_changes_no_fingerprint_if_it_is_given(content: dict[str, Any], write: Any) -> None:
+    plain = load([write(content)])
+    content.setdefault("regrid", {})["regrid_method"] = {"tasmax": "bilinear"}
+    given = load([write(content)])
+    assert given.hash == plain.hash and given.regrid.options() == plain.regrid.options()

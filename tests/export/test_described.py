@@ -138,3 +138,10 @@ def test_files_have_whole_years_and_all_days_once(years: int, first_year: int | 
     found = stretches(time, years, first_year)
     assert [one.dates for one in found] == expected
     xr.testing.assert_identical(xr.concat([time.isel(time=one.days) for one in found], "time"), time)
+
+
+def test_no_file_has_a_gap_of_years() -> None:
+    days = xr.date_range("1951-01-01", "1960-12-31", calendar="noleap", use_cftime=True)
+    days = days[(days.year < 1954) | (days.year > 1957)]
+    found = stretches(xr.DataArray(days, {"time": days}, ("time",)), 10)
+    assert [one.dates for one in found] == ["19510101-19531231", "19580101-19601231"]

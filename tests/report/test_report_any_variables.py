@@ -217,6 +217,24 @@ def test_maps_have_the_colours_of_their_property_s_variable() -> None:
     assert first.get_cmap().name == "RdBu_r" and first.get_clim() == (-6, 6), "white is calm"
 
 
+@pytest.mark.parametrize(("lowest", "is_centred"), [(-2, True), (2, False)])
+def test_any_diverging_map_is_centred_where_values_have_both_signs(lowest: float, is_centred: bool) -> None:
+    values = field(np.linspace(lowest, 6, 12).reshape(3, 4), "Ozone", "1")
+    figure = maps.property_maps(*[values] * 5, colours="PuOr")
+    first = figure.axes[0].get_images()[0] if figure.axes[0].get_images() else figure.axes[0].collections[0]
+    low, high = first.get_clim()
+    assert (low == -high) is is_centred and high == 6
+
+
+def test_the_tail_of_minima_is_the_lowest_as_the_run_s_table_has_it() -> None:
+    levels = np.linspace(0, 1, 101)
+    quantiles = xr.Dataset({"ozone_quantile": ("quantile", 20 * levels, {"units": "1"})}, {"quantile": levels})
+    table = {"ozone": Variable(cell_methods="time: minimum")}
+    of = {"reference": [quantiles], "raw": [quantiles], "adjusted": [quantiles]}
+    titles = [axes.get_title() for axes in distributions.quantile_quantile(of, table=table).axes]
+    assert any("lowest 5 %" in title for title in titles)
+
+
 def test_members_of_a_pool_are_shown_by_variable_in_rows_of_three() -> None:
     member = xr.DataArray(np.arange(12.0).reshape(3, 2, 2), dims=("realization", "lat", "lon"), attrs={"units": "1"})
     of = [Means("a pool", DOMAIN, name, member, member) for name in VALUES]

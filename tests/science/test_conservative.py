@@ -162,6 +162,17 @@ def test_integrals_are_conserved_from_rotated_grids(cells_of_globe: tuple[int, i
     np.testing.assert_allclose(back, 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("step", [1.1, 1 / 3, 0.942])
+def test_bounds_that_differ_by_round_off_leave_no_gap(step: float) -> None:
+    lat, lon = (np.arange(first, last, step) for first, last in ((-30, 30), (-60, 60)))
+    bounds = [(np.float32(of - step / 2), np.float32(of + step / 2)) for of in (np.float32(lat), np.float32(lon))]
+    south, west = (np.stack(both, axis=1).astype("f8") for both in bounds)
+    source = cells_of(Grid(lat, lon, "rectilinear", bounds=(south, west)))
+    target = cells_of(regular(-20, 20, 0.1, -50, 50, 0.1))
+    weights = conservative_weights(source, target)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
+
+
 def test_inferred_cells_of_a_rotated_grid_are_those_of_its_bounds() -> None:
     found, expected = (cells_of(rotated(9, 11, 0.2, bounds=given)) for given in (False, True))
     assert isinstance(found, Quadrilaterals)

@@ -43,6 +43,7 @@ def test_each_way_is_lazy_keeps_float32_and_has_the_table_s_units_and_names(
     assert made.attrs["units"] == row.units and made.attrs["long_name"] == row.long_name
     assert made.attrs.get("standard_name", "") == row.standard_name
     assert np.isfinite(made.values).all()
+    assert made.attrs.get("units_metadata") == ("temperature: difference" if row.difference else None)
 
 
 def test_humidity_comes_back_through_each_way(air: xr.Dataset) -> None:

@@ -60,6 +60,25 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
     assert regchunked.attrs["cat:processing_level"] == "regridded", "the input is not changed"
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"), [({}, "0.0001 K"), ({"jitter": 0.01}, "0.01 K"), ({"jitter": None}, None)]
+)
+def test_the_noise_of_a_simulated_range_is_the_table_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], expected: str | None
+) -> None:
+    use(write_config(tmp_path, tmp_path / "raw", **({"variables": {"dtr": row}} if row else {})), tmp_path)
+    given: dict[str, Any] = {}
+
+    def adjusted(simulation: xr.DataArray, training: xr.Dataset, **kwargs: Any) -> xr.Dataset:
+        given.update(kwargs)
+        return simulation.to_dataset(name="scenario")
+
+    monkeypatch.setattr(blocks, "adjust_and_count", adjusted)
+    task = tasks.Adjust(**{**WILDCARDS, "var": "dtr"})
+    task.compute([xr.Dataset()], [make_regchunked().rename(tasmax="dtr")], [])
+    assert (given.get("jitter_under") or {}).get("thresh") == expected
+
+
 def test_a_copied_configuration_makes_products_that_name_its_own_reference_period_and_institution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from espo_luigi import store, tasks
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.shown import render
 from espo_luigi.audit.value import way_of
+from espo_luigi.errors import CatalogError
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.export import every_export
 from espo_luigi.tasks.publish import publish
@@ -106,3 +107,33 @@ def test_tas_is_derived_from_exchanged_temperatures_and_the_wind_from_its_compon
     told = explained(tmp_path, "tas")
     assert "derived: mean of tasmax and tasmin" in told and "adjusted tasmin" in told
     export_and_publish(tmp_path, "sfcWind")
+
+
+@pytest.mark.parametrize("which", ["simulation", "reference"])
+def test_a_mean_of_extremes_is_not_compared_with_a_stored_mean(tmp_path: Path, which: str) -> None:
+    write_raw(tmp_path / "raw", ["tas", "tasmax", "tasmin"])
+    rows = tmp_path / "raw" / f"{which}.csv"
+    rows.write_text("\n".join(row for row in rows.read_text().splitlines() if "('tas',)" not in row))
+    use(configuration(tmp_path, tmp_path / "raw", ["tas"], v2=False), tmp_path)
+    here = "derived here and stored in" if which == "simulation" else "stored here and derived in"
+    with pytest.raises(CatalogError, match=f"{SIM}: tas is {here} the reference, .* tasmax and tasmin is another"):
+        _ = context().simulations
+
+
+def test_the_report_s_series_have_what_products_derive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw(tmp_path / "raw", ["tasmax", "tasmin"])
+    use(
+        configuration(
+            tmp_path, tmp_path / "raw", ["tasmax", "tasmin"], v2=False, more={"clean_up": {"derive": ["tas"]}}
+        ),
+        tmp_path,
+    )
+    opened = [xr.open_dataset(tmp_path / "raw" / f"reference-{name}.nc") for name in ("tasmax", "tasmin")]
+    given = xr.merge(opened).chunk(time=100)
+    product = given.assign(tas=given["tasmax"])
+    monkeypatch.setattr(tasks.SeriesSummary, "describe", lambda self, field, sources: sources)
+    task = tasks.SeriesSummary(sim_id=SIM, diag_domain="all")
+    sources = task.compute(product, given, given, product)
+    assert all({*ds} == {"tasmax", "tasmin", "tas"} for ds in sources.values())
+    expected = (given["tasmax"] + given["tasmin"] + 273.15) / 2 - 273.15
+    np.testing.assert_allclose(sources["raw"]["tas"], expected, atol=1e-3)

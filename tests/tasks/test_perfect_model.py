@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from complete_demo import edit
 from demo_runs import ONE_REGION
 from luigi.cmdline_parser import CmdlineParser
 from luigi.configuration import get_config
@@ -160,6 +162,19 @@ def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.Ca
 def test_a_period_outside_of_the_adjusted_years_is_refused(configured: Configure) -> None:
     configured(perfect_model={"periods": [[2041, 2070], [2081, 2110]]})
     with pytest.raises(ConfigurationError, match=r"`perfect_model.periods`: got 2081-2110, .* 1950-2100"):
+        perfect_model.tasks_for(())
+
+
+def test_a_period_in_the_gap_of_two_stretches_is_refused(configured: Configure) -> None:
+    config = configured(perfect_model={"periods": [[2010, 2050]]})[0]
+
+    def change(content: dict[str, Any]) -> None:
+        content["custom"]["sim_period"] = [["1950", "2020"], ["2041", "2100"]]
+        for one in content["biasadjust"]["variables"].values():
+            one["adjusting_args"]["periods"] = [["1950", "2020"], ["2041", "2100"]]
+
+    edit(config, change)
+    with pytest.raises(ConfigurationError, match=r"`perfect_model.periods`: got 2010-2050, .* 1950-2020, 2041-2100"):
         perfect_model.tasks_for(())
 
 

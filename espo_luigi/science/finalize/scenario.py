@@ -124,8 +124,8 @@ def finish(
     Raises
     ------
     DataError
-        When computed, if land has no data in a chunk of time. As many land cells may lack
-        data as do so in the simulation or in the reference.
+        When computed, if land has no data in a chunk of time. As many land cells may lack data as do so in the
+        simulation or in the reference.
     """
     cut = dict(DEFAULT_CHUNKS if chunks is None else chunks)
     if land is None:
@@ -141,7 +141,8 @@ def finish(
         complete = _with_consistent(complete, temperatures)
     made = _treated(with_derived(complete, derived, table), treatment, land)
     for name in series_of(made):
-        made[name].attrs = names_of(name, table) | made[name].attrs
+        attrs = made[name].attrs
+        made[name].attrs = attrs | {key: words for key, words in names_of(name, table).items() if key not in attrs}
     described = _described(made, treatment)
     if mask:
         masked = mask_impossible(described)

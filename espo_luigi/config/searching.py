@@ -297,8 +297,8 @@ class OnInputProblem(Section):
         default="fail",
         description=(
             "values far from possible on most of a file's days, precipitation below 1 mm everywhere for five years, "
-            "percentages that never exceed 1.5 %, or most values beyond the bounds of an `additive_space`: the units, the "
-            "bounds or the fill value are wrong"
+            "percentages that never exceed 1.5 %, or most values beyond the bounds of an `additive_space`: the units, "
+            "the bounds or the fill value are wrong"
         ),
     )
     constant_series: Action = Field(default="fail", description="one value in all cells on all days, or none")

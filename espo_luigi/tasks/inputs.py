@@ -208,17 +208,8 @@ class InputCheck(InputTask):
         """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
         super().check()
         # The table does not depend on how data are regridded.
-        if not self.complete() or self.stale(files=False) or self._is_to_be_conserved:
+        if self.context.config.regrid.regrid_method or not self.complete() or self.stale(files=False):
             _ = self._grid_was_looked_at
-
-    @property
-    def _is_to_be_conserved(self) -> bool:
-        from espo_luigi.tasks.simulation import Extract, Regrid
-
-        if not self.context.config.regrid.regrid_method:
-            return False
-        of_pieces = [Regrid(sim_id=self.sim_id, piece=piece) for piece in partition.pieces(self.context)]
-        return not all(task.complete() for task in [Extract(sim_id=self.sim_id), *of_pieces])
 
     @functools.cached_property
     def _grid_was_looked_at(self) -> bool:

@@ -18,7 +18,6 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, stack
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.variables import Variable
-from espo_luigi.science.variables import variable as row_of
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
 from espo_luigi.tasks.ports import temporary, upstream
@@ -33,8 +32,8 @@ MAKERS = ("bias_adjust_institution", "bias_adjust_project", "bias_adjust_referen
 
 def jitter_of_range(name: str, table: Mapping[str, Variable]) -> dict[str, Any]:
     """Return the noise below which a simulated range is replaced, as in the reference workflow; {} of others."""
-    row = row_of(name, table)
-    return {"jitter_under": {"thresh": threshold_of(row.jitter, row)}} if row.is_range and row.jitter else {}
+    row = table.get(name)
+    return {"jitter_under": {"thresh": threshold_of(row.jitter, row)}} if row and row.is_range and row.jitter else {}
 
 
 def every_member(task: EspoTask) -> list[str]:

@@ -233,7 +233,7 @@ def test_the_same_seed_makes_the_same_files_of_some_sixty_megabytes(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The reference, and of the simulations a single one.
-    monkeypatch.setattr(make, "V2_SIMULATIONS", make.V2_SIMULATIONS[-1:])
+    monkeypatch.setitem(make._PRODUCTIONS, "v2", (make.V2_REFERENCE, make.V2_SIMULATIONS[-1:], 60))
 
     def contents(folder: Path) -> dict[Path, bytes]:
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.nc")}

@@ -61,7 +61,7 @@ def test_the_adjusting_institution_is_a_global_attribute_if_configured(
 
 
 @pytest.mark.parametrize(
-    ("row", "expected"), [({}, "0.0001 K"), ({"jitter": 0.01}, "0.01 K"), ({"jitter": None}, None)]
+    ("row", "expected"), [({}, "0.0001 K"), ({"jitter": "0.01 K"}, "0.01 K"), ({"jitter": None}, None)]
 )
 def test_the_noise_of_a_simulated_range_is_the_table_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], expected: str | None

@@ -231,12 +231,12 @@ def test_a_bound_on_a_row_of_the_reference_stops_the_run_before_it_starts(
     assert nothing_started(tmp_path)
 
 
-def test_a_product_without_the_variables_of_tasmin_stops_the_run_before_it_starts(
-    configured: Configure, tmp_path: Path, log: pytest.LogCaptureFixture
+def test_a_mask_by_tasmin_without_the_variables_of_tasmin_stops_the_run_before_it_starts(
+    configured: Configure, tmp_path: Path
 ) -> None:
     edit(configured()[0], lambda content: content["biasadjust"]["variables"].pop("dtr"))
-    fails(tasks.CleanUp(sim_id=next(iter(context().simulations)), piece="south"))
-    assert "`biasadjust.variables` has tasmax, pr; expected dtr, too: the product's tasmin is tasmax - dtr" in log.text
+    with pytest.raises(ConfigurationError, match=r"no tasmin in the product: `biasadjust.variables` has tasmax, pr"):
+        context()
     assert nothing_started(tmp_path)
 
 

@@ -116,7 +116,8 @@ def test_the_page_s_mask_leaves_out_cells(alps: Path, data: Path) -> None:
     mask.to_dataset().to_netcdf(data / "MyRef" / "mask.nc")
     given(alps, f"espo catalog {data}/MyRef --out reference.json --source MyRef")
     dated(alps)
-    (alps / "mask.yml").write_text(blocks("yaml")[1])
+    (mask_yml,) = (text for text in blocks("yaml") if "mask: fx" in text)
+    (alps / "mask.yml").write_text(mask_yml)
     settings = (alps / "luigi.cfg").read_text()
     (alps / "luigi.cfg").write_text(settings.replace("config.yml alps.yml", "config.yml alps.yml mask.yml"))
     assert land(alps) == 121 * 29

@@ -195,7 +195,9 @@ def value_problems(
     wettest = [of_days for name, of_days in tallies.wettest.items() if name not in explained]
     scaled = [problem for of_days in wettest for problem in _too_dry(of_days)]
     scaled += [one for name, files in series.items() if name not in explained for one in _fractions(files, tallies)]
-    scaled += [one for files in series.values() for raw in files for one in _mostly_beyond(raw, tallies)]
+    told = {(one.file, one.variable) for one in (*problems, *scaled) if one.kind == "mislabelled_units"}
+    others = [raw for files in series.values() for raw in files if (raw.file, raw.name) not in told]
+    scaled += [one for raw in others for one in _mostly_beyond(raw, tallies)]
     complete = {name: files for name, files in series.items() if name not in explained}
     of_cells = [] if tallies.unreadable else list(cells.problems(complete, tallies.empty_maps))
     if any(problem.kind == "tasmax_below_tasmin" for problem in problems):

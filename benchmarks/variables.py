@@ -74,7 +74,7 @@ def seconds(name: str, years: int, cells: int, engine: Any) -> tuple[float, floa
         trained.load()
         halfway = time.process_time()
         periods = (str(FIRST_YEAR), str(FIRST_YEAR + years - 1))
-        blocks.adjust(simulation, trained, periods=periods, **how["adjusting_args"]).load()
+        blocks.adjust(simulation, trained, engine=engine, periods=periods, **how["adjusting_args"]).load()
         spent = [spent[0] + halfway - began, spent[1] + time.process_time() - halfway]
     return spent[0], spent[1]
 

@@ -353,9 +353,13 @@ def _settled(factors: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     known = ~(np.isnan(padded_factors) | np.isnan(padded_quantiles))
     rows = np.broadcast_to(np.arange(len(padded_factors))[:, np.newaxis], padded_factors.shape)
     points = np.column_stack([padded_quantiles[known], rows[known]]).astype(np.float64)
-    found = cKDTree(points).query(points)[1]
-    settled = padded_factors.copy()
-    settled[known] = padded_factors[known][found]
+    equal = np.pad(padded_quantiles[:, 1:] == padded_quantiles[:, :-1], ((0, 0), (1, 1)))
+    tied = np.flatnonzero((equal[:, 1:] | equal[:, :-1])[known])
+    # Any other point finds itself.
+    found = cKDTree(points).query(points[tied])[1]
+    settled, own = padded_factors.copy(), padded_factors[known]
+    own[tied] = own[found]
+    settled[known] = own
     return settled[1:-1]
 
 

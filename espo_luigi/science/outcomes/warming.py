@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import NamedTuple
@@ -227,8 +227,3 @@ def years_of(ds: xr.Dataset, period: Period) -> xr.Dataset:
             "Leave the simulation out of this level, or extend its data."
         )
     return whole_years(ds, *period)
-
-
-def unreached(warming: Warming, level: float) -> Collection[str]:
-    """Return the labels of the simulations without years for a level."""
-    return [label for label, reasons in warming.absent.items() if level in reasons]

@@ -1,0 +1,344 @@
+"""Statistics over simulations: percentiles, agreement and robustness as in IPCC AR6, and the partition of variance.
+
+xclim.ensembles computes them. Members that are missing in a period are named in the attribute `ensemble_missing`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import dask
+import numpy as np
+import xarray as xr
+import xclim.ensembles as xens
+from xclim.indices.generic import detrend
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.calendar import calendar_of
+
+MEMBER = "realization"
+ALONG = ("time", "horizon", "warming_level")
+"""Dimensions along which members may be missing."""
+_BLOCK_BYTES = "64MiB"
+_SIMPLE: Any = {
+    "categories": ["High model agreement", "Low model agreement"],
+    "ops": [(None, ">="), (None, "<")],
+    "thresholds": [(None, 0.8), (None, 0.8)],
+}
+
+
+def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = None) -> xr.Dataset:
+    """Return the members along the dimension `realization`, with their labels; lazy, in blocks of all members.
+
+    Yearly, seasonal or monthly series of several calendars get the standard calendar. A period that a member lacks is
+    NaN; attributes in which members differ are dropped.
+
+    Parameters
+    ----------
+    absent
+        Reasons by label of members that are missing altogether, for the attribute `ensemble_missing`.
+
+    Raises
+    ------
+    DataError
+        If there is no member, or if members differ in variables, units or grid, or are daily in different calendars.
+    """
+    told = "; ".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
+    if not members:
+        raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
+    first, *others = members.items()
+    for other in others:
+        _check_alike(first, other)
+    _check_calendars(members)
+    like = first[1]
+    shared = {name: c.variable for name, c in like.coords.items() if not set(c.dims) & set(ALONG)}
+    alike = {k: c for k, c in shared.items() if c.dims or all(k in ds and c.equals(ds[k].variable) for _, ds in others)}
+    cut = {label: ds.drop_vars(set(ds.coords) - set(ALONG)).assign_coords(alike) for label, ds in members.items()}
+    calendar = "standard" if "time" in like.coords else None
+    ens = xens.create_ensemble(cut, calendar=calendar)
+    common = {k: v for k, v in like.attrs.items() if all(k in ds.attrs and ds.attrs[k] == v for _, ds in others)}
+    ens.attrs = common | {"ensemble_members": "; ".join(members), "ensemble_missing": told}
+    if not dask.is_dask_collection(ens):
+        return ens
+    with dask.config.set({"array.chunk-size": _BLOCK_BYTES}):
+        whole = {dim for dim in ens.dims if dim in ALONG} | {MEMBER}
+        return ens.chunk({dim: -1 if dim in whole else "auto" for dim in ens.dims})
+
+
+def _check_alike(first: tuple[str, xr.Dataset], other: tuple[str, xr.Dataset]) -> None:
+    (label, like), (its_label, ds) = first, other
+    differ = set(like.data_vars) ^ set(ds.data_vars)
+    differ |= {
+        name for name in like.data_vars if name in ds and like[name].attrs.get("units") != ds[name].attrs.get("units")
+    }
+    for name, coordinate in like.coords.items():
+        if coordinate.dims and not set(coordinate.dims) & set(ALONG) and not _same(coordinate, ds.coords.get(name)):
+            differ |= {name}
+    if differ:
+        parts = ", ".join(sorted(map(str, differ)))
+        raise DataError(
+            f"The members {label!r} and {its_label!r} differ in the variables, units or coordinates {parts}: got "
+            f"{_shape(like)}, and {_shape(ds)}. An ensemble has members of one grid, with the same variables in the "
+            "same units: make them in one production."
+        )
+
+
+def _same(one: xr.DataArray, other: xr.DataArray | None) -> bool:
+    if other is None or one.dims != other.dims or one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return bool((one.values == other.values).all())
+    return np.allclose(one.values, other.values, rtol=0, atol=1e-5, equal_nan=True)
+
+
+def _shape(ds: xr.Dataset) -> str:
+    units = ", ".join(f"{name} ({da.attrs.get('units', 'no units')})" for name, da in ds.data_vars.items())
+    return f"{units} on {dict(ds.sizes)}"
+
+
+def _check_calendars(members: Mapping[str, xr.Dataset]) -> None:
+    series = {label: ds for label, ds in members.items() if "time" in ds.dims}
+    calendars = {label: calendar_of(ds) for label, ds in series.items()}
+    if len(set(calendars.values())) < 2:
+        return
+    for label, ds in series.items():
+        days = np.diff(ds["time"].dt.dayofyear.values) if ds.sizes["time"] > 1 else np.array([365])
+        if (days == 1).any():
+            raise DataError(
+                f"The member {label!r} is daily, and calendars differ: {calendars}. Expected yearly, seasonal or "
+                "monthly values; or convert all members to one calendar first."
+            )
+
+
+def present(ens: xr.Dataset) -> xr.Dataset:
+    """Return which members have any value in a period, boolean (realization, period) for each variable; computes."""
+    found = {name: da.notnull().any([d for d in da.dims if d not in (MEMBER, *ALONG)]) for name, da in ens.items()}
+    return xr.Dataset(found).compute()
+
+
+def name_missing(there: xr.Dataset) -> dict[str, str]:
+    """Return the periods of `present` that a member lacks, by label: "tg_mean 1950-1969, 2051-2100"."""
+    missing: dict[str, list[str]] = {}
+    for name, da in there.items():
+        for label in there[MEMBER].values:
+            lacks = ~da.sel({MEMBER: label})
+            if lacks.any():
+                missing.setdefault(str(label), []).append(f"{name} {_periods(lacks)}".strip())
+    return {label: ", ".join(parts) for label, parts in missing.items()}
+
+
+def _periods(lacks: xr.DataArray) -> str:
+    if not lacks.dims:
+        return ""
+    (dim,) = lacks.dims
+    names = [str(name)[:4] if dim == "time" else str(name) for name in lacks[dim].values]
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], lacks.values.astype(int), [0]])))
+    if dim != "time":
+        return ", ".join(name for name, is_missing in zip(names, lacks.values, strict=True) if is_missing)
+    return ", ".join("-".join(dict.fromkeys((names[i], names[j - 1]))) for i, j in edges.reshape(-1, 2))
+
+
+def weigh(
+    there: xr.DataArray, models: Mapping[str, str] | None = None, given: Mapping[str, float] | None = None
+) -> xr.DataArray:
+    """Return the members' weights (realization, period), whose mean is 1 over members that are there.
+
+    Parameters
+    ----------
+    there
+        A variable of `present`.
+    models
+        The model of each member: each model has one vote, which its members of a period share.
+    given
+        Weights by label or, if `models` is given, by model (times the vote).
+
+    Raises
+    ------
+    DataError
+        If a member has no weight, or weights are negative, not finite, or all 0.
+    """
+    labels = [str(label) for label in there[MEMBER].values]
+    keys = [models.get(label, "") for label in labels] if models else labels
+    values = [float((given or {}).get(key, np.nan if given else 1)) for key in keys]
+    wrong = [f"{key!r}: {value:g}" for key, value in zip(keys, values, strict=True) if not 0 <= value < np.inf]
+    wrong += [f"{label!r}: no model" for label in labels if models and label not in models]
+    if wrong or not sum(values):
+        raise DataError(
+            f"The weights of the ensemble are not usable: {', '.join(wrong) or 'all are 0'}. Expected a number of 0 or "
+            f"more for each of {', '.join(dict.fromkeys(keys))}, and one above 0."
+        )
+    weights = there.astype(float) * xr.DataArray(values, dims=MEMBER)
+    if models:
+        votes = there.groupby(xr.DataArray(keys, dims=MEMBER, name="model")).sum(MEMBER)
+        weights = weights / votes.sel(model=xr.DataArray(keys, dims=MEMBER)).drop_vars("model").clip(1)
+    return (weights / weights.sum(MEMBER) * there.sum(MEMBER)).fillna(0)
+
+
+def statistics(
+    ens: xr.Dataset,
+    there: xr.Dataset,
+    *,
+    percentiles: Sequence[int] = (10, 50, 90),
+    weights: Mapping[Hashable, xr.DataArray] | None = None,
+    fewest: int | None = None,
+) -> xr.Dataset:
+    """Return percentiles, mean, standard deviation (of the population), maximum and minimum of members; lazy.
+
+    Variables have xclim's names (`tg_mean_p10`, `tg_mean_stdev`); `tg_mean_members` counts the members with a value.
+
+    Parameters
+    ----------
+    ens, there
+        By `join`, and `present` of it.
+    weights
+        By `weigh`, for each variable.
+    fewest
+        The number of members that a cell needs, or its statistics are NaN; by default all that the period has.
+    """
+    out, missing = xr.Dataset(attrs=ens.attrs), name_missing(there)
+    for name, da in ens.items():
+        weight = (weights or {}).get(name)
+        made = xens.ensemble_percentiles(da, list(percentiles), weights=weight).drop_attrs(deep=False)
+        made = made.merge(xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight), combine_attrs="override")
+        count, enough = _enough(da, there[name], fewest)
+        made = made.where(enough).astype(da.dtype if da.dtype.kind == "f" else float)
+        counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
+        out = out.merge(made.assign({f"{name}_members": counted}), combine_attrs="override")
+    told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
+    return out.assign_attrs(ensemble_missing="; ".join(filter(None, told)))
+
+
+def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[xr.DataArray, xr.DataArray]:
+    """The number of members with a value, and whether it suffices."""
+    count = da.notnull().sum(MEMBER)
+    return count, (count > 0) & (count >= (there.sum(MEMBER) if fewest is None else fewest))
+
+
+def variability(reference: xr.DataArray, years: int) -> xr.DataArray:
+    """Return the change that exceeds a simulation's internal variability, of means over `years` years; lazy.
+
+    1.645 standard deviations of the difference of two means, from the yearly values of the linearly detrended
+    reference period (IPCC AR6 WGI, Cross-Chapter Box Atlas.1, approach C, without a control simulation). xclim up to
+    0.62 takes every period for 20 years (its test `ipcc-ar6-c` has the square root of 2/20).
+
+    Parameters
+    ----------
+    reference
+        Yearly values (time, ...) of the reference period; a year without a value makes the result NaN.
+    years
+        Length of the future period.
+    """
+    deviation = detrend(reference, dim="time", deg=1).std("time", skipna=False)
+    made = 1.645 * np.sqrt(1 / reference.sizes["time"] + 1 / years) * deviation
+    return made.assign_attrs(units=reference.attrs.get("units", ""))
+
+
+def agreement(
+    changes: xr.DataArray,
+    there: xr.DataArray,
+    *,
+    thresholds: xr.DataArray | None = None,
+    weights: xr.DataArray | None = None,
+    fewest: int | None = None,
+) -> xr.Dataset:
+    """Return the members' agreement on the sign of change, and its robustness by IPCC AR6's approaches; lazy.
+
+    `positive`, `negative`, `agree` (1: all) and `simple` (1: 80 % agree, 2: they do not); with thresholds also
+    `changed` (the share of members whose change exceeds theirs) and `advanced` (1: robust; 2: no change or no robust
+    signal; 3: conflicting signals). Categories are 99 and shares NaN in cells with too few members.
+
+    Parameters
+    ----------
+    changes, thresholds
+        Absolute changes (realization, ...), and `variability` of each member in the same units.
+    there, weights, fewest
+        As in `statistics`.
+    """
+    test: dict[str, Any] = {}
+    if thresholds is not None:
+        changes = changes.where(thresholds.notnull())
+        test = {"test": "threshold", "abs_thresh": thresholds}
+    shares = xens.robustness_fractions(changes, weights=weights, **test)
+    enough = _enough(changes, there, fewest)[1]
+    shares["valid"] = shares["valid"].where(enough, 0)
+    out = shares.where(enough).drop_vars("valid")
+    # The fractions are sums of floating-point weights: 4 of 5 members may be 0.7999....
+    rounded = shares.assign({name: shares[name].round(9) for name in ("agree", "changed")})
+    out["simple"] = xens.robustness_categories(rounded, **_SIMPLE)
+    if thresholds is None:
+        return out.drop_vars(["changed", "changed_positive", "changed_negative"])
+    return out.assign(advanced=xens.robustness_categories(rounded))
+
+
+class Part(NamedTuple):
+    """What a simulation is in a partition of variance."""
+
+    model: str
+    scenario: str
+    downscaling: str = ""
+
+
+def partition(
+    series: Mapping[str, xr.DataArray],
+    parts: Mapping[str, Part],
+    *,
+    baseline: tuple[int, int] = (1971, 2000),
+    kind: str = "+",
+) -> xr.Dataset:
+    """Return the mean change and its variance by source, over the years that all simulations have.
+
+    With several methods of downscaling after Lafferty and Sriver (2023), and else after Hawkins and Sutton (2009):
+    `mean` (time) and `variance` (uncertainty, time).
+
+    Parameters
+    ----------
+    series
+        Yearly values (time, ...) by label.
+    kind
+        Whether changes are differences (+) or ratios (*), of Hawkins and Sutton.
+
+    Raises
+    ------
+    DataError
+        If the ensemble does not allow it; the message says why.
+    """
+    ens = join({label: da.rename("value").to_dataset() for label, da in series.items()})["value"]
+    ens = ens.sel(time=present(ens.to_dataset())["value"].all(MEMBER))
+    if reason := _no_partition(ens, [parts[label] for label in series], baseline):
+        raise DataError(f"The variance of this ensemble cannot be partitioned: {reason}.")
+    index: dict[Hashable, Any] = {
+        name: (MEMBER, [parts[label][place] for label in series]) for place, name in enumerate(Part._fields)
+    }
+    cube = ens.drop_vars(MEMBER).assign_coords(index).set_index({MEMBER: list(index)}).unstack(MEMBER).compute()
+    if cube.sizes["downscaling"] > 1:
+        mean, variance = xens.lafferty_sriver(cube)
+    else:
+        years = (str(baseline[0]), str(baseline[1]))
+        mean, variance = xens.hawkins_sutton(cube.squeeze("downscaling", drop=True), baseline=years, kind=kind)
+    return xr.Dataset({"mean": mean, "variance": variance.drop_attrs()})
+
+
+def _no_partition(ens: xr.DataArray, parts: Sequence[Part], baseline: tuple[int, int]) -> str:
+    """Why the variance cannot be partitioned, or ""."""
+    years = ens["time"].dt.year.values
+    twice = [" ".join(part) for part, count in Counter(parts).items() if count > 1]
+    models, scenarios, methods = (sorted(set(names)) for names in zip(*parts, strict=True))
+    wanted = [Part(model, scenario, method) for model in models for scenario in scenarios for method in methods]
+    lacking = [" ".join(part).strip() for part in wanted if part not in parts]
+    if len(models) < 2 or len(scenarios) < 2:
+        got = f"the models {', '.join(models)} and the scenarios {', '.join(scenarios)}"
+        return f"it has {got}; expected 2 or more of each"
+    if twice:
+        return f"it has twice {', '.join(twice)}; name members of a model apart, or choose one"
+    if lacking and len(methods) == 1:
+        return f"models need all scenarios, and there is no {', '.join(lacking)}"
+    if years.size < 20 or (np.diff(years) != 1).any():
+        return f"all members have {years.size} years in common; expected 20 or more yearly values without a gap"
+    if years[0] > baseline[0] or years[-1] < max(baseline[1], 2009):
+        return (
+            f"the years in common are {years[0]}-{years[-1]}; expected the baseline {baseline[0]}-{baseline[1]}, and "
+            "10 years from 2000 on"
+        )
+    return ""

@@ -169,9 +169,9 @@ def test_an_ensemble_keeps_neither_attributes_nor_scalars_in_which_members_diffe
 @pytest.mark.parametrize(
     ("other", "what"),
     [
-        (climatology([1, 2], units="degC"), "txx: got txx (K)"),
-        (climatology([1, 2], lat=(45.0, 46.5)), "lat: got"),
-        (climatology([1, 2]).rename(txx="tnn"), "tnn, txx: got"),
+        (climatology([1, 2], units="degC"), "coordinates txx (K and degC)."),
+        (climatology([1, 2], lat=(45.0, 46.5)), "coordinates lat."),
+        (climatology([1, 2]).rename(txx="tnn"), "coordinates tnn, txx."),
     ],
 )
 def test_members_of_different_grids_units_or_variables_are_refused(other, what):
@@ -301,18 +301,23 @@ def test_why_a_variance_cannot_be_partitioned_is_said(chosen, years, why):
     assert why in str(refused.value)
 
 
-def test_blocks_have_all_members_and_few_cells():
-    import dask.array as da
-
-    cells = {"lat": 1000, "lon": 101}
-    fields = {
-        f"m{i}": xr.Dataset(
-            {"t": (("time", *cells), da.zeros((151, 1000, 101), "f4", chunks=(151, 1000, 101)))},
-            {"time": xr.date_range("1950", periods=151, freq="YS")},
-        )
-        for i in range(30)
+def test_blocks_of_few_cells_make_what_whole_maps_make(monkeypatch):
+    values = np.random.default_rng(0).normal(0.2, 1, (7, 2, 11, 5)).astype("float32")
+    values[2, 1] = np.nan
+    coords = {"horizon": HORIZONS, "lat": np.arange(11.0), "lon": np.arange(5.0)}
+    members = {
+        f"m{i}": xr.Dataset({"t": (("horizon", "lat", "lon"), field, {"units": "K"})}, coords)
+        for i, field in enumerate(values)
     }
-    chunks = join(fields)["t"].chunksizes
-    assert chunks[MEMBER] == (30,)
-    largest = max(chunks["lat"]) * max(chunks["lon"]) * 151 * 30 * 4
-    assert largest <= 80 * 2**20
+    monkeypatch.setattr("espo_luigi.science.outcomes.ensemble._BLOCK_BYTES", 7 * 2 * 12 * 4)
+    whole, lazy = join(members), join({label: ds.chunk(lat=6, lon=5) for label, ds in members.items()})
+    there = present(lazy)
+    xr.testing.assert_identical(there, present(whole))
+    weights = weigh(there["t"], {label: (label in ("m0", "m1") and "A") or label for label in members})
+    made = statistics(lazy, there, weights={"t": weights})
+    assert made["t_p50"].chunksizes["lat"] == (3, 3, 3, 2)
+    xr.testing.assert_identical(made.compute(), statistics(whole, there, weights={"t": weights}))
+    thresholds = xr.full_like(whole["t"], 0.5).chunk(lat=4)
+    made = agreement(lazy["t"], there["t"], thresholds=thresholds)
+    assert made["advanced"].chunksizes["lat"] == (3, 3, 3, 2)
+    xr.testing.assert_identical(made.compute(), agreement(whole["t"], there["t"], thresholds=thresholds.compute()))

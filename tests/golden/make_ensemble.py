@@ -4,7 +4,8 @@
 
 `ensemble-statistics.nc`: `ensemble_stats` of `tests/support/tg_ensemble.py`, and `_weighted` with `generate_weights`
 (one model one vote, by year). `ensemble-robustness.nc`: the fractions and categories of 1991-2010 against 1981-2000, by
-IPCC AR6's advanced approach.
+IPCC AR6's advanced approach. `regions-box.nc`: `spatial_mean` of a member over
+`BOX`, weighted by the cosine of latitude.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import xscen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from tg_ensemble import FUTURE, REFERENCE, opened
+from tg_ensemble import BOX, FUTURE, REFERENCE, opened, opened_whole
 
 warnings.filterwarnings("ignore")
 PERCENTILES = {"ensemble_percentiles": {"values": [10, 50, 90], "split": True}}
 
 
 def main(ensemble: Path, folder: Path) -> None:
-    """Write both files."""
+    """Write the files."""
     kwargs = {"create_kwargs": {"calendar": "standard"}, "common_attrs_only": False}
     statistics = PERCENTILES | {"ensemble_mean_std_max_min": None}
     plain = xscen.ensemble_stats(opened(ensemble), statistics, **kwargs)
@@ -38,6 +39,8 @@ def main(ensemble: Path, folder: Path) -> None:
     fractions = {"ref": ens["tg_mean"].sel(time=slice(*REFERENCE)), "test": "ipcc-ar6-c"}
     wanted = {"robustness_fractions": fractions, "robustness_categories": {}}
     write(xscen.ensemble_stats(ens.sel(time=slice(*FUTURE)), wanted, **kwargs), folder / "ensemble-robustness.nc")
+    region = {"name": "box", "method": "bbox", "lon_bnds": list(BOX[0]), "lat_bnds": list(BOX[1])}
+    write(xscen.spatial_mean(opened_whole(ensemble), "cos-lat", region=region), folder / "regions-box.nc")
 
 
 def write(ds: xr.Dataset, path: Path) -> None:

@@ -6,6 +6,14 @@ import xarray as xr
 
 FOLDER = Path(__file__).parents[2] / "../shared/data/ensemble-tg"
 FUTURE, REFERENCE = ("1991", "2010"), ("1981", "2000")
+# Edges of cells.
+BOX = (-74.0, -73.0), (45.5, 46.25)
+
+
+def opened_whole(folder: Path = FOLDER) -> xr.Dataset:
+    """The map of a member."""
+    with xr.open_dataset(next(iter(sorted(folder.glob("*CCSM4*r2i1p1*.nc")))), engine="h5netcdf") as ds:
+        return ds.isel(time=slice(5)).load()
 
 
 def opened(folder: Path = FOLDER) -> dict[str, xr.Dataset]:

@@ -43,6 +43,11 @@ def is_difference(data: xr.DataArray) -> bool:
     return data.attrs.get("units_metadata") == _DIFFERENCE or variable(str(data.name)).difference
 
 
+def is_temperature(data: xr.DataArray) -> bool:
+    """Whether the units are those of a temperature, or of a difference of temperatures."""
+    return dict(_parse(units_of(data), f"variable {data.name!r}").dimensionality) == {"[temperature]": 1}
+
+
 def _parse(text: str, what: str) -> Any:
     if len(text) > _LONGEST or _OTHER_POWER.search(_POWER.sub("", text)):
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,191 @@
+"""Climatologies: statistics of yearly, seasonal or monthly values over windows of years."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.calendar import calendar_of
+from espo_luigi.science.choices import each_period
+from espo_luigi.science.chunks import is_lazy, rechunk
+from espo_luigi.science.units import as_difference, is_temperature
+
+HORIZON = "horizon"
+OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_INITIALS = "JFMAMJJASOND"
+# The attribute with the frequency of a series, as `indicators` sets it.
+_FREQUENCY = "cat:xrfreq"
+
+
+def climatology(
+    ds: xr.Dataset,
+    *,
+    op: str | Mapping[str, Mapping[str, float]] = "mean",
+    window: int | None = None,
+    stride: int = 1,
+    periods: Sequence[str | int] | Sequence[Sequence[str | int]] | None = None,
+    min_periods: int | float | None = None,
+) -> xr.Dataset:
+    """Return a statistic of each window of years, season by season or month by month.
+
+    Dimensions (time, ...) in, (horizon, ...) out, with `season` ("DJF") or `month` ("JAN") behind `horizon` for
+    seasonal and monthly series. A season that crosses the end of the year belongs to the year of its January. Horizons
+    are named by their years, "1991-2020". The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
+    lazy on Dask. A mean of standard deviations is the root of the mean variance.
+
+    Parameters
+    ----------
+    op
+        "mean", "std" (of the population), "median", "min", "max", "sum", or a percentile: "p90", or as xscen has it,
+        {"quantile": {"q": 0.9}}.
+    window
+        Years of a window; by default those of the first period.
+    stride
+        Years from a window to the next.
+    periods
+        First and last year of the periods from which windows are taken, both included; by default all years.
+    min_periods
+        Years with a value that a window needs, or their fraction of the window (float). By default all; of periods that
+        cross the end of the year, all but one.
+
+    Raises
+    ------
+    ConfigurationError
+        If the operation is unknown, or the window, stride or minimum is not possible.
+    DataError
+        If a period lies outside of the data, or the series is neither yearly, seasonal nor monthly.
+
+    References
+    ----------
+    `xscen.climatological_op` with `year_start_month=12`.
+    """
+    name, how = _operation(op)
+    freq = _frequency(ds)
+    by_year = _by_year(ds, freq)
+    years = by_year["year"].values
+    stamps = ds["time"].dt.year.values
+    own = int(stamps.min()), int(stamps.max())
+    ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
+    for first, last in ranges:
+        if first < years[0] or last > years[-1] or last < first:
+            raise DataError(f"the period {first}-{last} is not in the data, which have the years {own[0]}-{own[1]}.")
+    length = window or ranges[0][1] - ranges[0][0] + 1
+    least = _least(min_periods, length, freq)
+    horizons = list(_horizons(ranges, length, stride))
+    if not horizons:
+        raise ConfigurationError(
+            f"no window of {length} years is in {ranges}; choose a shorter window or a longer period."
+        )
+    parts = [_of_window(by_year.sel(year=slice(*ends)), name, how, least) for ends in horizons]
+    joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
+    joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in horizons]})
+    made = {
+        f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, least)
+        for variable, data in joined.items()
+    }
+    return xr.Dataset(made, joined.coords, ds.attrs)
+
+
+def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callable[[xr.DataArray], xr.DataArray]]:
+    """Return an operation's name and function over the years."""
+    name, given = (op, {}) if isinstance(op, str) else next(iter(op.items()))
+    share = None
+    if matched := re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", name):
+        share = float(matched[1]) / 100
+    elif name in ("quantile", "percentile") and isinstance(given.get("q"), int | float):
+        share = given["q"] / (100 if name == "percentile" else 1)
+    if share is not None and 0 <= share <= 1 and (isinstance(op, str) or len(op) == 1):
+        return f"p{share * 100:g}", lambda data: data.quantile(share, "year", skipna=True).drop_vars("quantile")
+    if name in OPERATIONS and not given and (isinstance(op, str) or len(op) == 1):
+        return name, lambda data: getattr(data, name)("year", skipna=True)
+    raise ConfigurationError(f"op {op!r} is unknown; expected one of {', '.join(OPERATIONS)}, or a percentile: p90.")
+
+
+def _horizons(ranges: Sequence[tuple[int, int]], length: int, stride: int) -> Iterator[tuple[int, int]]:
+    if length < 1 or stride < 1:
+        raise ConfigurationError(f"window {length} and stride {stride} are years; expected 1 or more.")
+    for first, last in ranges:
+        for begin in range(first, last - length + 2, stride):
+            yield begin, begin + length - 1
+
+
+def _least(given: int | float | None, length: int, freq: str) -> int:
+    """Return the years that a window needs."""
+    if given is None:
+        crosses = freq[:2] in ("YS", "QS") and freq not in ("YS", "YS-JAN", "QS", "QS-JAN")
+        return max(1, length - crosses)
+    if isinstance(given, float):
+        if not 0 < given <= 1:
+            raise ConfigurationError(f"min_periods {given} is a fraction; expected more than 0 and at most 1.")
+        return max(1, int(given * length))
+    if not 1 <= given <= length:
+        raise ConfigurationError(f"min_periods {given} is not possible; expected 1 to the window's {length} years.")
+    return given
+
+
+def _frequency(ds: xr.Dataset) -> str:
+    """Return the frequency, which must begin with the first of a month and divide the year."""
+    calendar_of(ds)
+    freq = ds.attrs.get(_FREQUENCY) or (xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None)
+    if not re.fullmatch(r"(YS|QS)(-[A-Z]{3})?|MS", freq or ""):
+        raise DataError(
+            f"the series has the frequency {freq}; expected years, seasons or months: YS-JAN, QS-DEC or MS."
+        )
+    return str(freq)
+
+
+def _by_year(ds: xr.Dataset, freq: str) -> xr.Dataset:
+    """Return (year, season or month, ...) of (time, ...), with NaN where a period is absent."""
+    month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
+    if freq.startswith("QS"):
+        # From the season that has January on.
+        crossing = month > 10
+        year = year + crossing
+        month = np.where(crossing, month - 12, month)
+    dim, names = {
+        "Y": ("", lambda first: ""),
+        "Q": ("season", lambda first: "".join(_INITIALS[(first - 1 + i) % 12] for i in range(3))),
+        "M": ("month", lambda first: _MONTHS[first - 1]),
+    }[freq[0]]
+    starts, column = np.unique(month, return_inverse=True)
+    years = np.arange(year.min(), year.max() + 1)
+    places = np.full((years.size, starts.size), -1)
+    places[year - years[0], column] = np.arange(year.size)
+    data = rechunk(ds, {"time": -1}) if is_lazy(ds) else ds
+    timed = data[[name for name, one in data.data_vars.items() if "time" in one.dims]].drop_vars("time")
+    timed = timed.drop_vars([name for name, coord in timed.coords.items() if "time" in coord.dims])
+    at = xr.DataArray(places, {"year": years}, ("year", "part"))
+    made = timed.isel(time=at).where(at >= 0)
+    if not dim:
+        return made.squeeze("part")
+    return made.assign_coords(part=[names(int(first)) for first in starts]).rename(part=dim)
+
+
+def _of_window(ds: xr.Dataset, name: str, how: Callable[[xr.DataArray], xr.DataArray], least: int) -> xr.Dataset:
+    made = {}
+    for variable, data in ds.items():
+        deviations = name == "mean" and (
+            "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
+        )
+        value = how(data**2) ** 0.5 if deviations else how(data)
+        made[variable] = value.where(data.notnull().sum("year") >= least).drop_attrs()
+    return xr.Dataset(made)
+
+
+def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int, least: int) -> xr.DataArray:
+    """Return the statistic with attributes, (horizon, ...)."""
+    attrs = dict(source.attrs)
+    for key in ("long_name", "description"):
+        if key in attrs:
+            attrs[key] = f"{length}-year climatological {name} of {attrs[key]}".rstrip(".")
+    if name in ("mean", "median", "sum"):
+        attrs["cell_methods"] = f"{attrs.get('cell_methods', '')} time: {name} over years".strip()
+    told = f"{length}-year climatological {name}, of at least {least} years"
+    attrs["history"] = "\n".join(filter(None, [told, attrs.get("history")]))
+    made = data.assign_attrs(attrs).transpose(HORIZON, ...)
+    return as_difference(made) if name == "std" and is_temperature(source) else made

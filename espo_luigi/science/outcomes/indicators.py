@@ -1,0 +1,464 @@
+"""Climate indicators of daily series, by xclim: of its own modules, or of a YAML file in xclim's format.
+
+xclim computes an indicator from xarray's objects: on Dask, that is a graph of small tasks for each indicator. Here all
+indicators of a frequency are computed from the same block. Indicators with a kernel (`kernels`) go through the series
+in pieces of whole periods; a few days in memory at a time. The others are xclim's own work, on blocks of cells in
+memory with all days.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
+from espo_luigi.science.calendar import TimeAxis, calendar_of
+from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, cell_dims, is_lazy, rechunk
+from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
+from espo_luigi.science.units import as_floats, convert_to
+from espo_luigi.science.variables import VARIABLES, Variable
+
+if TYPE_CHECKING:
+    from xclim.core.indicator import Indicator
+
+# xclim's modules that can be named in place of a file.
+MODULES = ("anuclim", "atmos", "cf", "icclim", "land", "seaIce")
+_MODULE = "espo_luigi"
+_PERCENTILES = "_per"
+# Years of a sample, on which kernels are compared with xclim.
+_YEARS = 3
+_CELLS = 3
+# xclim goes through runs cell by cell unless there are thousands; together is faster from here on.
+_CELLS_TOGETHER = 30
+_building, _setting = Lock(), Lock()
+_users: list[None] = []
+_options = ExitStack()
+
+
+def load_indicators(module: str | Path) -> list[tuple[str, Indicator]]:
+    """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
+
+    Python files and translations beside the YAML file are not read.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such module or file, or if xclim refuses the file.
+    """
+    import xclim
+
+    if Path(module).suffix not in (".yml", ".yaml"):
+        if str(module) not in MODULES:
+            raise ConfigurationError(f"{unknown(f'module of indicators {module}', str(module), MODULES)} "
+                                     "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
+        return [
+            (name, one)
+            for name, one in vars(getattr(xclim.indicators, str(module))).items()
+            if isinstance(one, xclim.core.indicator.Indicator)
+        ]
+    with _building, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            built = xclim.build_indicator_module_from_yaml(Path(module), name=_MODULE, reload=True)
+        except Exception as error:  # of several libraries, YAML's and yamale's among them
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(
+                f"{module}: xclim refuses it: {type(error).__name__}: {reason}. Expected indicators in xclim's format."
+            ) from error
+        return list(built.iter_indicators())
+
+
+def checked(
+    indicators: Iterable[tuple[str, Indicator]],
+    variables: Collection[str],
+    table: Mapping[str, Variable] = VARIABLES,
+    freqs: Sequence[str] | None = None,
+) -> list[str]:
+    """Check indicators against the variables that a production has; return the variables that they need.
+
+    Each indicator is computed from invented days, with the units of `table`. None of the production's data is read.
+
+    Raises
+    ------
+    ConfigurationError
+        Names each indicator that cannot be computed: which variable is missing, that it needs percentiles of a base
+        period (not supported), that it has no frequency, or what xclim says.
+    """
+    time = xr.date_range("2001-01-01", periods=365 * _YEARS, calendar="noleap", use_cftime=True)
+    available = {
+        name: xr.DataArray(np.zeros(time.size, np.float32), {"time": time}, ("time",), name, _attrs(name, table))
+        for name in variables
+    }
+    ds = xr.Dataset(available, {"lat": 45.0})
+    return sorted({name for one in _chosen(indicators, ds, freqs) for name in one.needs})
+
+
+def compute_indicators(
+    ds: xr.Dataset,
+    indicators: Iterable[tuple[str, Indicator]],
+    *,
+    freqs: Sequence[str] | None = None,
+    cells_in_a_block: int = 400,
+) -> dict[str, xr.Dataset]:
+    """Compute indicators of daily series; return a dataset for each frequency, such as "YS-JAN" or "QS-DEC".
+
+    `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
+    with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
+    begin before the year of the first day are left out, as the winter before the first year. Names, units and
+    attributes are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor
+    has a period that the series has only in part. Lazy if `ds` is lazy; memory does not grow with the series where all
+    indicators have kernels.
+
+    Parameters
+    ----------
+    freqs
+        Computes each indicator at each of these frequencies; by default, at its own.
+    cells_in_a_block
+        The cells that xclim computes at a time.
+
+    Raises
+    ------
+    ConfigurationError
+        As `checked` does.
+    DataError
+        If a series has no time.
+
+    References
+    ----------
+    xclim's indicators; the years that are left out follow `xscen.compute_indicators`.
+    """
+    calendar_of(ds)
+    made = {}
+    chosen = _chosen(indicators, ds, freqs)
+    for freq in dict.fromkeys(one.freq for one in chosen):
+        ours = [one for one in chosen if one.freq == freq]
+        periods = _Periods.of(ds, freq)
+        parts = []
+        if fast := [one for one in ours if one.kernel]:
+            pieces = [_piece(ds, fast, periods, *ends) for ends in periods.pieces(ds)]
+            parts.append(xr.concat(pieces, "time") if len(pieces) > 1 else pieces[0])
+        if slow := [one for one in ours if not one.kernel]:
+            parts.append(_by_xclim(ds, slow, periods, cells_in_a_block))
+        if is_lazy(ds):
+            parts = [rechunk(part, {**block_sizes(ds), "time": -1}) for part in parts]
+        joined = xr.merge([part.drop_vars("time", errors="ignore") for part in parts], join="exact", compat="equals")
+        joined = joined[[name for one in ours for name in one.outputs]].assign_coords(time=periods.labels)
+        coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
+        joined = assign_coords(joined, coords).isel(
+            time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
+        )
+        made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """An indicator at a frequency.
+
+    `outputs` has a sample's result for each of its variables, with name, type and attributes.
+    """
+
+    name: str
+    indicator: Indicator
+    freq: str
+    needs: tuple[str, ...]
+    outputs: Mapping[str, xr.DataArray]
+    kernel: Kernel | None = None
+
+    def compute(self, ds: xr.Dataset) -> dict[str, xr.DataArray]:
+        """Return xclim's results."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = self.indicator(ds=ds, freq=self.freq) if _takes_freq(self.indicator) else self.indicator(ds=ds)
+        several = results if isinstance(results, tuple) else (results,)
+        return {str(data.name): data for data in several}
+
+    @classmethod
+    def of(cls, name: str, indicator: Indicator, ds: xr.Dataset, freq: str | None) -> _Chosen:
+        """Compute the indicator from a sample; take the kernel if it gives the same. May raise what xclim raises."""
+        kinds = {key: parameter.kind for key, parameter in indicator.parameters.items()}
+        needed = {str(indicator.parameters[key].default) for key, kind in kinds.items() if kind == 0}
+        needed -= {"lat"} & set(ds.coords)
+        if absent := sorted(needed - set(ds.data_vars)):
+            raise ConfigurationError(_absent(absent, ds))
+        if not hasattr(indicator, "allowed_periods"):
+            raise ConfigurationError("it has no frequency; expected an indicator of years, seasons or months.")
+        optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
+        sample = _sample(ds, sorted(needed | optional))
+        own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
+        outputs = own.compute(sample)
+        if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "cell"}]:
+            raise ConfigurationError(
+                f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only."
+            )
+        own = replace(own, outputs=outputs)
+        return replace(own, kernel=own._proven_kernel(sample))
+
+    def _proven_kernel(self, sample: xr.Dataset) -> Kernel | None:
+        """Return the kernel if there is one that gives xclim's numbers for the sample, missing days included."""
+        given = {
+            meta.compute_name: meta.value if meta.injected else meta.default
+            for meta in self.indicator._all_parameters.values()
+        }
+        if len(self.outputs) > 1 or given.get("indexer") not in (None, inspect.Parameter.empty) or "S" not in self.freq:
+            return None
+        if "indexer" in self.indicator.injected_parameters:
+            return None
+        (expected,) = self.outputs.values()
+        series = {key: sample[meta.default] for key, meta in self.indicator.parameters.items() if meta.kind == 0}
+        kernel = kernel_of(self.indicator.compute.__name__, given, series, expected.attrs.get("units", ""))
+        if kernel is None:
+            return None
+        periods = _Periods.of(sample, self.freq)
+        block = {str(name): data.transpose("time", ...).values for name, data in sample.items()}
+        values = _masked(kernel, block, periods.edges, ~periods.whole)
+        theirs = expected.transpose("time", ...).values
+        same = values.shape == theirs.shape and np.allclose(values, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+        return kernel if same else None
+
+
+def _chosen(indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None) -> list[_Chosen]:
+    """Return the indicators that can be computed, or raise for all that cannot."""
+    chosen, problems = [], []
+    taken: dict[tuple[str, str], str] = {}
+    for name, indicator in indicators:
+        for freq in freqs or (None,):
+            try:
+                own = _Chosen.of(name, indicator, ds, freq)
+            except Exception as error:  # xclim and pint raise unrelated types
+                problems.append(f"indicator {name}{f' at {freq}' if freq else ''}: {' '.join(str(error).split())}")
+                continue
+            for output in own.outputs:
+                if (other := taken.setdefault((own.freq, output), name)) != name:
+                    problems.append(f"indicators {other} and {name} both make {output} at {own.freq}; set var_name.")
+            chosen.append(own)
+    if problems:
+        raise ConfigurationError(problems_in("the choice of indicators", problems))
+    return chosen
+
+
+def _absent(names: Sequence[str], ds: xr.Dataset) -> str:
+    if percentiles := [name for name in names if name.endswith(_PERCENTILES)]:
+        return (
+            f"it needs percentiles of a base period ({', '.join(percentiles)}), which are not supported; leave it out."
+        )
+    return f"it needs {', '.join(names)}; the production has {', '.join(sorted(map(str, ds.data_vars)))}."
+
+
+def _takes_freq(indicator: Indicator) -> bool:
+    return "freq" in indicator.parameters
+
+
+def _own_freq(indicator: Indicator) -> str:
+    injected = indicator.injected_parameters
+    return str(injected["freq"] if "freq" in injected else indicator.parameters["freq"].default)
+
+
+def _full(freq: str) -> str:
+    """Return a frequency with its month: "YS-JAN" for "YS"."""
+    from xclim.core.calendar import construct_offset, parse_offset
+
+    return str(construct_offset(*parse_offset(freq)))
+
+
+def _attrs(name: str, table: Mapping[str, Variable]) -> dict[str, str]:
+    row = table.get(name, Variable())
+    texts = {key: getattr(row, key) for key in ("units", "standard_name", "long_name", "cell_methods")}
+    return {key: text for key, text in texts.items() if text}
+
+
+def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
+    """Invent values for the first years: (time, cell), the last cell with a missing day."""
+    time = ds["time"].isel(time=slice(366 * _YEARS))
+    random = np.random.default_rng(0)
+    shape = (time.size, _CELLS)
+    season = np.sin((time.dt.dayofyear.values - 105) * 2 * np.pi / 365)[:, None]
+    # Wide enough for thresholds of frost and heat; one weather for all temperatures.
+    weather = 285 + 14 * season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
+    sample = {}
+    for name in names:
+        dtype, attrs = as_floats(ds[name].isel(time=slice(0))).dtype, ds[name].attrs
+        if name.startswith("tas"):
+            values = weather + {"tasmax": 5, "tasmin": -5}.get(name, 0) + random.normal(0, 1, shape)
+            data = xr.DataArray(values, dims=("time", "cell"), name=name, attrs={"units": "K"})
+        else:
+            wet = random.random(shape) < 0.4
+            data = xr.DataArray(
+                random.gamma(0.7, 8, shape) * wet, dims=("time", "cell"), name=name, attrs={"units": "mm d-1"}
+            )
+        with suppress(DataError):  # other quantities keep these numbers
+            data = convert_to(data, attrs.get("units", ""))
+        data = data.astype(dtype)
+        data[len(data) // 2, -1] = np.nan
+        sample[name] = data.assign_attrs(attrs).assign_coords(time=time.drop_attrs())
+    if "lat" in ds.coords:
+        lat = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims="cell", attrs=ds["lat"].attrs)
+        return xr.Dataset(sample).assign_coords(lat=lat)
+    return xr.Dataset(sample)
+
+
+@dataclass(frozen=True, eq=False)
+class _Periods:
+    """The periods of a series at a frequency.
+
+    Period i has the days from edges[i] up to edges[i + 1]; it is `whole` if the series has all its days.
+    """
+
+    labels: xr.DataArray
+    edges: np.ndarray
+    whole: np.ndarray
+
+    @classmethod
+    def of(cls, ds: xr.Dataset, freq: str) -> _Periods:
+        from xclim.core.missing import missing_any
+
+        days = xr.DataArray(np.ones(ds.sizes["time"], np.float32), {"time": ds["time"].variable}, ("time",))
+        missing = missing_any(days, freq, src_timestep="D")
+        begins = TimeAxis.of(missing).days
+        edges = np.searchsorted(TimeAxis.of(ds).days, [*begins, np.inf])
+        edges[0] = 0
+        return cls(missing["time"].drop_attrs(), edges, ~missing.values)
+
+    def pieces(self, ds: xr.Dataset) -> Iterator[tuple[int, int]]:
+        """Yield first and last period (excluded) of pieces that follow the series' chunks along time."""
+        chunks = next((data.chunksizes["time"] for data in ds.data_vars.values() if data.chunks), ())
+        ends = np.searchsorted(self.edges, np.cumsum(chunks[:-1]), side="right") - 1
+        cuts = sorted({0, *(int(end) for end in ends), len(self.edges) - 1})
+        yield from pairwise(cuts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What a block needs beside its data."""
+
+    chosen: Sequence[_Chosen]
+    edges: np.ndarray
+    partial: np.ndarray
+    axis: TimeAxis | None = None
+    attrs: Mapping[str, Mapping[str, Any]] | None = None
+    labels: TimeAxis | None = None
+
+
+def _template(blocks: Blocks, chosen: Sequence[_Chosen], periods: int) -> xr.Dataset:
+    cell = blocks.data["cell"]
+    empty = cell.drop_vars(cell.coords).expand_dims(time=periods).chunk({"time": -1})
+    return xr.Dataset(
+        {
+            name: xr.zeros_like(empty, dtype=data.dtype).assign_attrs(data.attrs)
+            for one in chosen
+            for name, data in one.outputs.items()
+        }
+    )
+
+
+def _series(ds: xr.Dataset, chosen: Sequence[_Chosen]) -> xr.Dataset:
+    return ds[sorted({name for one in chosen for name in one.needs})]
+
+
+def _whole(series: xr.Dataset) -> xr.Dataset:
+    return rechunk(series, {"time": -1}) if is_lazy(series) else series
+
+
+def _piece(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, first: int, last: int) -> xr.Dataset:
+    """Return the periods from the first up to the last, by kernels."""
+    edges = periods.edges[first : last + 1]
+    begin = max(0, int(edges[0]) - max(one.kernel.before for one in chosen if one.kernel))
+    series = _whole(_series(ds, chosen).isel(time=slice(begin, int(edges[-1]))))
+    blocks = Blocks.of({str(name): data for name, data in series.items()}, cells_in_a_block=2**40, fixed=False)
+    # Only kernels and names travel to the blocks.
+    task = _Task([replace(one, indicator=None) for one in chosen], edges - begin, ~periods.whole[first:last])
+    return blocks.map(_block_by_kernels, _template(blocks, chosen, last - first), task)
+
+
+def _block_by_kernels(block: xr.Dataset, task: _Task) -> xr.Dataset:
+    cells = block["cell"].dims
+    series = {
+        str(name): as_floats(data).transpose("time", *cells).values for name, data in block.items() if name != "cell"
+    }
+    made = {}
+    for one in task.chosen:
+        assert one.kernel is not None
+        (name,) = one.outputs
+        made[name] = ("time", *cells), _masked(one.kernel, series, task.edges, task.partial)
+    return xr.Dataset(made)
+
+
+def _masked(kernel: Kernel, series: Mapping[str, np.ndarray], edges: np.ndarray, partial: np.ndarray) -> np.ndarray:
+    """Return a kernel's numbers without those of periods with a missing day."""
+    made = kernel(series, edges)
+    made[partial] = np.nan
+    for name in kernel.variables:
+        for period, (first, last) in enumerate(pairwise(edges)):
+            # A sum is NaN, or infinite, where a day is: cheaper than to look at each.
+            total = series[name][first:last].sum(0)
+            if not np.isfinite(total).all():
+                made[period][np.isnan(series[name][first:last]).any(0)] = np.nan
+    return made
+
+
+def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cells_in_a_block: int) -> xr.Dataset:
+    """Return all periods, by xclim on blocks of cells with all days."""
+    series = _whole(_series(ds, chosen))
+    first = next(iter(series.values()))
+    others = None
+    if "lat" in ds.coords:
+        lat = ds["lat"].broadcast_like(first.isel(time=0, drop=True)).drop_vars(ds.coords, errors="ignore")
+        others = xr.Dataset({"lat_of_cells": lat.drop_attrs().transpose(*cell_dims(first))})
+    by_name = {str(name): data for name, data in series.items()}
+    blocks = Blocks.of(by_name, cells_in_a_block=cells_in_a_block, fixed=True, others=others)
+    attrs = {name: data.attrs for name, data in by_name.items()}
+    attrs["lat_of_cells"] = ds["lat"].attrs if "lat" in ds.coords else {}
+    task = _Task(
+        chosen,
+        periods.edges,
+        ~periods.whole,
+        TimeAxis.of(ds),
+        attrs,
+        TimeAxis.of(periods.labels.to_dataset(name="labels")),
+    )
+    return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)
+
+
+def _block_by_xclim(block: xr.Dataset, task: _Task) -> xr.Dataset:
+    assert task.axis is not None and task.attrs is not None and task.labels is not None
+    cells = block["cell"].dims
+    ds = xr.Dataset({name: data.assign_attrs(task.attrs[str(name)]) for name, data in block.items() if name != "cell"})
+    ds = ds.assign_coords(time=task.axis.index)
+    if "lat_of_cells" in ds:
+        ds = ds.rename(lat_of_cells="lat").set_coords("lat")
+    made = {}
+    with _runs_of_all_cells() if block["cell"].size > _CELLS_TOGETHER else nullcontext():
+        for one in task.chosen:
+            for name, data in one.compute(ds).items():
+                # xclim leaves out the last period where it has no day to look at.
+                placed = data.reindex(time=task.labels.index) if data.sizes["time"] != len(task.labels.days) else data
+                made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
+    return xr.Dataset(made)
+
+
+@contextmanager
+def _runs_of_all_cells() -> Iterator[None]:
+    """Let xclim find the runs of all cells together; its option holds for all threads, until the last leaves."""
+    from xclim import set_options
+
+    with _setting:
+        if not _users:
+            _options.enter_context(set_options(run_length_ufunc=False))
+        _users.append(None)
+    try:
+        yield
+    finally:
+        with _setting:
+            _users.pop()
+            if not _users:
+                _options.close()

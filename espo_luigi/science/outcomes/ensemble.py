@@ -253,13 +253,15 @@ def agreement(
     Parameters
     ----------
     changes, thresholds
-        Absolute changes (realization, ...), and `variability` of each member in the same units.
+        Changes (realization, ...), also quotients (`delta_kind` "rel."); `variability` of each member in their units.
     there, weights, fewest
         As in `statistics`.
     """
 
     def compute(change: xr.DataArray, threshold: xr.DataArray | None = None) -> xr.Dataset:
         test = {} if threshold is None else {"test": "threshold", "abs_thresh": threshold}
+        # No change is a quotient of 1, and a difference of 0.
+        change = change - 1 if changes.attrs.get("delta_kind") == "rel." else change
         change = change if threshold is None else change.where(threshold.notnull())
         shares = xens.robustness_fractions(change, weights=weights, **test)
         enough = _enough(change, there, fewest)[1]

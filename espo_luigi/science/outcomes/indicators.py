@@ -198,9 +198,7 @@ class _Chosen:
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
         outputs = own.compute(sample)
         if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "cell"}]:
-            raise ConfigurationError(
-                f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only."
-            )
+            raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
         return replace(own, kernel=own._proven_kernel(sample))
 

@@ -58,7 +58,9 @@ def test_kernels_are_taken_for_all_but_the_rare_indicators() -> None:
 
 @pytest.mark.parametrize("days", [400, 1460, 30000])
 def test_pieces_of_any_length_give_the_same_as_numbers_in_memory(days: int) -> None:
-    indicators = [one for one in load_indicators(MODULE) if one[0] in ("rx5day", "cdd", "frost_days", "prcptot_monthly")]
+    indicators = [
+        one for one in load_indicators(MODULE) if one[0] in ("rx5day", "cdd", "frost_days", "prcptot_monthly")
+    ]
     whole = compute_indicators(daily("standard"), indicators)
     pieces = compute_indicators(lazy(daily("standard"), days), indicators)
     for freq, ds in pieces.items():
@@ -131,7 +133,9 @@ indicators:
 
 
 def test_two_indicators_of_a_name_are_refused(tmp_path: Path) -> None:
-    text = "indicators:\n  one: {base: tx_max, cf_attrs: {var_name: t}}\n  two: {base: tn_min, cf_attrs: {var_name: t}}\n"
+    text = (
+        "indicators:\n  one: {base: tx_max, cf_attrs: {var_name: t}}\n  two: {base: tn_min, cf_attrs: {var_name: t}}\n"
+    )
     with pytest.raises(ConfigurationError, match="indicators one and two both make t at YS-JAN; set var_name"):
         checked(load_indicators(written(tmp_path, text)), VARIABLES)
 

@@ -269,10 +269,10 @@ def agreement(
         # Shares are sums of weights: 4 of 5 members may have 0.7999999.
         rounded = shares.assign({name: shares[name].round(9) for name in ("agree", "changed")})
         made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False)
-        made = made.assign(simple=xens.robustness_categories(rounded, **_SIMPLE))
+        made = made.assign(simple=xens.robustness_categories(rounded, **_SIMPLE).astype("int8"))
         if threshold is None:
             return made.drop_vars(["changed", "changed_positive", "changed_negative"])
-        return made.assign(advanced=xens.robustness_categories(rounded))
+        return made.assign(advanced=xens.robustness_categories(rounded).astype("int8"))
 
     return _in_blocks(compute, changes, *([] if thresholds is None else [thresholds]))
 

@@ -6,6 +6,7 @@ them with polygons in an equal-area projection around each part of a polygon (Sn
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import re
@@ -66,7 +67,7 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
         If the file is neither, has no polygon, lacks the property, or is in another projection.
     """
     where = next(iter(files), "")
-    shapely = _shapely()
+    shapely = _imported("shapely")
     found: dict[str, list[Any]] = {}
     for shape, properties in _features(files, where):
         geometry = shapely.make_valid(shapely.geometry.shape(shape))
@@ -84,13 +85,11 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
     return {name: shapely.union_all(parts) for name, parts in found.items()}
 
 
-def _shapely() -> Any:
+def _imported(package: str) -> Any:
     try:
-        import shapely
-        import shapely.geometry
+        return importlib.import_module(package)
     except ImportError as error:
-        raise ConfigurationError(f"polygons need shapely ({error}): pip install 'espo_luigi[regions]'") from error
-    return shapely
+        raise ConfigurationError(f"polygons need {package} ({error}): pip install 'espo_luigi[regions]'") from error
 
 
 def _projected(where: str, got: str) -> DataError:
@@ -113,7 +112,8 @@ def _features(files: Mapping[str, bytes], where: str) -> Iterator[tuple[Any, Map
             return
         if "prj" in parts and not parts["prj"].lstrip().upper().startswith((b"GEOGCS", b"GEOGCRS")):
             raise _projected(where, f"coordinates in {parts['prj'][:60].decode(errors='replace')}")
-        for record in _shapefile()(**{part: io.BytesIO(parts[part]) for part in ("shp", "dbf")}).iterShapeRecords():
+        read = {part: io.BytesIO(parts[part]) for part in ("shp", "dbf")}
+        for record in _imported("shapefile").Reader(**read).iterShapeRecords():
             yield record.shape.__geo_interface__, record.record.as_dict()
     except EspoError:
         raise
@@ -123,19 +123,12 @@ def _features(files: Mapping[str, bytes], where: str) -> Iterator[tuple[Any, Map
         ) from error
 
 
-def _shapefile() -> Any:
-    try:
-        from shapefile import Reader
-    except ImportError as error:
-        raise ConfigurationError(f"shapefiles need pyshp ({error}): pip install 'espo_luigi[regions]'") from error
-    return Reader
-
-
 def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArray | None = None) -> xr.Dataset:
     """Return the means over regions, along a new dimension `region` of their names; lazy.
 
-    NaN is left out, so a mean is that of the cells with a value. The coordinate `coverage` is the part of the region's
-    area in cells of the grid (on `land`).
+    NaN is left out, so a mean is that of the cells with a value; so are variables of categories. `coverage` is the part
+    of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
+    the means of members first.
 
     Parameters
     ----------
@@ -152,8 +145,10 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     y, x = horizontal_dims(ds)
     horizontal = horizontal_of(ds, "grid")
     cells, shape = cells_of(horizontal.grid), horizontal.grid.shape
-    names = [name for name, da in ds.data_vars.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"]
-    on_grid = ds[names].drop_vars([name for name, c in ds.coords.items() if {y, x} & set(c.dims)])
+    numbers = ds.drop_vars([name for name, da in ds.data_vars.items() if da.dtype.kind not in "fiub"])
+    on_grid = numbers.filter_by_attrs(flag_values=None).drop_vars(
+        [name for name, c in ds.coords.items() if {y, x} & set(c.dims)]
+    )
     means, coverage = [], []
     for name, region in regions.items():
         share = xr.DataArray(_shares(region, cells, horizontal.grid).reshape(shape), dims=horizontal.dims)
@@ -193,7 +188,7 @@ def _shares(region: Region, cells: Cells, grid: Any) -> np.ndarray:
         # The centre of the cell that holds the point is not farther than a cell's diagonal.
         is_near = distance.min() <= np.deg2rad(np.hypot(*grid.largest_steps())) / 2
         return (np.arange(distance.size) == distance.argmin()).astype(float) * is_near
-    areas, shapely = np.zeros(cells.size), _shapely()
+    areas, shapely = np.zeros(cells.size), _imported("shapely")
     whole = sum(_add_areas(shapely, part, cells, grid, areas) for part in _cut(shapely, region))
     return areas / whole
 

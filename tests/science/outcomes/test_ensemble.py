@@ -105,6 +105,16 @@ def test_categories_are_those_of_ar6(signs, simple, advanced):
     assert set(agreement(changes, xr.ones_like(changes, bool))) == {"positive", "negative", "agree", "simple"}
 
 
+def test_categories_can_be_written_and_their_flags_read(tmp_path):
+    changes = xr.DataArray([[1.0, np.nan]] * 2, dims=(MEMBER, "cell"), name="t").chunk(cell=1)
+    made = agreement(changes, xr.DataArray([True, True], dims=MEMBER))
+    made.to_zarr(tmp_path / "made.zarr", zarr_format=2)
+    made.to_netcdf(tmp_path / "made.nc")
+    for opened in (xr.open_zarr(tmp_path / "made.zarr"), xr.open_dataset(tmp_path / "made.nc")):
+        np.testing.assert_array_equal(opened["simple"], [1, np.nan])
+        assert opened["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
+
+
 def test_weights_do_not_move_a_share_over_its_limit_by_round_off():
     changes = xr.DataArray([1.0, 1, 1, 1, -1], {MEMBER: list("abcde")}, (MEMBER,))
     there = xr.ones_like(changes, bool)

@@ -128,8 +128,12 @@ def test_a_point_has_the_values_of_its_nearest_cell_on_both_kinds_of_grids():
 def test_cells_without_a_value_are_left_out_and_the_coverage_tells_of_the_sea():
     ds = regular(np.arange(40.0, 50), np.arange(10.0, 20), time=3).chunk(time=1)
     ds["t"] = ds["t"].where(ds["lon"] < 15)
+    ds["robust"] = xr.zeros_like(ds["t"], dtype="int8").assign_attrs(flag_values=[1, 2])
+    ds["named"] = ds["t"].astype(str)
+    ds["by_time"] = ds["time"] * 1.0
     made = region_means(ds, {"a": Box((9.5, 19.5), (39.5, 49.5))}, land=ds["t"].notnull().all("time"))
     assert made["t"].chunks is not None
+    assert list(made.data_vars) == ["t"]
     assert made["t"].dims == ("region", "time")
     assert made["t"].attrs == {"units": "K"}
     weights = np.cos(np.deg2rad(ds["lat"]))

@@ -145,10 +145,9 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     y, x = horizontal_dims(ds)
     horizontal = horizontal_of(ds, "grid")
     cells, shape = cells_of(horizontal.grid), horizontal.grid.shape
-    numbers = ds.drop_vars([name for name, da in ds.data_vars.items() if da.dtype.kind not in "fiub"])
-    on_grid = numbers.filter_by_attrs(flag_values=None).drop_vars(
-        [name for name, c in ds.coords.items() if {y, x} & set(c.dims)]
-    )
+    numbers = {name: da for name, da in ds.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"}
+    on_grid = xr.Dataset(numbers).filter_by_attrs(flag_values=None)
+    on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])
     means, coverage = [], []
     for name, region in regions.items():
         share = xr.DataArray(_shares(region, cells, horizontal.grid).reshape(shape), dims=horizontal.dims)

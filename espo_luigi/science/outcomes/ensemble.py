@@ -123,16 +123,10 @@ def _periods(lacks: xr.DataArray) -> str:
 def weigh(
     there: xr.DataArray, models: Mapping[str, str] | None = None, given: Mapping[str, float] | None = None
 ) -> xr.DataArray:
-    """Return the members' weights (realization, period), whose mean is 1 over members that are there.
+    """Return the members' weights (realization, period), whose mean is 1 over members that are `there` (see `present`).
 
-    Parameters
-    ----------
-    there
-        A variable of `present`.
-    models
-        The model of each member: each model has one vote, which its members of a period share.
-    given
-        Weights by label or, if `models` is given, by model (times the vote).
+    With the model of each member, each model has one vote, which its members of a period share. Weights are given by
+    label, or else, with models, by model.
 
     Raises
     ------

@@ -18,7 +18,6 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import whole_years
 
 log = logging.getLogger(__name__)
 BASE = (1850, 1900)
@@ -61,17 +60,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True)
 class Warming:
-    """What is known of simulations' warming, by the simulations' labels.
-
-    Attributes
-    ----------
-    periods
-        The years of each level that is reached.
-    absent
-        Why there are none for a level.
-    rows
-        The row of the table that stands for the simulation; of another member where its own is not there.
-    """
+    """By simulations' labels: the years of each level, why there are none, and the row of the table that was read."""
 
     periods: Mapping[str, Mapping[float, Period]]
     absent: Mapping[str, Mapping[float, str]]
@@ -210,20 +199,3 @@ def _periods(
         reached = Period(int(warmer[0]) - window + 1, int(warmer[0])) if warmer.size else None
         found[level] = reached or f"stays below +{level:g} K {highest}"
     return found
-
-
-def years_of(ds: xr.Dataset, period: Period) -> xr.Dataset:
-    """Return the years of a level; lazy.
-
-    Raises
-    ------
-    DataError
-        If the data begin later or end earlier.
-    """
-    begin, end = (int(ds["time"].dt.year[place]) for place in (0, -1))
-    if period.first < begin or period.last > end:
-        raise DataError(
-            f"The level is reached in {period.first}-{period.last}, and the data have {begin}-{end}. "
-            "Leave the simulation out of this level, or extend its data."
-        )
-    return whole_years(ds, *period)

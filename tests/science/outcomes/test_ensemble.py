@@ -110,9 +110,9 @@ def test_categories_can_be_written_and_their_flags_read(tmp_path):
     made = agreement(changes, xr.DataArray([True, True], dims=MEMBER))
     made.to_zarr(tmp_path / "made.zarr", zarr_format=2)
     made.to_netcdf(tmp_path / "made.nc")
-    for opened in (xr.open_zarr(tmp_path / "made.zarr"), xr.open_dataset(tmp_path / "made.nc")):
-        np.testing.assert_array_equal(opened["simple"], [1, np.nan])
-        assert opened["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
+    for written in (xr.open_zarr(tmp_path / "made.zarr"), xr.open_dataset(tmp_path / "made.nc")):
+        np.testing.assert_array_equal(written["simple"], [1, np.nan])
+        assert written["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
 
 
 def test_weights_do_not_move_a_share_over_its_limit_by_round_off():

@@ -9,7 +9,8 @@ import pytest
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.outcomes.warming import Period, Run, global_means, parse_global_means, reaching, years_of
+from espo_luigi.science.outcomes.climatology import climatology
+from espo_luigi.science.outcomes.warming import Period, Run, global_means, parse_global_means, reaching
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 SHARED = Path(__file__).parents[3] / "../shared/data"
@@ -54,8 +55,9 @@ def test_the_years_of_a_level_are_those_that_xscen_takes():
     warming = reaching({"CCSM4": facets}, [2], global_means(), any_member=True)
     assert warming.rows["CCSM4"] == Run("CMIP5", "CCSM4", "rcp45", "r1i1p1")
     with xr.open_dataset(path) as ds, xr.open_dataset(GOLDEN / "warming-subset.nc") as golden:
-        ours = years_of(ds.isel(lat=slice(2), lon=slice(3)), warming.periods["CCSM4"][2])
-        xr.testing.assert_allclose(ours["tg_mean"], golden["tg_mean"].isel(warminglevel=0, drop=True), rtol=1e-5)
+        ours = climatology(ds.isel(lat=slice(2), lon=slice(3)), periods=[warming.periods["CCSM4"][2]])
+        theirs = golden["tg_mean"].isel(warminglevel=0, drop=True).mean("time")
+        xr.testing.assert_allclose(ours["tg_mean_clim_mean"].isel(horizon=0, drop=True), theirs, rtol=1e-5)
 
 
 def test_a_member_without_a_row_is_named_with_the_members_that_have_one():
@@ -149,9 +151,3 @@ def test_a_table_with_a_simulation_or_a_year_twice_is_refused():
     )
     with pytest.raises(DataError, match="twice: CMIP6_CanESM5_ssp585_r1i1p1f1"):
         parse_global_means(buffer.getvalue(), "my.nc")
-
-
-def test_years_of_a_level_beyond_the_data_are_refused():
-    ds = xr.Dataset({"tas": ("time", [0.0, 1.0])}, {"time": pd.to_datetime(["2049", "2050"])})
-    with pytest.raises(DataError, match="reached in 2049-2068, and the data have 2049-2050"):
-        years_of(ds, Period(2049, 2068))

@@ -115,11 +115,17 @@ def test_categories_can_be_written_and_their_flags_read(tmp_path):
         assert written["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
 
 
-def test_weights_do_not_move_a_share_over_its_limit_by_round_off():
-    changes = xr.DataArray([1.0, 1, 1, 1, -1], {MEMBER: list("abcde")}, (MEMBER,))
+def test_votes_do_not_move_four_of_five_models_under_80_percent_by_round_off():
+    members = [
+        (f"m{model}", f"m{model}r{member}") for model, count in enumerate((3, 4, 3, 4, 2)) for member in range(count)
+    ]
+    changes = xr.DataArray(
+        [-1.0 if model == "m4" else 1.0 for model, _ in members], {MEMBER: [m for _, m in members]}, (MEMBER,)
+    )
     there = xr.ones_like(changes, bool)
-    made = agreement(changes, there, weights=weigh(there, given=dict.fromkeys("abcde", 0.1)))
-    assert int(made["simple"]) == 1
+    weights = weigh(there, {member: model for model, member in members})
+    assert float(xens.robustness_fractions(changes, weights=weights)["agree"]) < 0.8
+    assert int(agreement(changes, there, weights=weights)["simple"]) == 1
 
 
 def test_a_member_without_variability_or_change_leaves_the_cell_without_a_category():

@@ -11,12 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
 from espo_luigi.config.dialects import Written, as_written
 from espo_luigi.config.health_checks import HealthChecks
+from espo_luigi.config.outcomes import (
+    Aggregate,
+    EnsemblesSection,
+    IndicatorsSection,
+    SpatialMean,
+    WarmingLevelsSection,
+    without_idle_sections,
+)
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.variables import VariableSection
@@ -92,14 +100,17 @@ class RunConfig(Section):
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")
     domain_diag: DomainDiag | None = OmitDefault("diagnostics of small domains, of ESPO v2", alias="domain-diag")
     perfect_model: PerfectModelSection = OmitDefault("tests of the methods on known futures", PerfectModelSection())
+    indicators: IndicatorsSection | None = OmitDefault("climate indicators; without a module, no effect")
+    aggregate: Aggregate = OmitDefault("climatologies and changes of indicators", Aggregate())
+    warming_levels: WarmingLevelsSection | None = OmitDefault("changes of indicators at levels of global warming")
+    ensembles: EnsemblesSection | None = OmitDefault("statistics over simulations")
+    spatial_mean: SpatialMean | None = OmitDefault("means over regions")
     # How a run is computed and reported never changes a number: neither belongs in the hash.
     dask: AnyMapping = Field(default={}, exclude=True, description="dask's settings")
     logging: AnyMapping = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
     demo: AnyMapping | None = Field(default=None, description="the built-in example data")
     tasks: Ignored = None
-    indicators: Ignored = None
     indicator: Ignored = None
-    aggregate: Ignored = None
     ensemble: Ignored = None
     scripting: Ignored = None
     io: Ignored = None
@@ -108,6 +119,11 @@ class RunConfig(Section):
 
     _written: Written = PrivateAttr(default={})
     _files: tuple[Path, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_idle_sections(cls, content: Any) -> Any:
+        return without_idle_sections(content)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -1,0 +1,243 @@
+"""Indicators and what is made of them: sections `indicators`, `aggregate`, `warming_levels`, `ensembles`, `spatial_mean`.
+
+Sections and arguments have xscen's names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from espo_luigi.config.yaml_files import read_yaml
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.fields import (
+    ByFileName,
+    Frequency,
+    Ignored,
+    InputPath,
+    Integer,
+    Latitudes,
+    Longitudes,
+    Named,
+    Number,
+    Period,
+    Refused,
+    Section,
+    Threshold,
+    find_file,
+)
+from espo_luigi.science.choices import each_period
+
+logger = logging.getLogger(__name__)
+Dataset = Literal["scenario", "simulation", "reference"]
+Product = Literal["indicators", "climatology", "delta", "warming_levels"]
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+
+
+SeveralPeriods = Annotated[
+    tuple[Period, ...], BeforeValidator(lambda value: tuple(each_period(value)) if value else ())
+]
+
+
+class FromXscen(Section):
+    """A section with the keys of xscen's templates that choose inputs and outputs, which the rules do here."""
+
+    dask: Ignored = None
+    input: Ignored = None
+    inputs: Ignored = None
+    save: Ignored = None
+    to_level: Ignored = None
+
+
+class ComputeIndicators(FromXscen):
+    """Arguments of `xscen.compute_indicators`."""
+
+    indicators: str | None = Field(default=None, exclude=True, description="another name of `indicators.module`")
+    periods: SeveralPeriods = Field(default=(), description="another name of `indicators.periods`")
+    rechunk_input: Ignored = None
+    restrict_years: Refused = None
+
+
+class IndicatorsSection(FromXscen):
+    """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
+
+    module: str = Field(
+        exclude=True, description="a YAML file in xclim's format, or one of xclim's modules: icclim, anuclim, cf, atmos"
+    )
+    definitions: Named[Any] = Field(default={}, description="the file's content; it is read from `module`")
+    freqs: Annotated[tuple[Frequency, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="the frequencies of all indicators; by default each has its own"
+    )
+    periods: SeveralPeriods = Field(default=(), description="the years; by default all")
+    datasets: Annotated[tuple[Dataset, ...], BeforeValidator(_listed)] = Field(
+        default=("scenario", "simulation", "reference"),
+        description="of what: the product, the regridded simulation before adjustment, the reference",
+    )
+    compute_indicators: ComputeIndicators = Field(default_factory=ComputeIndicators, description="as in xscen")
+    load_xclim_module: Ignored = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_definitions(cls, given: Any, info: ValidationInfo) -> Any:
+        module = module_of(given)
+        if not isinstance(module, str) or Path(module).suffix not in (".yml", ".yaml"):
+            return {**given, "module": module, "definitions": {"module": module}}
+        path = find_file(module, (info.context or {}).get("folders", ()))
+        try:
+            return {**given, "module": str(path), "definitions": read_yaml(path).content}
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def years(self) -> list[tuple[str, str]]:
+        """The periods, wherever they are given."""
+        return list(self.periods or self.compute_indicators.periods)
+
+
+class ClimatologicalOp(FromXscen):
+    """Arguments of `xscen.climatological_op`."""
+
+    op: str | dict[str, dict[str, Number]] = Field(default="mean", description="mean, std, median, min, max, sum, p90")
+    window: Integer | None = Field(default=None, ge=1, description="years of a window; by default a whole period")
+    stride: Integer = Field(default=1, ge=1, description="years from a window to the next")
+    periods: SeveralPeriods = Field(default=(), description="the years of which windows are taken; by default all")
+    min_periods: int | float | None = Field(default=None, description="the years with a value that a window needs")
+    rename_variables: Refused = None
+    periods_as_dim: Ignored = None
+    horizons_as_dim: Ignored = None
+
+
+class ComputeDeltas(FromXscen):
+    """Arguments of `xscen.compute_deltas`."""
+
+    kind: Literal["+", "/", "%"] | Named[Literal["+", "/", "%"]] = Field(
+        default="+", description="a difference, a quotient, or percent; also by indicator"
+    )
+    reference_horizon: str | None = Field(
+        default=None, pattern=r"^\d{4}-\d{4}$", description='the baseline, "1991-2020"; custom.ref_period by default'
+    )
+    least: Named[Threshold] = Field(default={}, description="the least baseline of a relative change, by indicator")
+    rename_variables: Refused = None
+
+
+class Aggregate(FromXscen):
+    """Section `aggregate`: climatologies of the indicators, and their changes."""
+
+    climatological_op: ClimatologicalOp = Field(default_factory=ClimatologicalOp, description="the climatologies")
+    compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
+
+
+class WarmingLevelsSection(FromXscen):
+    """Section `warming_levels`: with the arguments of `xscen.get_warming_level`."""
+
+    wl: Annotated[tuple[Number, ...], BeforeValidator(_listed)] = Field(
+        default=(1.5, 2.0, 3.0, 4.0), min_length=1, description="the levels of global warming, K"
+    )
+    window: Integer = Field(default=20, ge=1, description="the years of a level")
+    tas_baseline_period: Period = Field(default=("1850", "1900"), description="the years without warming")
+    ignore_member: bool = Field(default=False, description="whether another member of the model may stand for one")
+    tas_src: InputPath | None = Field(
+        default=None, description="yearly global means of simulations, CSV or NetCDF; by default those of the package"
+    )
+
+
+class Percentiles(Section):
+    """Arguments of `xclim.ensembles.ensemble_percentiles`."""
+
+    values: tuple[Integer, ...] = Field(default=(10, 50, 90), description="the percentiles over simulations")
+    min_members: Integer | None = Field(
+        default=None, description="the simulations that a cell needs; by default all of the ensemble"
+    )
+    split: Ignored = None
+
+
+class Statistics(Section):
+    """Statistics of `xscen.ensemble_stats`."""
+
+    ensemble_percentiles: Percentiles = Field(default_factory=Percentiles, description="percentiles")
+    ensemble_mean_std_max_min: Ignored = None
+    robustness_fractions: Ignored = None
+    robustness_categories: Ignored = None
+
+
+class EnsembleStats(FromXscen):
+    """Arguments of `xscen.ensemble_stats`."""
+
+    statistics: Statistics = Field(default_factory=Statistics, description="what is computed")
+    weights: Literal["models", "members"] | Named[Number] = Field(
+        default="models", description="models (each has one vote), members, or a number for each simulation"
+    )
+    common_attrs_only: Ignored = None
+    create_kwargs: Ignored = None
+
+
+class EnsemblesSection(FromXscen):
+    """Section `ensembles`: statistics over simulations."""
+
+    processing_levels: tuple[Product, ...] = Field(
+        default=("indicators", "climatology", "delta", "warming_levels"), description="of what, as far as it is made"
+    )
+    ensemble_stats: EnsembleStats = Field(default_factory=EnsembleStats, description="the statistics")
+
+
+class RegionOfMean(Section):
+    """A box, a point or the polygons of a file."""
+
+    name: Ignored = None
+    method: Literal["bbox", "gridpoint", "shape"] = Field(default="bbox", description="what it is")
+    lon_bnds: Longitudes | None = Field(default=None, description="of a box: degrees east")
+    lat_bnds: Latitudes | None = Field(default=None, description="of a box: degrees north")
+    lon: Number | None = Field(default=None, ge=-180, le=360, description="of a point: degrees east")
+    lat: Number | None = Field(default=None, ge=-90, le=90, description="of a point: degrees north")
+    shape: InputPath | None = Field(default=None, description="of polygons: a GeoJSON file or a shapefile")
+    name_by: str = Field(default="name", description="of polygons: the property that names them")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        keys = {"bbox": ("lon_bnds", "lat_bnds"), "gridpoint": ("lon", "lat"), "shape": ("shape",)}[self.method]
+        if lacking := [key for key in keys if getattr(self, key) is None]:
+            raise ValueError(f"method {self.method} needs {' and '.join(keys)}; {' and '.join(lacking)} is missing")
+        return self
+
+
+class SpatialMean(FromXscen):
+    """Section `spatial_mean`: means over regions, weighted by areas."""
+
+    regions: ByFileName[RegionOfMean] = Field(min_length=1, description="the regions; a file of polygons has several")
+    method: Ignored = None
+    skipna: Ignored = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_region(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(region := given.get("region"), Mapping):
+            return given
+        rest = {key: value for key, value in given.items() if key != "region"}
+        return {**rest, "regions": {str(region.get("name", "region")): region, **(given.get("regions") or {})}}
+
+
+def module_of(section: Any) -> Any:
+    """Return the module that a section `indicators` names, in xscen's ways; None for a section without."""
+    if not isinstance(section, Mapping):
+        return None
+    places = [(section, "module"), (section.get("compute_indicators"), "indicators")]
+    places.append((section.get("load_xclim_module"), "filename"))
+    return next((place[key] for place, key in places if isinstance(place, Mapping) and place.get(key)), None)
+
+
+def without_idle_sections(content: Any) -> Any:
+    """Return the configuration without sections that have no effect, as `indicators` names no module."""
+    if not isinstance(content, Mapping) or module_of(content.get("indicators")):
+        return content
+    for section in ("warming_levels", "ensembles", "spatial_mean"):
+        if content.get(section):
+            logger.warning("The section `%s` has no effect without `indicators.module`.", section)
+    idle = ("indicators", "aggregate", "warming_levels", "ensembles", "spatial_mean")
+    return {key: value for key, value in content.items() if key not in idle}

@@ -34,7 +34,12 @@ def daily(calendar: str, last: str = _LAST) -> xr.Dataset:
     Other calendars than noleap have its days at the same place of the year; a 29 February is as the day before.
     """
     with xr.open_dataset(DATA / "CanESM2_1950-2100.nc") as ds:
-        source = ds.sel(time=slice(_FIRST, last)).rename(location="loc").assign_coords(loc=[0, 1, 2])[["tasmax", "pr"]].load()
+        source = (
+            ds.sel(time=slice(_FIRST, last))
+            .rename(location="loc")
+            .assign_coords(loc=[0, 1, 2])[["tasmax", "pr"]]
+            .load()
+        )
     random = np.random.default_rng(1)
     shape = source["tasmax"].shape
     days = {

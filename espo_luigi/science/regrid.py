@@ -170,7 +170,7 @@ def regrid(
     Bilinear in Cartesian coordinates and inverse distance weights as in ESMF (see `espo_luigi.science.sphere`).
     Conservative as CDO's `remapcon` (see `espo_luigi.science.conservative`).
     """
-    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     attrs: dict[Hashable, Any] = {name: value for name, value in ds.attrs.items() if name not in _OF_THE_GRID}
     attrs |= {key: value for key, value in target.attrs.items() if key == "cat:domain"}
     attrs["cat:processing_level"] = "regridded"
@@ -220,7 +220,7 @@ def weigh(
     DataError
         As `regrid`.
     """
-    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}
     used = _used(ds, source)
     if source.is_same_as(destination):
@@ -275,7 +275,7 @@ def _cells(target: xr.Dataset, whole: xr.Dataset | None) -> tuple[Grid, np.ndarr
     """The grid whose cells stacked points are, and their numbers in it."""
     if whole is None or STACKED_DIM not in target.dims:
         return None
-    return _horizontal(whole, "target's grid").grid, places_on(target, whole)
+    return horizontal_of(whole, "target's grid").grid, places_on(target, whole)
 
 
 def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.ndarray) -> xr.Dataset:
@@ -347,7 +347,7 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     DataError
         If any does.
     """
-    source, destination = _horizontal(ds, "source"), _horizontal(target, "target")
+    source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     away = cells_away(source.grid, destination.grid)
     # Half a diagonal is how far from the nearest point a target may be inside of a grid.
     allowed = max(cells, 0.5)
@@ -585,7 +585,8 @@ def _is_coarser(name: str, spec: Mapping[str, Any], source: Grid) -> bool:
 # Coordinates
 
 
-def _horizontal(ds: xr.Dataset, role: str) -> _Horizontal:
+def horizontal_of(ds: xr.Dataset, role: str) -> _Horizontal:
+    """The grid of a dataset, with the names of its dimensions and coordinates; `role` is for errors."""
     lat, lon = (_coordinate(ds, name, role) for name in ("latitude", "longitude"))
     if lat.size == 0 or lon.size == 0:
         raise DataError(f"the {role} of the regridding has no points: {lat.name} {lat.shape}, {lon.name} {lon.shape}")

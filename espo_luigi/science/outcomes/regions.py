@@ -1,0 +1,246 @@
+"""Means over regions: polygons, boxes and points, weighted by the areas that cells share with them.
+
+Areas are exact on the sphere. The cells are those of the conservative regridding; GEOS, by way of shapely, intersects
+them with polygons in an equal-area projection around each part of a polygon (Snyder 1987, Lambert azimuthal).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.errors import ConfigurationError, DataError, EspoError
+from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
+from espo_luigi.science.grid import extent
+from espo_luigi.science.regrid import horizontal_of
+from espo_luigi.science.sphere import unit_vectors
+from espo_luigi.science.stack import horizontal_dims
+
+# A part of a polygon is cut in two until it is smaller than this, and has fewer vertices: degrees, vertices.
+_PART_DEGREES, _SMALLEST_DEGREES, _PART_VERTICES = 30.0, 0.5, 1000
+# Edges of polygons are straight in degrees; pieces of this length are straight in the projection.
+_EDGE_DEGREES = 0.1
+_IN_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Bounds in degrees east (western, eastern) and north (southern, northern)."""
+
+    lon: tuple[float, float]
+    lat: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in degrees, whose nearest cell is taken."""
+
+    lon: float
+    lat: float
+
+
+Region = Any
+"""A `Box`, a `Point`, or a polygon or several of shapely in degrees."""
+
+
+def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]:
+    """Return the polygons of a file by the names in the property `name_by`.
+
+    Parameters
+    ----------
+    files
+        The content by file name: a GeoJSON file, or a shapefile's `.shp`, `.dbf` and, if there is any, `.prj`.
+
+    Raises
+    ------
+    ConfigurationError
+        If shapely (and pyshp for shapefiles) is missing.
+    DataError
+        If the file is neither, has no polygon, lacks the property, or is in another projection.
+    """
+    where = next(iter(files), "")
+    shapely = _imported("shapely")
+    found: dict[str, list[Any]] = {}
+    for shape, properties in _features(files, where):
+        geometry = shapely.make_valid(shapely.geometry.shape(shape))
+        if name_by not in properties:
+            got = ", ".join(map(str, properties)) or "none"
+            raise DataError(f"{where}: no property {name_by!r} to name regions by; got {got}.")
+        if geometry.geom_type not in ("Polygon", "MultiPolygon", "GeometryCollection") or geometry.is_empty:
+            raise DataError(f"{where}: {properties[name_by]!r} is a {geometry.geom_type}; expected a polygon.")
+        west, south, east, north = geometry.bounds
+        if not (-360 <= west <= east <= 360 and -90 <= south <= north <= 90):
+            raise _projected(where, f"coordinates like {west:g}, {south:g}")
+        found.setdefault(str(properties[name_by]), []).append(geometry)
+    if not found:
+        raise DataError(f"{where} holds no polygon; expected a GeoJSON file or a shapefile with one or more.")
+    return {name: shapely.union_all(parts) for name, parts in found.items()}
+
+
+def _imported(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise ConfigurationError(f"polygons need {package} ({error}): pip install 'espo_luigi[regions]'") from error
+
+
+def _projected(where: str, got: str) -> DataError:
+    return DataError(
+        f"{where} has {got}; expected longitudes and latitudes (WGS 84, EPSG:4326). Convert the file: "
+        "ogr2ogr -t_srs EPSG:4326 new.geojson FILE"
+    )
+
+
+def _features(files: Mapping[str, bytes], where: str) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Geometries and properties."""
+    parts = {name.rpartition(".")[2].lower(): content for name, content in files.items()}
+    try:
+        if "shp" not in parts:
+            content = json.loads(files[where])
+            if (crs := content.get("crs")) and not _IN_DEGREES.search(str(crs["properties"]["name"])):
+                raise _projected(where, f"coordinates in {crs['properties']['name']}")
+            for feature in content.get("features", [content]):
+                yield feature["geometry"], feature["properties"] or {}
+            return
+        if "prj" in parts and not parts["prj"].lstrip().upper().startswith((b"GEOGCS", b"GEOGCRS")):
+            raise _projected(where, f"coordinates in {parts['prj'][:60].decode(errors='replace')}")
+        read = {part: io.BytesIO(parts[part]) for part in ("shp", "dbf")}
+        for record in _imported("shapefile").Reader(**read).iterShapeRecords():
+            yield record.shape.__geo_interface__, record.record.as_dict()
+    except EspoError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{where} cannot be read ({error!r}). Expected GeoJSON with features, or a shapefile with .shp and .dbf."
+        ) from error
+
+
+def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArray | None = None) -> xr.Dataset:
+    """Return the means over regions, along a new dimension `region` of their names; lazy.
+
+    NaN is left out, so a mean is that of the cells with a value; so are variables of categories. `coverage` is the part
+    of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
+    the means of members first.
+
+    Parameters
+    ----------
+    ds
+        On a regular grid, or on one with `lat` and `lon` of two dimensions; longitudes in any convention.
+    land
+        Boolean (y, x): cells with data. Without it, a region in the sea is NaN, and no error.
+
+    Raises
+    ------
+    DataError
+        If a region has no cell of the grid, or none with data.
+    """
+    y, x = horizontal_dims(ds)
+    horizontal = horizontal_of(ds, "grid")
+    cells, shape = cells_of(horizontal.grid), horizontal.grid.shape
+    numbers = {name: da for name, da in ds.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"}
+    on_grid = xr.Dataset(numbers).filter_by_attrs(flag_values=None)
+    on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])
+    means, coverage = [], []
+    for name, region in regions.items():
+        share = xr.DataArray(_shares(region, cells, horizontal.grid).reshape(shape), dims=horizontal.dims)
+        if not (share > 0).any():
+            raise DataError(
+                f"The region {name!r} lies outside of the domain: got {_told(region)}, and the grid reaches from "
+                f"{extent(ds['lat'])} degrees north and {extent(ds['lon'])} degrees east. Leave the region out."
+            )
+        share = share if land is None else share.where(xr.DataArray(land.transpose(y, x).values, dims=(y, x)), 0.0)
+        if not (share > 0).any():
+            raise DataError(f"The region {name!r} has no land cell: got {_told(region)}. Move or leave out the region.")
+        rows, columns = (np.flatnonzero((share > 0).any(other)) for dim, other in ((y, x), (x, y)))
+        box = {y: slice(rows[0], rows[-1] + 1), x: slice(columns[0], columns[-1] + 1)}
+        means.append(on_grid.isel(box).weighted(share.isel(box)).mean((y, x), keep_attrs=True))
+        coverage.append(float(share.sum()))
+    out = xr.concat(means, xr.DataArray(list(regions), dims="region", name="region"), combine_attrs="override")
+    return out.assign_coords(coverage=("region", np.minimum(coverage, 1))).assign_attrs(ds.attrs)
+
+
+def _told(region: Region) -> str:
+    if isinstance(region, Point):
+        return f"{region.lat:g} degrees north, {region.lon:g} degrees east"
+    bounds = (region.lon, region.lat) if isinstance(region, Box) else np.reshape(region.bounds, (2, 2)).T
+    (west, east), (south, north) = bounds
+    return f"{south:g} to {north:g} degrees north, {west:g} to {east:g} degrees east"
+
+
+def _shares(region: Region, cells: Cells, grid: Any) -> np.ndarray:
+    """The part of the region's area in each cell, in C order; of a point, 1 in the nearest cell."""
+    if isinstance(region, Box):
+        west, east = region.lon
+        target = Boxes(np.array([region.lat], float), np.array([[west, east if east > west else east + 360]], float))
+        return np.nan_to_num(conservative_weights(cells, target).toarray()[0])
+    if isinstance(region, Point):
+        place = unit_vectors(np.array(region.lat), np.array(region.lon))
+        distance = np.linalg.norm(grid.unit_vectors() - place, axis=-1)
+        # The centre of the cell that holds the point is not farther than a cell's diagonal.
+        is_near = distance.min() <= np.deg2rad(np.hypot(*grid.largest_steps())) / 2
+        return (np.arange(distance.size) == distance.argmin()).astype(float) * is_near
+    areas, shapely = np.zeros(cells.size), _imported("shapely")
+    whole = sum(_add_areas(shapely, part, cells, grid, areas) for part in _cut(shapely, region))
+    return areas / whole
+
+
+def _cut(shapely: Any, polygon: Any) -> Iterator[Any]:
+    """Parts of a polygon that are small, and have few vertices."""
+    for part in shapely.get_parts(polygon):
+        if part.geom_type != "Polygon" or part.area == 0:
+            continue
+        west, south, east, north = part.bounds
+        size = max(east - west, north - south)
+        if size <= _PART_DEGREES and (shapely.get_num_coordinates(part) <= _PART_VERTICES or size < _SMALLEST_DEGREES):
+            yield part
+            continue
+        lon, lat = (west + east) / 2, (south + north) / 2
+        halves = [(west, south, lon, north), (lon, south, east, north)]
+        if north - south > east - west:
+            halves = [(west, south, east, lat), (west, lat, east, north)]
+        for half in halves:
+            yield from _cut(shapely, shapely.clip_by_rect(part, *half))
+
+
+def _add_areas(shapely: Any, part: Any, cells: Cells, grid: Any, areas: np.ndarray) -> float:
+    """Add the areas that a part of a polygon shares with cells, on the unit sphere; return the part's own."""
+    lon, lat = shapely.get_coordinates(part.centroid)[0]
+    up, east = unit_vectors(lat, lon), unit_vectors(np.array(0.0), lon + 90)
+    axes = np.stack([east, np.cross(up, east)], axis=-1)
+
+    def flatten(degrees: np.ndarray) -> np.ndarray:
+        vectors = unit_vectors(degrees[:, 1], degrees[:, 0])
+        # Where all is far away, only the distance matters.
+        return (vectors @ axes) * np.sqrt(2 / np.maximum(1 + vectors @ up, 0.1))[:, None]
+
+    flat = shapely.make_valid(shapely.transform(shapely.segmentize(part, _EDGE_DEGREES), flatten))
+    reach = np.linalg.norm(shapely.get_coordinates(flat), axis=-1).max() + np.deg2rad(np.hypot(*grid.largest_steps()))
+    near = np.flatnonzero(np.linalg.norm(grid.unit_vectors() - up, axis=-1) <= reach)
+    outlines = shapely.make_valid(shapely.transform(_outlines(shapely, cells, near), flatten))
+    shapely.prepare(flat)
+    touched = shapely.intersects(flat, outlines)
+    np.add.at(areas, near[touched], shapely.area(shapely.intersection(outlines[touched], flat)))
+    return float(flat.area)
+
+
+def _outlines(shapely: Any, cells: Cells, places: np.ndarray) -> np.ndarray:
+    """Cells as polygons in degrees, with vertices in short steps; those without corners are empty."""
+    if isinstance(cells, Boxes):
+        row, column = np.divmod(places, len(cells.lon))
+        (south, north), (west, east) = cells.lat[row].T, cells.lon[column].T
+        return shapely.segmentize(shapely.box(west, south, east, north), _EDGE_DEGREES)
+    corners, along = cells.polygons(places), np.linspace(0, 1, 4, endpoint=False)[:, None]
+    x, y, z = np.moveaxis(corners[:, :, None] * (1 - along) + np.roll(corners, -1, axis=1)[:, :, None] * along, -1, 0)
+    degrees = np.rad2deg(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], axis=-1)).reshape(-1, 16, 2)
+    known = np.isfinite(degrees).all(axis=(1, 2))
+    outlines = np.full(places.size, shapely.Polygon())
+    outlines[known] = shapely.polygons(degrees[known])
+    return outlines

@@ -1,0 +1,339 @@
+"""Statistics over simulations, against xscen (tests/golden/make_ensemble.py) and xclim."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import xclim
+import xclim.ensembles as xens
+from packaging.version import Version
+from tg_ensemble import FOLDER, FUTURE, REFERENCE, opened
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.outcomes.ensemble import (
+    MEMBER,
+    Part,
+    agreement,
+    join,
+    name_missing,
+    partition,
+    present,
+    statistics,
+    variability,
+    weigh,
+)
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+with_ensemble = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/ensemble-tg beside the project")
+HORIZONS = ["1981-2010", "2041-2070"]
+
+
+def climatology(values, *, units="K", horizons=HORIZONS, lat=(45.0, 46.0), dtype="float32", **attrs):
+    """A member: (horizon, lat, lon), of a number, or of a number by horizon."""
+    field = np.broadcast_to(np.asarray(values, dtype).reshape(-1, 1, 1), (len(horizons), 2, 3)).copy()
+    da = xr.DataArray(field, dims=("horizon", "lat", "lon"), attrs={"units": units})
+    coords = {"horizon": horizons, "lat": list(lat), "lon": [5.0, 6.0, 7.0]}
+    return xr.Dataset({"txx": da}, coords, attrs)
+
+
+def yearly(years, *, seed, calendar="standard", trend=0.03, **coords):
+    time = xr.date_range(
+        f"{years[0]}-01-01", f"{years[1]}-01-01", freq="YS", calendar=calendar, use_cftime=calendar != "standard"
+    )
+    values = np.random.default_rng(seed).normal(0, 0.3, time.size) + trend * np.arange(time.size)
+    return xr.DataArray(values, {"time": time}, ("time",), attrs={"units": "K"}).assign_coords(coords)
+
+
+@with_ensemble
+def test_statistics_of_members_in_three_calendars_are_xscens():
+    ens = join(opened())
+    there = present(ens)
+    models = {label: label.split()[0] for label in opened()}
+    with xr.open_dataset(GOLDEN / "ensemble-statistics.nc") as golden:
+        # All members that a year has count here, and in xscen; CNRM-CM5 lacks 70 years.
+        ours = statistics(ens, there).drop_vars("tg_mean_members")
+        xr.testing.assert_allclose(ours.drop_attrs(), golden[list(ours)], rtol=1e-5)
+        weighted = statistics(ens, there, weights={"tg_mean": weigh(there["tg_mean"], models)})
+        of_xscen = golden[[f"{name}_weighted" for name in ours]].rename({f"{name}_weighted": name for name in ours})
+        xr.testing.assert_allclose(weighted.drop_vars("tg_mean_members").drop_attrs(), of_xscen, rtol=1e-5)
+
+
+@with_ensemble
+def test_robustness_over_20_years_is_xscens():
+    ens = join(opened())["tg_mean"]
+    future, reference = ens.sel(time=slice(*FUTURE)), ens.sel(time=slice(*REFERENCE))
+    changes = future.mean("time", skipna=False) - reference.mean("time", skipna=False)
+    ours = agreement(changes, present(changes.to_dataset())["tg_mean"], thresholds=variability(reference, 20))
+    with xr.open_dataset(GOLDEN / "ensemble-robustness.nc") as golden:
+        assert 0 < golden["tg_mean_changed"].min() < golden["tg_mean_changed"].max()
+        for name in ("changed", "positive", "changed_positive", "negative", "changed_negative", "agree"):
+            xr.testing.assert_allclose(ours[name].drop_attrs(), golden[f"tg_mean_{name}"], rtol=1e-5)
+        xr.testing.assert_equal(ours["advanced"].drop_attrs(), golden["tg_mean_robustness_categories"])
+
+
+def test_a_change_over_30_years_is_compared_with_the_variability_of_30_years():
+    reference = yearly((1981, 2010), seed=1)
+    days = (reference["time"] - reference["time"][0]).dt.days.values
+    sigma = float((reference - np.polyval(np.polyfit(days, reference, 1), days)).std())
+    threshold = variability(reference, 30)
+    np.testing.assert_allclose(threshold, 1.645 * sigma * np.sqrt(2 / 30), rtol=1e-5)
+    change = xr.DataArray([threshold * 1.1] * 5, dims=MEMBER)
+    future = (reference + threshold * 1.1).expand_dims({MEMBER: 5})
+    of_xclim = xens.robustness_fractions(future, reference.expand_dims({MEMBER: 5}), test="ipcc-ar6-c")
+    ours = agreement(change, xr.ones_like(change, bool), thresholds=xr.full_like(change, float(threshold)))
+    assert float(ours["changed"]) == 1.0
+    assert int(ours["advanced"]) == 1
+    if Version(xclim.__version__) < Version("0.63"):
+        assert float(of_xclim["changed"]) == 0.0
+
+
+def test_a_future_of_another_length_than_the_reference_has_its_own_share_of_the_variability():
+    reference = yearly((1981, 2010), seed=2)
+    ratio = float(variability(reference, 20) / variability(reference, 30))
+    np.testing.assert_allclose(ratio, np.sqrt((1 / 30 + 1 / 20) / (2 / 30)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("signs", "simple", "advanced"), [("++++-", 1, 1), ("+++--", 2, 3), ("oooo+", 2, 2), ("+++++", 1, 1)]
+)
+def test_categories_are_those_of_ar6(signs, simple, advanced):
+    changes = xr.DataArray([{"+": 2.0, "-": -2.0, "o": 0.1 * (-1) ** i}[s] for i, s in enumerate(signs)], dims=MEMBER)
+    thresholds = xr.full_like(changes, 1.0)
+    made = agreement(changes, xr.ones_like(changes, bool), thresholds=thresholds)
+    assert (int(made["simple"]), int(made["advanced"])) == (simple, advanced)
+    assert set(agreement(changes, xr.ones_like(changes, bool))) == {"positive", "negative", "agree", "simple"}
+
+
+def test_categories_can_be_written_and_their_flags_read(tmp_path):
+    changes = xr.DataArray([[1.0, np.nan]] * 2, dims=(MEMBER, "cell"), name="t").chunk(cell=1)
+    made = agreement(changes, xr.DataArray([True, True], dims=MEMBER))
+    made.to_zarr(tmp_path / "made.zarr", zarr_format=2)
+    made.to_netcdf(tmp_path / "made.nc")
+    for written in (xr.open_zarr(tmp_path / "made.zarr"), xr.open_dataset(tmp_path / "made.nc")):
+        np.testing.assert_array_equal(written["simple"], [1, np.nan])
+        assert written["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
+
+
+def test_votes_do_not_move_four_of_five_models_under_80_percent_by_round_off():
+    members = [
+        (f"m{model}", f"m{model}r{member}") for model, count in enumerate((3, 4, 3, 4, 2)) for member in range(count)
+    ]
+    changes = xr.DataArray(
+        [-1.0 if model == "m4" else 1.0 for model, _ in members], {MEMBER: [m for _, m in members]}, (MEMBER,)
+    )
+    there = xr.ones_like(changes, bool)
+    weights = weigh(there, {member: model for model, member in members})
+    assert float(xens.robustness_fractions(changes, weights=weights)["agree"]) < 0.8
+    assert int(agreement(changes, there, weights=weights)["simple"]) == 1
+
+
+def test_a_member_without_variability_or_change_leaves_the_cell_without_a_category():
+    changes = xr.DataArray([[1.0, 1.0, np.nan], [1.0, 1.0, 1.0]], dims=(MEMBER, "cell"))
+    thresholds = xr.DataArray([[0.5, np.nan, 0.5], [0.5, 0.5, 0.5]], dims=(MEMBER, "cell"))
+    there = xr.DataArray([True, True], dims=MEMBER)
+    made = agreement(changes, there, thresholds=thresholds)
+    assert made["advanced"].values.tolist() == [1, 99, 99]
+    assert np.isnan(made["agree"].values).tolist() == [False, True, True]
+    assert agreement(changes, there, thresholds=thresholds, fewest=1)["advanced"].values.tolist() == [1, 1, 1]
+
+
+def test_a_member_without_a_horizon_is_named_and_the_others_make_its_statistics():
+    short = climatology([3], horizons=HORIZONS[:1])
+    empty = climatology([5, np.nan])
+    ens = join(
+        {"A": climatology([1, 2]), "B": climatology([2, 4]), "short": short, "empty": empty}, {"D": "never warms"}
+    )
+    made = statistics(ens, present(ens))
+    assert made.attrs["ensemble_members"] == "A; B; short; empty"
+    assert made.attrs["ensemble_missing"] == "D: never warms; short: txx 2041-2070; empty: txx 2041-2070"
+    assert made["txx_p50"].sel(horizon="2041-2070").values.tolist() == [[3.0] * 3] * 2
+    assert made["txx_members"][:, 0, 0].values.tolist() == [4, 2]
+
+
+def test_a_cell_that_a_member_of_the_period_lacks_has_no_statistics_unless_fewer_are_allowed():
+    hole = climatology([1, 2])
+    hole["txx"][0, 0, 0] = np.nan
+    ens = join({"A": climatology([3, 4]), "hole": hole})
+    made = statistics(ens, present(ens))
+    assert np.isnan(made["txx_mean"].values).sum() == 1
+    assert made["txx_members"][0, 0].values.tolist() == [1, 2, 2]
+    assert made["txx_members"].dtype == "int16"
+    assert made["txx_mean"].dtype == "float32"
+    assert made["txx_mean"].attrs["units"] == "K"
+    assert float(statistics(ens, present(ens), fewest=1)["txx_mean"][0, 0, 0]) == 3
+
+
+def test_missing_years_are_named_by_their_runs():
+    there = xr.Dataset(
+        {"t": ((MEMBER, "time"), [[0, 1, 1, 0, 0, 1]])},
+        {MEMBER: ["A"], "time": xr.date_range("1950", periods=6, freq="YS")},
+    )
+    assert name_missing(there.astype(bool)) == {"A": "t 1950, 1953-1954"}
+
+
+def test_an_ensemble_keeps_neither_attributes_nor_scalars_in_which_members_differ():
+    one = climatology([1, 2], source="A", domain="QC").assign_coords(height=2.0, crs=0)
+    other = climatology([1, 2], source="B", domain="QC").assign_coords(height=10.0, crs=0)
+    ens = join({"A": one, "B": other})
+    assert {key: ens.attrs.get(key) for key in ("source", "domain")} == {"source": None, "domain": "QC"}
+    assert "crs" in ens.coords
+    assert "height" not in ens.coords
+    assert one.attrs == {"source": "A", "domain": "QC"}
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (climatology([1, 2], units="degC"), "coordinates txx (K and degC)."),
+        (climatology([1, 2], lat=(45.0, 46.5)), "coordinates lat."),
+        (climatology([1, 2]).rename(txx="tnn"), "coordinates tnn, txx."),
+    ],
+)
+def test_members_of_different_grids_units_or_variables_are_refused(other, what):
+    with pytest.raises(DataError, match="'A' and 'B' differ in the variables, units or coordinates") as refused:
+        join({"A": climatology([1, 2]), "B": other})
+    assert what in str(refused.value)
+
+
+def test_coordinates_with_round_off_are_one_grid():
+    other = climatology([3, 4]).assign_coords(lat=np.float32([45.0, 46.0]) + np.float32(4e-6))
+    assert join({"A": climatology([1, 2]), "B": other}).sizes["lat"] == 2
+
+
+def test_an_ensemble_without_members_says_why():
+    with pytest.raises(DataError, match=r"no member \(A: stays below \+4 K\)"):
+        join({}, {"A": "stays below +4 K"})
+
+
+def test_daily_members_of_different_calendars_are_refused():
+    days = {
+        name: xr.Dataset(
+            {"t": ("time", np.zeros(40))},
+            {"time": xr.date_range("2000-01-01", periods=40, calendar=name, use_cftime=True)},
+        )
+        for name in ("noleap", "360_day")
+    }
+    with pytest.raises(DataError, match="'noleap' is daily, and calendars differ"):
+        join(days)
+
+
+def test_joining_leaves_the_members_as_they_were():
+    member = yearly((2000, 2010), seed=1, calendar="noleap").to_dataset(name="t")
+    before = member.copy(deep=True)
+    join({"A": member, "B": yearly((2000, 2010), seed=1).to_dataset(name="t")})
+    xr.testing.assert_identical(member, before)
+    assert member["time"].dt.calendar == "noleap"
+
+
+def test_a_model_has_one_vote_which_the_members_of_a_period_share():
+    there = xr.DataArray([[1, 1], [1, 0], [1, 1]], {MEMBER: ["a1", "a2", "b1"]}, (MEMBER, "horizon")).astype(bool)
+    made = weigh(there, {"a1": "a", "a2": "a", "b1": "b"})
+    np.testing.assert_allclose(made, [[0.75, 1.0], [0.75, 0.0], [1.5, 1.0]])
+    given = weigh(there, {"a1": "a", "a2": "a", "b1": "b"}, {"a": 3, "b": 1})
+    np.testing.assert_allclose(given.sum(MEMBER), [3, 2])
+    np.testing.assert_allclose(given.sel(realization="b1") / given.sum(MEMBER), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("models", "given", "what"),
+    [
+        (None, {"a": 1}, "'b': nan"),
+        (None, {"a": 1, "b": -1}, "'b': -1"),
+        (None, {"a": 0, "b": 0}, "all are 0"),
+        ({"a": "A"}, None, "'b': no model"),
+        ({"a": "A", "b": "B"}, {"A": 1}, "'B': nan"),
+    ],
+)
+def test_unusable_weights_are_named(models, given, what):
+    there = xr.DataArray([True, True], {MEMBER: ["a", "b"]}, (MEMBER,))
+    with pytest.raises(DataError, match="weights of the ensemble are not usable") as refused:
+        weigh(there, models, given)
+    assert what in str(refused.value)
+
+
+PARTS = {f"{m}{s}{d}": Part(m, s, d) for m in "ABC" for s in ("ssp126", "ssp585") for d in ("x", "y")}
+
+
+def series_of(parts, years=(1950, 2050)):
+    return {
+        label: yearly(
+            years, seed=seed, calendar=["standard", "noleap", "360_day"][seed % 3], trend=0.02 + 0.01 * (seed % 4)
+        )
+        for seed, label in enumerate(parts)
+    }
+
+
+def cube_of(series, parts, dims):
+    """The series as xclim wants them, put there by hand."""
+    first = next(iter(series.values()))
+    names = [sorted({part[place] for part in parts.values()}) for place in range(len(dims))]
+    values = np.empty([len(of) for of in names] + [first.size])
+    for label, part in parts.items():
+        values[tuple(of.index(part[place]) for place, of in enumerate(names))] = series[label].values
+    time = xr.date_range("1950-01-01", periods=first.size, freq="YS")
+    return xr.DataArray(values, {**dict(zip(dims, names, strict=True)), "time": time}, (*dims, "time"))
+
+
+def test_variance_is_partitioned_after_hawkins_and_sutton():
+    parts = {label: part._replace(downscaling="") for label, part in PARTS.items() if part.downscaling == "x"}
+    series = series_of(parts)
+    made = partition(series, parts)
+    mean, variance = xens.hawkins_sutton(cube_of(series, parts, ("model", "scenario")))
+    xr.testing.assert_allclose(made["mean"].drop_attrs(), mean.drop_attrs(), rtol=1e-5)
+    xr.testing.assert_allclose(made["variance"], variance.drop_attrs().transpose(*made["variance"].dims), rtol=1e-5)
+
+
+def test_variance_is_partitioned_after_lafferty_and_sriver_with_several_methods_of_downscaling():
+    series = series_of(PARTS)
+    made = partition(series, PARTS)
+    mean, variance = xens.lafferty_sriver(cube_of(series, PARTS, ("model", "scenario", "downscaling")))
+    xr.testing.assert_allclose(made["mean"].drop_attrs(), mean.drop_attrs(), rtol=1e-5)
+    xr.testing.assert_allclose(made["variance"], variance.drop_attrs().transpose(*made["variance"].dims), rtol=1e-5)
+    assert made["uncertainty"].values.tolist() == ["model", "scenario", "downscaling", "variability", "total"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "years", "why"),
+    [
+        (
+            {"A 1": Part("A", "ssp126"), "A 5": Part("A", "ssp585")},
+            (1950, 2050),
+            "it has the models A and the scenarios ssp126, ssp585",
+        ),
+        ({"A1": Part("A", "1"), "A5": Part("A", "5"), "B1": Part("B", "1")}, (1950, 2050), "there is no B 5"),
+        ({"A1": Part("A", "1"), "A1b": Part("A", "1"), "B5": Part("B", "5")}, (1950, 2050), "it has twice A 1"),
+        (
+            {f"{m}{s}": Part(m, s) for m in "AB" for s in "15"},
+            (1980, 2050),
+            "years in common are 1980-2050; expected the baseline",
+        ),
+        ({f"{m}{s}": Part(m, s) for m in "AB" for s in "15"}, (1980, 1990), "11 years in common"),
+    ],
+)
+def test_why_a_variance_cannot_be_partitioned_is_said(chosen, years, why):
+    with pytest.raises(DataError, match="cannot be partitioned") as refused:
+        partition(series_of(chosen, years), chosen)
+    assert why in str(refused.value)
+
+
+def test_blocks_of_few_cells_make_what_whole_maps_make(monkeypatch):
+    values = np.random.default_rng(0).normal(0.2, 1, (7, 2, 11, 5)).astype("float32")
+    values[2, 1] = np.nan
+    coords = {"horizon": HORIZONS, "lat": np.arange(11.0), "lon": np.arange(5.0)}
+    members = {
+        f"m{i}": xr.Dataset({"t": (("horizon", "lat", "lon"), field, {"units": "K"})}, coords)
+        for i, field in enumerate(values)
+    }
+    monkeypatch.setattr("espo_luigi.science.outcomes.ensemble._BLOCK_BYTES", 7 * 2 * 12 * 4)
+    whole, lazy = join(members), join({label: ds.chunk(lat=6, lon=5) for label, ds in members.items()})
+    there = present(lazy)
+    xr.testing.assert_identical(there, present(whole))
+    weights = weigh(there["t"], {label: (label in ("m0", "m1") and "A") or label for label in members})
+    made = statistics(lazy, there, weights={"t": weights})
+    assert made["t_p50"].chunksizes["lat"] == (3, 3, 3, 2)
+    xr.testing.assert_identical(made.compute(), statistics(whole, there, weights={"t": weights}))
+    thresholds = xr.full_like(whole["t"], 0.5).chunk(lat=4)
+    made = agreement(lazy["t"], there["t"], thresholds=thresholds)
+    assert made["advanced"].chunksizes["lat"] == (3, 3, 3, 2)
+    xr.testing.assert_identical(made.compute(), agreement(whole["t"], there["t"], thresholds=thresholds.compute()))

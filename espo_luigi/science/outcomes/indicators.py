@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ _users: list[None] = []
 _options = ExitStack()
 
 
-def load_indicators(module: str | Path) -> list[tuple[str, Indicator]]:
+def load_indicators(module: str) -> list[tuple[str, Indicator]]:
     """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
 
     Python files and translations beside the YAML file are not read.
@@ -57,19 +56,19 @@ def load_indicators(module: str | Path) -> list[tuple[str, Indicator]]:
     """
     import xclim
 
-    if Path(module).suffix not in (".yml", ".yaml"):
-        if str(module) not in MODULES:
-            raise ConfigurationError(f"{unknown(f'module of indicators {module}', str(module), MODULES)} "
+    if not module.endswith((".yml", ".yaml")):
+        if module not in MODULES:
+            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, MODULES)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
         return [
             (name, one)
-            for name, one in vars(getattr(xclim.indicators, str(module))).items()
+            for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator)
         ]
     with _building, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            built = xclim.build_indicator_module_from_yaml(Path(module), name=_MODULE, reload=True)
+            built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, reload=True)
         except Exception as error:  # of several libraries, YAML's and yamale's among them
             reason = " ".join(str(error).split())
             raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 xclim computes an indicator from xarray's objects: on Dask, that is a graph of small tasks for each indicator. Here all
 indicators of a frequency are computed from the same block. Indicators with a kernel (`kernels`) go through the series
-in pieces of whole periods; a few days in memory at a time. The others are xclim's own work, on blocks of cells in
+in pieces of whole periods, each a task. The others are xclim's own work, on blocks of cells in
 memory with all days.
 """
 
@@ -114,15 +114,14 @@ def compute_indicators(
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
     begin before the year of the first day are left out, as the winter before the first year. Names, units and
     attributes are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor
-    has a period that the series has only in part. Lazy if `ds` is lazy; memory does not grow with the series where all
-    indicators have kernels.
+    has a period that the series has only in part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
     freqs
         Computes each indicator at each of these frequencies; by default, at its own.
     cells_in_a_block
-        The cells that xclim computes at a time.
+        The cells that xclim computes at a time, of indicators without a kernel.
 
     Raises
     ------

@@ -109,7 +109,7 @@ def ours(store: Path, module: Path) -> None:
     from espo_luigi.science.outcomes.indicators import compute_indicators, load_indicators
 
     ds = xr.open_zarr(store)
-    compute_indicators(ds, load_indicators(module), cells_in_a_block=CELLS_OF_A_BLOCK)["YS-JAN"].load()
+    compute_indicators(ds, load_indicators(str(module)), cells_in_a_block=CELLS_OF_A_BLOCK)["YS-JAN"].load()
 
 
 def main() -> None:

@@ -69,10 +69,10 @@ def climatology(
     by_year = _by_year(ds, freq)
     years = by_year["year"].values
     stamps = ds["time"].dt.year.values
-    own = int(stamps.min()), int(stamps.max())
+    own = max(int(years[0]), int(stamps.min())), min(int(years[-1]), int(stamps.max()))
     ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
     for first, last in ranges:
-        if first < years[0] or last > years[-1] or last < first:
+        if not own[0] <= first <= last <= own[1]:
             raise DataError(f"the period {first}-{last} is not in the data, which have the years {own[0]}-{own[1]}.")
     length = window or ranges[0][1] - ranges[0][0] + 1
     least = _least(min_periods, length, freq)

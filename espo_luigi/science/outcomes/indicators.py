@@ -2,7 +2,7 @@
 
 xclim computes an indicator from xarray's objects: on Dask, that is a graph of small tasks for each indicator. Here all
 indicators of a frequency are computed from the same block. Indicators with a kernel (`kernels`) go through the series
-in pieces of whole periods; a few days in memory at a time. The others are xclim's own work, on blocks of cells in
+in pieces of whole periods, each a task. The others are xclim's own work, on blocks of cells in
 memory with all days.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
 from espo_luigi.science.calendar import TimeAxis, calendar_of
-from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, cell_dims, is_lazy, rechunk
+from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, rechunk
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.units import as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -45,7 +44,7 @@ _users: list[None] = []
 _options = ExitStack()
 
 
-def load_indicators(module: str | Path) -> list[tuple[str, Indicator]]:
+def load_indicators(module: str) -> list[tuple[str, Indicator]]:
     """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
 
     Python files and translations beside the YAML file are not read.
@@ -57,19 +56,19 @@ def load_indicators(module: str | Path) -> list[tuple[str, Indicator]]:
     """
     import xclim
 
-    if Path(module).suffix not in (".yml", ".yaml"):
-        if str(module) not in MODULES:
-            raise ConfigurationError(f"{unknown(f'module of indicators {module}', str(module), MODULES)} "
+    if not module.endswith((".yml", ".yaml")):
+        if module not in MODULES:
+            raise ConfigurationError(f"{unknown(f'module of indicators {module}', module, MODULES)} "
                                      "Or give a file in xclim's format that ends in .yml.")  # fmt: skip
         return [
             (name, one)
-            for name, one in vars(getattr(xclim.indicators, str(module))).items()
+            for name, one in vars(getattr(xclim.indicators, module)).items()
             if isinstance(one, xclim.core.indicator.Indicator)
         ]
     with _building, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            built = xclim.build_indicator_module_from_yaml(Path(module), name=_MODULE, reload=True)
+            built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, reload=True)
         except Exception as error:  # of several libraries, YAML's and yamale's among them
             reason = " ".join(str(error).split())
             raise ConfigurationError(
@@ -96,10 +95,9 @@ def checked(
     """
     time = xr.date_range("2001-01-01", periods=365 * _YEARS, calendar="noleap", use_cftime=True)
     available = {
-        name: xr.DataArray(np.zeros(time.size, np.float32), {"time": time}, ("time",), name, _attrs(name, table))
-        for name in variables
+        name: (("time", "lat"), np.zeros((time.size, 1), np.float32), _attrs(name, table)) for name in variables
     }
-    ds = xr.Dataset(available, {"lat": 45.0})
+    ds = xr.Dataset(available, {"time": time, "lat": [45.0]})
     return sorted({name for one in _chosen(indicators, ds, freqs) for name in one.needs})
 
 
@@ -116,15 +114,14 @@ def compute_indicators(
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
     begin before the year of the first day are left out, as the winter before the first year. Names, units and
     attributes are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor
-    has a period that the series has only in part. Lazy if `ds` is lazy; memory does not grow with the series where all
-    indicators have kernels.
+    has a period that the series has only in part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
     freqs
         Computes each indicator at each of these frequencies; by default, at its own.
     cells_in_a_block
-        The cells that xclim computes at a time.
+        The cells that xclim computes at a time, of indicators without a kernel.
 
     Raises
     ------
@@ -197,7 +194,7 @@ class _Chosen:
         sample = _sample(ds, sorted(needed | optional))
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
         outputs = own.compute(sample)
-        if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "cell"}]:
+        if wrong := [data for data in outputs.values() if set(data.dims) != {"time", _sample_dim(ds)}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
         return replace(own, kernel=own._proven_kernel(sample))
@@ -219,7 +216,7 @@ class _Chosen:
             return None
         periods = _Periods.of(sample, self.freq)
         block = {str(name): data.transpose("time", ...).values for name, data in sample.items()}
-        values = _masked(kernel, block, periods.edges, ~periods.whole)
+        values = _masked(kernel, block, periods.edges, periods.dates, ~periods.whole)
         theirs = expected.transpose("time", ...).values
         same = values.shape == theirs.shape and np.allclose(values, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
         return kernel if same else None
@@ -276,44 +273,44 @@ def _attrs(name: str, table: Mapping[str, Variable]) -> dict[str, str]:
 
 
 def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
-    """Invent values for the first years: (time, cell), the last cell with a missing day."""
-    time = ds["time"].isel(time=slice(366 * _YEARS))
-    random = np.random.default_rng(0)
-    shape = (time.size, _CELLS)
-    season = np.sin((time.dt.dayofyear.values - 105) * 2 * np.pi / 365)[:, None]
-    # Wide enough for thresholds of frost and heat; one weather for all temperatures.
-    weather = 285 + 14 * season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
+    """Invent values for the first years: (time, lat or cell), the last cell with a missing day."""
+    time, random = ds["time"].isel(time=slice(366 * _YEARS)).drop_attrs(), np.random.default_rng(0)
+    shape, dims = (time.size, _CELLS), ("time", _sample_dim(ds))
+    # Wide enough for thresholds of frost and heat; the same weather for all temperatures.
+    season = 14 * np.sin((time.dt.dayofyear.values - 105) * 2 * np.pi / 365)[:, None]
+    weather = 285 + season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
     sample = {}
     for name in names:
-        dtype, attrs = as_floats(ds[name].isel(time=slice(0))).dtype, ds[name].attrs
         if name.startswith("tas"):
-            values = weather + {"tasmax": 5, "tasmin": -5}.get(name, 0) + random.normal(0, 1, shape)
-            data = xr.DataArray(values, dims=("time", "cell"), name=name, attrs={"units": "K"})
+            values, units = weather + {"tasmax": 5, "tasmin": -5}.get(name, 0) + random.normal(0, 1, shape), "K"
         else:
-            wet = random.random(shape) < 0.4
-            data = xr.DataArray(
-                random.gamma(0.7, 8, shape) * wet, dims=("time", "cell"), name=name, attrs={"units": "mm d-1"}
-            )
+            values, units = random.gamma(0.7, 8, shape) * (random.random(shape) < 0.4), "mm d-1"
+        values[len(values) // 2, -1] = np.nan
+        data = xr.DataArray(values, dims=dims, name=name, attrs={"units": units})
         with suppress(DataError):  # other quantities keep these numbers
-            data = convert_to(data, attrs.get("units", ""))
-        data = data.astype(dtype)
-        data[len(data) // 2, -1] = np.nan
-        sample[name] = data.assign_attrs(attrs).assign_coords(time=time.drop_attrs())
+            data = convert_to(data, ds[name].attrs.get("units", ""))
+        sample[name] = data.astype(np.result_type(ds[name].dtype, np.float32)).assign_attrs(ds[name].attrs)
+    coords = {"time": time}
     if "lat" in ds.coords:
-        lat = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims="cell", attrs=ds["lat"].attrs)
-        return xr.Dataset(sample).assign_coords(lat=lat)
-    return xr.Dataset(sample)
+        coords["lat"] = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims=dims[1:], attrs=ds["lat"].attrs)
+    return xr.Dataset(sample, coords)
+
+
+def _sample_dim(ds: xr.Dataset) -> str:
+    return "lat" if "lat" in ds.dims else "cell"
 
 
 @dataclass(frozen=True, eq=False)
 class _Periods:
     """The periods of a series at a frequency.
 
-    Period i has the days from edges[i] up to edges[i + 1]; it is `whole` if the series has all its days.
+    Period i has the days from edges[i] up to edges[i + 1]; it is `whole` if the series has all its days. Of each day,
+    `dates` has month * 100 + day.
     """
 
     labels: xr.DataArray
     edges: np.ndarray
+    dates: np.ndarray
     whole: np.ndarray
 
     @classmethod
@@ -325,7 +322,8 @@ class _Periods:
         begins = TimeAxis.of(missing).days
         edges = np.searchsorted(TimeAxis.of(ds).days, [*begins, np.inf])
         edges[0] = 0
-        return cls(missing["time"].drop_attrs(), edges, ~missing.values)
+        dates = ds["time"].dt.month.values * 100 + ds["time"].dt.day.values
+        return cls(missing["time"].drop_attrs(), edges, dates, ~missing.values)
 
     def pieces(self, ds: xr.Dataset) -> Iterator[tuple[int, int]]:
         """Yield first and last period (excluded) of pieces that follow the series' chunks along time."""
@@ -335,111 +333,83 @@ class _Periods:
         yield from pairwise(cuts)
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What a block needs beside its data."""
-
-    chosen: Sequence[_Chosen]
-    edges: np.ndarray
-    partial: np.ndarray
-    axis: TimeAxis | None = None
-    attrs: Mapping[str, Mapping[str, Any]] | None = None
-    labels: TimeAxis | None = None
-
-
 def _template(blocks: Blocks, chosen: Sequence[_Chosen], periods: int) -> xr.Dataset:
     cell = blocks.data["cell"]
     empty = cell.drop_vars(cell.coords).expand_dims(time=periods).chunk({"time": -1})
+    outputs = {name: data for one in chosen for name, data in one.outputs.items()}
     return xr.Dataset(
-        {
-            name: xr.zeros_like(empty, dtype=data.dtype).assign_attrs(data.attrs)
-            for one in chosen
-            for name, data in one.outputs.items()
-        }
+        {name: xr.zeros_like(empty, data.dtype).assign_attrs(data.attrs) for name, data in outputs.items()}
     )
 
 
-def _series(ds: xr.Dataset, chosen: Sequence[_Chosen]) -> xr.Dataset:
-    return ds[sorted({name for one in chosen for name in one.needs})]
-
-
-def _whole(series: xr.Dataset) -> xr.Dataset:
-    return rechunk(series, {"time": -1}) if is_lazy(series) else series
+def _series(ds: xr.Dataset, chosen: Sequence[_Chosen], days: slice = slice(None)) -> dict[str, xr.DataArray]:
+    """Return the variables that are needed; of lazy ones, each block has all the days."""
+    series = ds[sorted({name for one in chosen for name in one.needs})].isel(time=days)
+    return {str(name): data for name, data in (rechunk(series, {"time": -1}) if is_lazy(series) else series).items()}
 
 
 def _piece(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, first: int, last: int) -> xr.Dataset:
     """Return the periods from the first up to the last, by kernels."""
+    kernels = {name: one.kernel for one in chosen for name in one.outputs if one.kernel}
     edges = periods.edges[first : last + 1]
-    begin = max(0, int(edges[0]) - max(one.kernel.before for one in chosen if one.kernel))
-    series = _whole(_series(ds, chosen).isel(time=slice(begin, int(edges[-1]))))
-    blocks = Blocks.of({str(name): data for name, data in series.items()}, cells_in_a_block=2**40, fixed=False)
-    # Only kernels and names travel to the blocks.
-    task = _Task([replace(one, indicator=None) for one in chosen], edges - begin, ~periods.whole[first:last])
+    begin = max(0, int(edges[0]) - max(kernel.before for kernel in kernels.values()))
+    series = _series(ds, chosen, slice(begin, int(edges[-1])))
+    blocks = Blocks.of(series, cells_in_a_block=2**40, fixed=False)
+    task = kernels, edges - begin, periods.dates[begin : edges[-1]], ~periods.whole[first:last]
     return blocks.map(_block_by_kernels, _template(blocks, chosen, last - first), task)
 
 
-def _block_by_kernels(block: xr.Dataset, task: _Task) -> xr.Dataset:
+def _block_by_kernels(
+    block: xr.Dataset, task: tuple[dict[str, Kernel], np.ndarray, np.ndarray, np.ndarray]
+) -> xr.Dataset:
     cells = block["cell"].dims
-    series = {
-        str(name): as_floats(data).transpose("time", *cells).values for name, data in block.items() if name != "cell"
-    }
-    made = {}
-    for one in task.chosen:
-        assert one.kernel is not None
-        (name,) = one.outputs
-        made[name] = ("time", *cells), _masked(one.kernel, series, task.edges, task.partial)
-    return xr.Dataset(made)
+    series = {str(name): as_floats(data) for name, data in block.items() if name != "cell"}
+    daily = {name: data.transpose("time", *cells).values for name, data in series.items()}
+    return xr.Dataset({name: (("time", *cells), _masked(kernel, daily, *task[1:])) for name, kernel in task[0].items()})
 
 
-def _masked(kernel: Kernel, series: Mapping[str, np.ndarray], edges: np.ndarray, partial: np.ndarray) -> np.ndarray:
+def _masked(
+    kernel: Kernel, daily: Mapping[str, np.ndarray], edges: np.ndarray, dates: np.ndarray, partial: np.ndarray
+) -> np.ndarray:
     """Return a kernel's numbers without those of periods with a missing day."""
-    made = kernel(series, edges)
+    made = kernel(daily, edges, dates)
     made[partial] = np.nan
     for name in kernel.variables:
         for period, (first, last) in enumerate(pairwise(edges)):
-            # A sum is NaN, or infinite, where a day is: cheaper than to look at each.
-            total = series[name][first:last].sum(0)
-            if not np.isfinite(total).all():
-                made[period][np.isnan(series[name][first:last]).any(0)] = np.nan
+            days = daily[name][first:last]
+            # A sum is not finite where a day is missing; that is cheaper than to look at each day.
+            if not np.isfinite(days.sum(0)).all():
+                made[period][np.isnan(days).any(0)] = np.nan
     return made
 
 
 def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cells_in_a_block: int) -> xr.Dataset:
     """Return all periods, by xclim on blocks of cells with all days."""
-    series = _whole(_series(ds, chosen))
-    first = next(iter(series.values()))
-    others = None
-    if "lat" in ds.coords:
-        lat = ds["lat"].broadcast_like(first.isel(time=0, drop=True)).drop_vars(ds.coords, errors="ignore")
-        others = xr.Dataset({"lat_of_cells": lat.drop_attrs().transpose(*cell_dims(first))})
-    by_name = {str(name): data for name, data in series.items()}
-    blocks = Blocks.of(by_name, cells_in_a_block=cells_in_a_block, fixed=True, others=others)
-    attrs = {name: data.attrs for name, data in by_name.items()}
-    attrs["lat_of_cells"] = ds["lat"].attrs if "lat" in ds.coords else {}
-    task = _Task(
-        chosen,
-        periods.edges,
-        ~periods.whole,
-        TimeAxis.of(ds),
-        attrs,
-        TimeAxis.of(periods.labels.to_dataset(name="labels")),
-    )
+    series = _series(ds, chosen)
+    lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
+    blocks = Blocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
+    attrs = {name: ds[name].attrs for name in (*series, *(["lat"] if lat else []))}
+    task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)
 
 
-def _block_by_xclim(block: xr.Dataset, task: _Task) -> xr.Dataset:
-    assert task.axis is not None and task.attrs is not None and task.labels is not None
+def _block_by_xclim(
+    block: xr.Dataset, task: tuple[Sequence[_Chosen], TimeAxis, TimeAxis, Mapping[str, Mapping[str, Any]]]
+) -> xr.Dataset:
+    chosen, axis, labels, attrs = task
     cells = block["cell"].dims
-    ds = xr.Dataset({name: data.assign_attrs(task.attrs[str(name)]) for name, data in block.items() if name != "cell"})
-    ds = ds.assign_coords(time=task.axis.index)
-    if "lat_of_cells" in ds:
-        ds = ds.rename(lat_of_cells="lat").set_coords("lat")
+    ds = xr.Dataset({name: block[name].assign_attrs(attrs[name]) for name in attrs if name != "lat"})
+    ds = ds.assign_coords(time=axis.index)
+    if "lat" in attrs:
+        ds = ds.assign_coords(lat=(block["lat_of_cells"].dims, block["lat_of_cells"].values, attrs["lat"]))
+    whole = {"time": labels.index} | ({"lat": ds.indexes["lat"]} if "lat" in ds.indexes else {})
     made = {}
     with _runs_of_all_cells() if block["cell"].size > _CELLS_TOGETHER else nullcontext():
-        for one in task.chosen:
+        for one in chosen:
             for name, data in one.compute(ds).items():
-                # xclim leaves out the last period where it has no day to look at.
-                placed = data.reindex(time=task.labels.index) if data.sizes["time"] != len(task.labels.days) else data
+                # xclim leaves out periods, and far latitudes, for which it has no days to look at.
+                shorter = {dim: index for dim, index in whole.items() if data.sizes[dim] != len(index)}
+                placed = data.reindex(shorter) if shorter else data
                 made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
     return xr.Dataset(made)
 

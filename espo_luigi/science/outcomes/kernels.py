@@ -49,7 +49,7 @@ _TEMPERATURES = ("K", "degC")
 class Kernel:
     """A function of arrays by variable and groups' edges; its number times `factor` plus `offset` is xclim's.
 
-    The function needs so many days (`before`) before a group.
+    The function needs so many days (`before`) before a group, and if `dated`, as the last array, month * 100 + day.
     """
 
     variables: tuple[str, ...]
@@ -57,10 +57,11 @@ class Kernel:
     factor: float = 1.0
     offset: float = 0.0
     before: int = 0
+    dated: bool = False
 
-    def __call__(self, data: Mapping[str, np.ndarray], edges: np.ndarray) -> np.ndarray:
+    def __call__(self, data: Mapping[str, np.ndarray], edges: np.ndarray, dates: np.ndarray) -> np.ndarray:
         """Return (group, ...) of daily arrays (day, ...); group i has the days from edges[i] up to edges[i + 1]."""
-        made = self.function([data[name] for name in self.variables], edges)
+        made = self.function([*(data[name] for name in self.variables), *([dates] if self.dated else ())], edges)
         return made * self.factor + self.offset
 
 
@@ -86,8 +87,17 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
             compared = partial(_compared, [_OPERATORS[op] for op in ops], _thresholds(given, data))
             how = partial(_runs, _RUNS[name], given.get("window", 1)) if name in _RUNS else _count
             return make(partial(_of_days, compared, how))
+        if name == "growing_season_length":
+            month, day = map(int, given["mid_date"].split("-"))
+            compared = partial(_compared, [_OPERATORS[given["op"]]], _thresholds(given, data))
+            return make(partial(_season, compared, int(given["window"]), month * 100 + day), dated=True)
         return _of_precipitation(name, given, first, make)
-    except (DataError, KeyError):  # other units or arguments than those that the kernels know
+    except (
+        DataError,
+        KeyError,
+        AttributeError,
+        ValueError,
+    ):  # other units or arguments than those that the kernels know
         return None
 
 
@@ -187,6 +197,29 @@ def _runs(how: str, window: int, days: np.ndarray, edges: np.ndarray) -> np.ndar
         return made
 
     return _groups(days, edges, of_group).astype(np.float64)
+
+
+def _season(compared: Any, window: int, middle: int, arrays: Sequence[np.ndarray], edges: np.ndarray) -> np.ndarray:
+    """Return the days from the first run before the middle's date to the first run of other days after it."""
+    days, made = compared(arrays[:-1]), np.zeros((len(edges) - 1, *arrays[0].shape[1:]))
+    for length, (first, last) in zip(made, pairwise(edges), strict=True):
+        at = np.flatnonzero(arrays[-1][first:last] == middle)
+        if at.size == 1:
+            start = _first_run(days[first : first + at[0] + window - 1], window)
+            end = _first_run(~days[first + at[0] : last], window)
+            end = np.where(end < 0, last - first, end + at[0])
+            length[:] = np.where(start < 0, 0, end - start)
+    return made
+
+
+def _first_run(days: np.ndarray, window: int) -> np.ndarray:
+    """Return the first day of the first run of `window` days, -1 where there is none."""
+    run, first = np.zeros(days.shape[1:], np.int16), np.full(days.shape[1:], -1)
+    for i, day in enumerate(days):
+        run += 1
+        run *= day
+        first[(run == window) & (first < 0)] = i - window + 1
+    return first
 
 
 def _largest_sum(window: int, arrays: Sequence[np.ndarray], edges: np.ndarray) -> np.ndarray:

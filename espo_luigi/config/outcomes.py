@@ -1,4 +1,4 @@
-"""Indicators and what is made of them: sections `indicators`, `aggregate`, `warming_levels`, `ensembles`, `spatial_mean`.
+"""What is made of products: sections `indicators`, `aggregate`, `warming_levels`, `ensembles`, `spatial_mean`.
 
 Sections and arguments have xscen's names.
 """

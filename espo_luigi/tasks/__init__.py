@@ -11,6 +11,7 @@
 | `diagnostics` | OffDiagRefProp, OffDiagSimPropMeas, OffDiagScenPropMeas, DiagMeasuresImprovement, MoveRef, MoveDiag |
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
+| `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
@@ -55,6 +56,14 @@ from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.outcomes import (
+    Climatology,
+    Delta,
+    Indicators,
+    ReferenceClimatology,
+    ReferenceIndicators,
+    WarmingLevels,
+)
 from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import (
@@ -79,11 +88,13 @@ __all__ = [
     "Adjust",
     "All",
     "CleanUp",
+    "Climatology",
     "ConcatClean",
     "ConcatCleanPreswap",
     "ConcatDiagRefProp",
     "ConcatenationDiag",
     "ConcatenationFinal",
+    "Delta",
     "Derive",
     "Diag",
     "DiagExtract",
@@ -98,6 +109,7 @@ __all__ = [
     "FinalZarr",
     "FlagDetails",
     "HealthChecks",
+    "Indicators",
     "InputCheck",
     "Inversions",
     "MakeRef",
@@ -114,11 +126,14 @@ __all__ = [
     "RefDefault",
     "RefInputCheck",
     "ReferenceCalendar",
+    "ReferenceClimatology",
+    "ReferenceIndicators",
     "Regrid",
     "Report",
     "SeriesSummary",
     "Swap",
     "Train",
+    "WarmingLevels",
     "YearlySums",
 ]
 # What a module of rules needs.

@@ -21,7 +21,7 @@ from espo_luigi.report.reading import job_results
 from espo_luigi.tasks.context import context
 
 # The wildcards on which the cost of a rule's job depends: other simulations cost the same, other pieces do not.
-_PLACES = ("piece", "diag_domain", "var", "calendar", "level")
+_PLACES = ("piece", "diag_domain", "var", "calendar", "level", "freq", "dataset", "product")
 _BYTES_A_VALUE = 4
 _MEASURED = Path(__file__).parent / "measured.yml"
 # Cells of the measurements in a degree squared: those of 0.1 degrees.

@@ -31,6 +31,7 @@ from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.outcomes import ends_of_outcomes
 
 # Names of the global attribute that has the products' licence.
 _LICENCES = ("license", "licence", "terms_of_use")
@@ -39,9 +40,10 @@ _CITED = ("doi", "dataset_doi", "cite_as", "further_info_url")
 
 
 def ends_of_run() -> Iterator[EspoTask]:
-    """Yield the tasks of health checks, diagnostics and archives of every simulation that the catalogue holds."""
+    """Yield the tasks of health checks, diagnostics and archives of every simulation, and of indicators."""
     run = context()
     yield from run.production.ends(run)
+    yield from ends_of_outcomes(run)
 
 
 @dataclass(frozen=True)

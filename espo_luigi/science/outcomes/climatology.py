@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -74,16 +74,12 @@ def climatology(
     for first, last in ranges:
         if not own[0] <= first <= last <= own[1]:
             raise DataError(f"the period {first}-{last} is not in the data, which have the years {own[0]}-{own[1]}.")
-    length = window or ranges[0][1] - ranges[0][0] + 1
+    windows = horizons(ranges, window, stride)
+    length = windows[0][1] - windows[0][0] + 1
     least = _least(min_periods, length, freq)
-    horizons = list(_horizons(ranges, length, stride))
-    if not horizons:
-        raise ConfigurationError(
-            f"no window of {length} years is in {ranges}; choose a shorter window or a longer period."
-        )
-    parts = [_of_window(by_year.sel(year=slice(*ends)), name, how, least) for ends in horizons]
+    parts = [_of_window(by_year.sel(year=slice(*ends)), name, how, least) for ends in windows]
     joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
-    joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in horizons]})
+    joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
         f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, least)
         for variable, data in joined.items()
@@ -106,12 +102,17 @@ def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callab
     raise ConfigurationError(f"op {op!r} is unknown; expected one of {', '.join(OPERATIONS)}, or a percentile: p90.")
 
 
-def _horizons(ranges: Sequence[tuple[int, int]], length: int, stride: int) -> Iterator[tuple[int, int]]:
+def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int) -> list[tuple[int, int]]:
+    """Return the first and last years of the windows in some periods; raises `ConfigurationError` if there is none."""
+    length = window or ranges[0][1] - ranges[0][0] + 1
     if length < 1 or stride < 1:
         raise ConfigurationError(f"window {length} and stride {stride} are years; expected 1 or more.")
-    for first, last in ranges:
-        for begin in range(first, last - length + 2, stride):
-            yield begin, begin + length - 1
+    found = [(at, at + length - 1) for first, last in ranges for at in range(first, last - length + 2, stride)]
+    if not found:
+        raise ConfigurationError(
+            f"no window of {length} years is in {list(ranges)}; choose a shorter window or a longer period."
+        )
+    return found
 
 
 def _least(given: int | float | None, length: int, freq: str) -> int:

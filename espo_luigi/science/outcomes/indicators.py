@@ -77,6 +77,19 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         return list(built.iter_indicators())
 
 
+def by_frequency(
+    indicators: Iterable[tuple[str, Indicator]], freqs: Sequence[str] = ()
+) -> dict[str, list[tuple[str, Indicator]]]:
+    """Return the indicators of each frequency, such as "QS-DEC": their own, or all of them at each of `freqs`."""
+    found: dict[str, list[tuple[str, Indicator]]] = {}
+    for name, one in indicators:
+        if not hasattr(one, "allowed_periods"):
+            raise ConfigurationError(f"the indicator {name} has no frequency; expected years, seasons or months.")
+        for freq in freqs or (_own_freq(one),):
+            found.setdefault(_full(freq), []).append((name, one))
+    return found
+
+
 def checked(
     indicators: Iterable[tuple[str, Indicator]],
     variables: Collection[str],

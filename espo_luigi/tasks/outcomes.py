@@ -1,0 +1,355 @@
+"""The rules after the product: indicators, their climatologies and changes, by horizon and by level of warming."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import xarray as xr
+
+from espo_luigi.errors import ConfigurationError, DataError, ParameterError, not_one_of
+from espo_luigi.jobs.resources import Resources
+from espo_luigi.science import stack
+from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.derivations import with_lacking
+from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.outcomes import indicators as science
+from espo_luigi.science.outcomes.climatology import HORIZON, climatology, horizons
+from espo_luigi.science.outcomes.delta import delta
+from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
+from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.ports import kept, packed, temporary, upstream
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.simulation import Rechunk
+
+LEVEL = "warming_level"
+_READ = ("indicators.definitions", "indicators.freqs")
+_FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
+_PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
+_OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
+_SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
+
+
+def needed(run: RunContext, name: str) -> Any:
+    """Return a section of the configuration; raises `ParameterError` if it is absent."""
+    section = getattr(run.config, name)
+    if section is None:
+        raise ParameterError(f"the rule needs the section `{name}` of the configuration, which has none: add it")
+    return section
+
+
+@functools.lru_cache(maxsize=2)
+def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
+    """Return the indicators by frequency; xclim reads the module."""
+    section = needed(run, "indicators")
+    try:
+        return science.by_frequency(science.load_indicators(section.module), section.freqs)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"`indicators.module`: {error}") from error
+
+
+def datasets(run: RunContext) -> list[str]:
+    """Return of what each simulation has indicators: the scenario, the regridded simulation."""
+    return [name for name in needed(run, "indicators").datasets if name != "reference"]
+
+
+FrequencyParameter = functools.partial(WildcardParameter, lambda run: list(chosen(run)))
+DatasetParameter = functools.partial(WildcardParameter, datasets)
+
+
+def baseline(run: RunContext) -> str:
+    """Return the horizon with which changes are compared."""
+    deltas = run.config.aggregate.compute_deltas
+    return (deltas and deltas.reference_horizon) or "-".join(run.config.custom.ref_period)
+
+
+@functools.lru_cache(maxsize=2)
+def check_outcomes(run: RunContext) -> None:
+    """Raise an error if indicators, horizons or levels are not possible; reads none of the data."""
+    section, config = needed(run, "indicators"), run.config
+    have = {
+        "scenario": config.published,
+        "simulation": [*config.variables, *config.derived],
+        "reference": [*config.extraction.reference.series, *config.derived],
+    }
+    for name in section.datasets:
+        for freq, indicators in chosen(run).items():
+            try:
+                science.checked(indicators, have[name], config.table, [freq])
+            except ConfigurationError as error:
+                raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
+            if freq[:2] not in ("YS", "QS", "MS"):
+                raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+    _check_horizons(run)
+    if config.warming_levels:
+        _check_levels(run)
+
+
+def _check_horizons(run: RunContext) -> None:
+    config = run.config
+    asked, deltas = config.aggregate.climatological_op, config.aggregate.compute_deltas
+    spans = [tuple(map(int, span)) for span in config.indicators.years or config.custom.stretches]
+    ranges = [tuple(map(int, period)) for period in asked.periods] or spans
+    known = [f"{first}-{last}" for first, last in horizons(ranges, asked.window, asked.stride)]
+    ends = [("aggregate.climatological_op.periods", period) for period in ranges]
+    if deltas or config.warming_levels:
+        ends.append(("aggregate.compute_deltas.reference_horizon", tuple(map(int, baseline(run).split("-")))))
+    for key, (first, last) in ends:
+        if not any(start <= first <= last <= end for start, end in spans):
+            told = ", ".join(f"{start}-{end}" for start, end in spans)
+            raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
+    if deltas and baseline(run) not in known:
+        raise ConfigurationError(
+            f"`aggregate.compute_deltas.reference_horizon`: got {baseline(run)}, expected one of the windows of "
+            f"`aggregate.climatological_op`, {', '.join(known)}."
+        )
+    names = {
+        name for of in chosen(run).values() for key, one in of for name in (key, *(a["var_name"] for a in one.cf_attrs))
+    }
+    for key in ("kind", "least") if deltas else ():
+        given = getattr(deltas, key)
+        for name in given if isinstance(given, Mapping) else ():
+            if name not in names:
+                raise ConfigurationError(
+                    f"`aggregate.compute_deltas.{key}`: {not_one_of('indicator', name, sorted(names))}"
+                )
+
+
+@functools.lru_cache(maxsize=2)
+def warming(run: RunContext) -> Warming:
+    """Return the years of each level of each simulation."""
+    section = needed(run, "warming_levels")
+    source = section.tas_src
+    return reaching(
+        {sim_id: match.columns for sim_id, match in run.simulations.items()},
+        section.wl,
+        parse_global_means(source.read_bytes(), str(source)) if source else global_means(),
+        base=tuple(map(int, section.tas_baseline_period)),
+        window=section.window,
+        any_member=section.ignore_member,
+    )
+
+
+def _check_levels(run: RunContext) -> None:
+    try:
+        found = warming(run)
+    except (DataError, OSError) as error:
+        raise ConfigurationError(f"`warming_levels.tas_src`: {error}") from error
+    if not any(found.periods.values()):
+        reasons = "; ".join(f"{sim_id}: {' '.join(set(why.values()))}" for sim_id, why in found.absent.items())
+        raise ConfigurationError(
+            f"`warming_levels`: no simulation reaches any of {', '.join(map(str, needed(run, 'warming_levels').wl))} K "
+            f"({reasons}). Give a table of their global means, `warming_levels.tas_src`."
+        )
+
+
+class OutcomeTask(EspoTask):
+    """A rule after the product, of a frequency."""
+
+    freq = FrequencyParameter()
+    resources_default = _SMALL
+    # The level of processing in the catalogue.
+    makes: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Raise an error, too, if what the configuration asks for is not possible."""
+        super().check()
+        if not self.complete():
+            check_outcomes(self.context)
+
+    def described(self, made: xr.Dataset) -> xr.Dataset:
+        """Return the output with the attributes of its row in the catalogue, in chunks of all times."""
+        dataset = getattr(self, "dataset", "scenario")
+        level = self.makes if dataset == "scenario" else f"{self.makes}_{dataset}"
+        attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
+        chunks = {**self.context.config.custom.final_chunks, "time": -1, HORIZON: -1, LEVEL: -1}
+        kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}
+        return rechunk(made, chunks).drop_attrs(deep=False).assign_attrs({**kept, **attrs})
+
+    def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
+        """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
+        config, whole = self.context.config, []
+        for part in parts:
+            daily = with_lacking(part, config.derived, config.table)
+            daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
+            years = needed(self.context, "indicators").years if hasattr(self, "sim_id") else []
+            cut = [daily.sel(time=slice(*period)) for period in years] or [daily]
+            made = [
+                science.compute_indicators(days, chosen(self.context)[self.freq], freqs=[self.freq])[self.freq]
+                for days in cut
+            ]
+            whole.append(xr.concat(made, "time", combine_attrs="override") if len(made) > 1 else made[0])
+        return self.described(_on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
+
+
+def _on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks: Mapping[str, int]) -> xr.Dataset:
+    """Return the stacked cells of all pieces on the whole grid; lazy."""
+    for part in parts:
+        for name in part.coords:
+            part[name].attrs.pop(stack.ORIGINAL_SHAPE, None)
+    bare = [grid.drop_vars("land") for grid in grids]
+    y, _ = stack.horizontal_dims(bare[0])
+    if not all(grid[y].equals(bare[0][y]) for grid in bare):  # boxes, from south to north
+        ordered = bare if finalize.ascending(bare[0], y) else bare[::-1]
+        bare = [xr.concat(ordered, y, coords="minimal", compat="override", combine_attrs="override")]
+    return stack.unstack_fill_nan(stack.join_slices(parts), bare[0], {**chunks, "time": -1})
+
+
+class Indicators(OutcomeTask):
+    """Rule `indicators`, new against ESPO-G: climate indicators of a scenario, or of its regridded simulation."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+    resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
+    in_final = upstream(
+        (ConcatenationFinal, ConcatClean),
+        "out_final",
+        which=lambda task: task.context.production.final_rule,
+        sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
+        var=lambda task: task.context.config.published,
+    )
+    in_pieces = upstream(Rechunk, "out_regchunked", piece=lambda task: task.pieces)
+    in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
+    uncut = ("in_final", "in_pieces")
+    reads = (*_READ, "indicators.periods", "indicators.compute_indicators.periods")
+    out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
+    out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
+    makes = "indicators"
+
+    @property
+    def pieces(self) -> list[str]:
+        """The pieces of the regridded simulation; none for the scenario."""
+        return every_piece(self) if self.dataset == "simulation" else []
+
+    def compute(self, final: Any, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute the indicators of this frequency."""
+        return self.indicators(pieces or [finalize.merge_products(final)], grids)
+
+
+class ReferenceIndicators(OutcomeTask):
+    """Rule `reference_indicators`, new against ESPO-G: climate indicators of the reference."""
+
+    resources_default = Indicators.resources_default
+    in_pieces = upstream(RefDefault, "out_reference", piece=every_piece)
+    in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
+    uncut = ("in_pieces",)
+    reads = (*_READ, partition.NAMES_KEY)
+    out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
+    dataset = "reference"
+    makes = "indicators"
+
+    def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
+        """Compute the indicators of this frequency, of all years of the reference."""
+        return self.indicators(pieces, grids)
+
+
+class Climatology(OutcomeTask):
+    """Rule `climatology`, new against ESPO-G: the indicators' statistics over windows of years."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = ("aggregate.climatological_op",)
+    out_climatology = kept(_PLACE + "climatology.zarr")
+    makes = "climatology"
+
+    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+        """Compute each horizon."""
+        asked = self.context.config.aggregate.climatological_op
+        return self.described(climatology(indicators, **asked.arguments()))
+
+
+class ReferenceClimatology(OutcomeTask):
+    """Rule `reference_climatology`, new against ESPO-G: the reference's indicators over its years."""
+
+    in_indicators = upstream(ReferenceIndicators, "out_indicators")
+    reads = ("aggregate.climatological_op",)
+    out_climatology = kept(_OF_REFERENCE + "climatology.zarr")
+    dataset = "reference"
+    makes = "climatology"
+
+    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+        """Compute the only horizon."""
+        asked = self.context.config.aggregate.climatological_op
+        return self.described(climatology(indicators, op=asked.op, min_periods=asked.min_periods))
+
+
+class DeltaTask(OutcomeTask):
+    """A rule of changes."""
+
+    dataset, sim_id = DatasetParameter(), SimulationParameter()
+
+    def change(self, ds: xr.Dataset, base: str | xr.Dataset) -> xr.Dataset:
+        """Return the changes since the baseline, of the kinds that are asked for."""
+        asked = self.context.config.aggregate.compute_deltas
+        if asked is None:
+            return delta(ds, base)
+        names = {str(name).partition("_clim_")[0] for name in ds.data_vars}
+        kind, least = asked.kind, {name: text for name, text in asked.least.items() if name in names}
+        own = kind if isinstance(kind, str) else {name: one for name, one in kind.items() if name in names}
+        return delta(ds, base, kind=own, least=least)
+
+
+class Delta(DeltaTask):
+    """Rule `delta`, new against ESPO-G: the changes of the indicators' climatologies since a baseline."""
+
+    in_climatology = upstream(Climatology, "out_climatology")
+    reads = ("aggregate.compute_deltas", "custom.ref_period")
+    out_delta = kept(_PLACE + "delta.zarr")
+    makes = "delta"
+
+    def compute(self, climatology: xr.Dataset) -> xr.Dataset:
+        """Compare each horizon with the baseline."""
+        return self.described(self.change(climatology, baseline(self.context)))
+
+
+class WarmingLevels(DeltaTask):
+    """Rule `warming_levels`, new against ESPO-G: changes in the years in which a model reaches levels of warming."""
+
+    in_indicators = upstream(Indicators, "out_indicators")
+    reads = ("aggregate.compute_deltas", "aggregate.climatological_op", "custom.ref_period", "warming_levels")
+    out_warming_levels = kept(_PLACE + "warming-levels.zarr")
+    makes = "warming-levels"
+
+    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+        """Compare the years of each level with the baseline; levels that are not reached are NaN."""
+        levels, found = needed(self.context, "warming_levels").wl, warming(self.context)
+        periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
+        asked = self.context.config.aggregate.climatological_op
+        of = functools.partial(climatology, indicators, op=asked.op, min_periods=asked.min_periods)
+        base = of(periods=[tuple(baseline(self.context).split("-"))])
+        made = {}
+        for level, period in periods.items():
+            try:
+                made[level] = self.change(of(periods=[period]), base).isel({HORIZON: 0}, drop=True)
+            except DataError as error:  # the series ends before
+                absent[level] = str(error)
+        if not made:
+            made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
+        joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), {"units": "K"}), combine_attrs="override")
+        told = {"warming_level_years": periods, "warming_level_absent": absent}
+        texts = {
+            key: "; ".join(f"{level:g} K: {_as_text(one)}" for level, one in of.items()) for key, of in told.items()
+        }
+        return self.described(joined.reindex({LEVEL: list(levels)}).assign_attrs(texts))
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else "-".join(map(str, value))
+
+
+def ends_of_outcomes(run: RunContext) -> Iterator[EspoTask]:
+    """Yield the last tasks of the rules after the product, as far as the configuration asks for them."""
+    if run.config.indicators is None:
+        return
+    for freq in chosen(run):
+        if "reference" in run.config.indicators.datasets:
+            yield ReferenceClimatology(freq=freq)
+        for dataset in datasets(run):
+            for sim_id in run.simulations:
+                own = {"freq": freq, "dataset": dataset, "sim_id": sim_id}
+                yield Delta(**own) if run.config.aggregate.compute_deltas else Climatology(**own)
+                if run.config.warming_levels:
+                    yield WarmingLevels(**own)

@@ -1,0 +1,106 @@
+"""From complete products to indicators, climatologies, changes, ensembles and regions; bad input is named before."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+from complete_demo import DAY360, NOLEAP, in_order
+from small_demo import LAND
+
+import espo_luigi
+from espo_luigi import store, tasks
+from espo_luigi.science import stack
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.outcomes import ends_of_outcomes
+
+Configure = Callable[..., list[Path]]
+FIRST, LAST = 1991, 2040
+LATS, LONS = 45.125 + 0.25 * np.arange(12), -66.875 + 0.25 * np.arange(10)
+BANDS = {"south": slice(0, 3), "middle": slice(3, 10), "north": slice(10, 12)}
+LEVEL = 0.5
+MODULE = {
+    "realm": "atmos",
+    "indicators": {
+        "tx_mean": {"base": "tx_mean"},
+        "tx_days_above": {"base": "tx_days_above", "parameters": {"thresh": "25 degC"}},
+        "frost_days": {"base": "frost_days"},
+        "prcptot": {"base": "prcptot"},
+        "rx1day": {"base": "rx1day"},
+        "tn_mean": {"base": "tn_mean", "parameters": {"freq": "QS-DEC"}},
+    },
+}
+AGGREGATE = {
+    "climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2040"]]},
+    "compute_deltas": {"kind": {"prcptot": "%"}, "reference_horizon": "1991-2010"},
+}
+
+
+def days(calendar: str, warmer: float, last: int = LAST) -> xr.Dataset:
+    """Daily maps of land: each year warmer than the one before."""
+    draws = np.random.default_rng(len(calendar))
+    time = xr.date_range(f"{FIRST}-01-01", f"{last}-12-{30 + (calendar != '360_day')}", calendar=calendar, use_cftime=True)
+    shape = (time.size, 12, 10)
+    land = np.array([[letter == "#" for letter in row] for row in LAND])
+    season = np.sin(2 * np.pi * (np.asarray(time.dayofyear) - 105) / 365) * 15 + (np.asarray(time.year) - FIRST) * warmer / 10
+    tasmax = np.where(land, 285 + season[:, None, None] + draws.normal(0, 4, shape), np.nan)
+    pr = np.where(land, draws.gamma(0.3, 8, shape), np.nan) / 86400
+    data = {"tasmax": (tasmax, "K"), "tasmin": (tasmax - 8, "K"), "pr": (pr, "kg m-2 s-1")}
+    made = {name: (("time", "lat", "lon"), of.astype("float32"), {"units": unit}) for name, (of, unit) in data.items()}
+    return xr.Dataset(made, {"time": time, "lat": ("lat", LATS), "lon": ("lon", LONS)}, {"cat:id": calendar})
+
+
+def publish(task: Any, **outputs: xr.Dataset) -> None:
+    for name, dataset in outputs.items():
+        store.write_store(dataset, getattr(task, f"out_{name}")().path, task.marker())
+
+
+def made(folder: Path, configured: Configure, **sections: Any) -> None:
+    """Configure the demo with sections for outcomes, and publish what they are made of."""
+    (folder / "six.yml").write_text(yaml.safe_dump(MODULE))
+    chosen = {"indicators": {"module": "six.yml"}, "aggregate": AGGREGATE, **sections}
+    dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
+    configured(custom__sim_period=[str(FIRST), str(LAST)], **dates, **chosen)
+
+
+def publish_inputs() -> None:
+    reference = days("standard", 0.0, 2020)
+    for piece, rows in BANDS.items():
+        part = reference.isel(lat=rows)
+        grid = stack.grid_of(part).assign(land=stack.land_of(part))
+        publish(tasks.RefDefault(piece=piece), reference=stack.stack_drop_nans(part), grid=grid)
+    for sim_id, calendar, warmer in ((NOLEAP, "noleap", 0.5), (DAY360, "360_day", 1.0)):
+        whole = days(calendar, warmer)
+        task = tasks.ConcatenationFinal(sim_id=sim_id)
+        publish(task, scenario=whole.chunk(time=1460, lat=4, lon=9))
+        store.pack(task.out_scenario().path, task.out_final().path, task.marker())
+        for piece, rows in BANDS.items():
+            raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
+            publish(tasks.Rechunk(sim_id=sim_id, piece=piece), regchunked=raw)
+
+
+def test_a_run_goes_on_from_products_to_changes_of_regions(tmp_path: Path, configured: Configure) -> None:
+    made(tmp_path, configured)
+    publish_inputs()
+    wanted = list(ends_of_outcomes(context()))
+    assert espo_luigi.build(wanted).succeeded
+    names = {"sim_id": NOLEAP, "freq": "YS-JAN"}
+    of_scenario, of_raw = (
+        store.open_store(tasks.Indicators(**names, dataset=dataset).out_indicators().path)
+        for dataset in ("scenario", "simulation")
+    )
+    assert of_scenario.sizes == {"time": 50, "lat": 12, "lon": 10}
+    xr.testing.assert_allclose(of_scenario.load(), of_raw.load())
+    tasmax = days("noleap", 0.5)["tasmax"]
+    xr.testing.assert_allclose(of_scenario["tx_mean"].mean(), tasmax.mean())
+    change = store.open_store(tasks.Delta(**names, dataset="scenario").out_delta().path)
+    assert change["horizon"].values.tolist() == ["1991-2010", "2001-2020", "2011-2030", "2021-2040"]
+    warmer = change["tx_mean_clim_mean_delta_1991_2010"].sel(horizon="2021-2040").mean()
+    np.testing.assert_allclose(warmer, 30 * 0.5 / 10, atol=0.05)
+    assert change["prcptot_clim_mean_delta_1991_2010"].attrs["units"] == "%"
+    reference = store.open_store(tasks.ReferenceClimatology(freq="QS-DEC").out_climatology().path)
+    assert reference["season"].values.tolist() == ["MAM", "JJA", "SON", "DJF"] or reference.sizes["season"] == 4

@@ -12,6 +12,7 @@
 | `diagnostics`, 2024 | DiagnosticsReference, ConcatDiagRefProp, Diagnostics, ConcatenationDiag, DiagImprovedEtHeatmap |
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
+| `ensembles` | Ensemble, Regions |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
 | `export` | Export, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
@@ -52,6 +53,7 @@ from espo_luigi.tasks.diagnostics import (
     OffDiagScenPropMeas,
     OffDiagSimPropMeas,
 )
+from espo_luigi.tasks.ensembles import Ensemble, Regions
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
 from espo_luigi.tasks.export import Export, Exports
@@ -103,6 +105,7 @@ __all__ = [
     "DiagRef",
     "Diagnostics",
     "DiagnosticsReference",
+    "Ensemble",
     "Export",
     "Exports",
     "Extract",
@@ -128,6 +131,7 @@ __all__ = [
     "ReferenceCalendar",
     "ReferenceClimatology",
     "ReferenceIndicators",
+    "Regions",
     "Regrid",
     "Report",
     "SeriesSummary",

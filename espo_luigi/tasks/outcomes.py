@@ -92,12 +92,12 @@ def check_outcomes(run: RunContext) -> None:
 def _check_horizons(run: RunContext) -> None:
     config = run.config
     asked, deltas = config.aggregate.climatological_op, config.aggregate.compute_deltas
-    spans = [tuple(map(int, span)) for span in config.indicators.years or config.custom.stretches]
-    ranges = [tuple(map(int, period)) for period in asked.periods] or spans
+    spans = [_years(span) for span in needed(run, "indicators").years or config.custom.stretches]
+    ranges = [_years(period) for period in asked.periods] or spans
     known = [f"{first}-{last}" for first, last in horizons(ranges, asked.window, asked.stride)]
     ends = [("aggregate.climatological_op.periods", period) for period in ranges]
     if deltas or config.warming_levels:
-        ends.append(("aggregate.compute_deltas.reference_horizon", tuple(map(int, baseline(run).split("-")))))
+        ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-"))))
     for key, (first, last) in ends:
         if not any(start <= first <= last <= end for start, end in spans):
             told = ", ".join(f"{start}-{end}" for start, end in spans)
@@ -119,6 +119,11 @@ def _check_horizons(run: RunContext) -> None:
                 )
 
 
+def _years(period: Sequence[str]) -> tuple[int, int]:
+    first, last = period
+    return int(first), int(last)
+
+
 @functools.lru_cache(maxsize=2)
 def warming(run: RunContext) -> Warming:
     """Return the years of each level of each simulation."""
@@ -128,7 +133,7 @@ def warming(run: RunContext) -> Warming:
         {sim_id: match.columns for sim_id, match in run.simulations.items()},
         section.wl,
         parse_global_means(source.read_bytes(), str(source)) if source else global_means(),
-        base=tuple(map(int, section.tas_baseline_period)),
+        base=_years(section.tas_baseline_period),
         window=section.window,
         any_member=section.ignore_member,
     )

@@ -31,6 +31,7 @@ from espo_luigi.replacing import check_ours, write_ours
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.ensembles import ends_of_ensembles
 from espo_luigi.tasks.outcomes import ends_of_outcomes
 
 # Names of the global attribute that has the products' licence.
@@ -44,6 +45,7 @@ def ends_of_run() -> Iterator[EspoTask]:
     run = context()
     yield from run.production.ends(run)
     yield from ends_of_outcomes(run)
+    yield from ends_of_ensembles(run)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,216 @@
+"""The rules over simulations: statistics of ensembles on the grid, and over regions."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.config.outcomes import EnsemblesSection
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
+from espo_luigi.store.publish import written_aside
+from espo_luigi.store.write import prepared
+from espo_luigi.tasks.base import EspoTask, WildcardParameter, provenance
+from espo_luigi.tasks.context import RunContext
+from espo_luigi.tasks.outcomes import (
+    Climatology,
+    DatasetParameter,
+    Delta,
+    Indicators,
+    OutcomeTask,
+    WarmingLevels,
+    baseline,
+    chosen,
+    datasets,
+    needed,
+)
+from espo_luigi.tasks.ports import kept, upstream
+
+ALL = "all"
+_RULES = {"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels}
+_CHANGES = ("delta", "warming_levels")
+_PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
+_OURS = "espo_luigi_task"
+
+
+def products(run: RunContext) -> list[str]:
+    """Return of what there are ensembles."""
+    config = run.config
+    made = {"delta": config.aggregate.compute_deltas, "warming_levels": config.warming_levels}
+    return [name for name in _settings(run).processing_levels if made.get(name, True) is not None]
+
+
+def _settings(run: RunContext) -> EnsemblesSection:
+    return run.config.ensembles or EnsemblesSection()
+
+
+def members(run: RunContext, experiment: str) -> list[str]:
+    """Return the simulations of an experiment, or all."""
+    ids = {sim_id: match.columns.get("experiment") for sim_id, match in run.simulations.items()}
+    return [sim_id for sim_id, own in ids.items() if experiment in (ALL, own)]
+
+
+def _experiments(run: RunContext) -> list[str]:
+    return [ALL, *sorted({match.columns.get("experiment") or ALL for match in run.simulations.values()} - {ALL})]
+
+
+@functools.lru_cache(maxsize=2)
+def regions(run: RunContext) -> Mapping[str, Any]:
+    """Return the regions by name; raises `ConfigurationError` if a file cannot be used."""
+    found: dict[str, Any] = {}
+    for name, asked in needed(run, "spatial_mean").regions.items():
+        if asked.method == "bbox":
+            found[name] = Box(asked.lon_bnds, asked.lat_bnds)
+        elif asked.method == "gridpoint":
+            found[name] = Point(asked.lon, asked.lat)
+        else:
+            paths = [asked.shape, *(asked.shape.with_suffix(one) for one in (".dbf", ".prj"))]
+            try:
+                files = {path.name: path.read_bytes() for path in paths if path == asked.shape or path.is_file()}
+                found |= parse_regions(files, asked.name_by)
+            except (DataError, OSError) as error:
+                raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
+    return found
+
+
+class EnsembleTask(OutcomeTask):
+    """A rule over the simulations of an experiment; levels of warming take those of all experiments together."""
+
+    experiment = WildcardParameter(_experiments)
+    dataset, product = DatasetParameter(), WildcardParameter(products)
+    is_about_all = True
+    in_members = upstream(
+        tuple(_RULES.values()),
+        lambda task: f"out_{task.product}",
+        which=lambda task: _RULES[task.product],
+        sim_id=lambda task: members(task.context, task.experiment),
+    )
+    in_yearly = upstream(Indicators, "out_indicators", sim_id=lambda task: task.with_variability)
+    reads = ("ensembles.ensemble_stats", "custom.ref_period", "aggregate.compute_deltas.reference_horizon")
+
+    @property
+    def with_variability(self) -> list[str]:
+        """The simulations whose yearly values tell which changes are robust: of yearly means only."""
+        is_tested = self.product in _CHANGES and self.freq.startswith("YS")
+        is_mean = self.context.config.aggregate.climatological_op.op == "mean"
+        return members(self.context, self.experiment) if is_tested and is_mean else []
+
+    def over_members(self, of_members: list[xr.Dataset], yearly: list[xr.Dataset]) -> tuple[xr.Dataset, xr.Dataset]:
+        """Return the members together, and their statistics and agreement; those that are missing are named."""
+        from espo_luigi.science.outcomes import ensemble
+
+        run, asked = self.context, _settings(self.context).ensemble_stats
+        ids, percentiles = members(run, self.experiment), asked.statistics.ensemble_percentiles
+        absent = {name: why for name, why in run.dropped.items() if f"_{self.experiment}_" in name}
+        together = ensemble.join(dict(zip(ids, of_members, strict=True)), absent)
+        there = ensemble.present(together)
+        given = dict(asked.weights) if isinstance(asked.weights, Mapping) else None
+        models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None
+        weights = {name: ensemble.weigh(there[name], models, given) for name in together}
+        least = percentiles.min_members
+        made = ensemble.statistics(together, there, percentiles=percentiles.values, weights=weights, fewest=least)
+        for name in together if self.product in _CHANGES else ():
+            thresholds = self._thresholds(together[name], dict(zip(ids, yearly, strict=True)) if yearly else {})
+            shares = ensemble.agreement(
+                together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
+            )
+            made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}))
+        return together, made
+
+    def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
+        """Return the changes that exceed each member's variability; None for relative changes."""
+        from espo_luigi.science.outcomes.ensemble import MEMBER, variability
+
+        if not yearly or changes.attrs.get("delta_kind") != "abs.":
+            return None
+        name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
+        asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
+        years = levels.window if levels and self.product == "warming_levels" else asked.window
+        base = [_in_one_chunk(ds[name].sel(time=slice(first, last))) for ds in yearly.values()]
+        made = [variability(of, years or of.sizes["time"]).drop_vars("time", errors="ignore") for of in base]
+        return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
+
+
+def _in_one_chunk(data: xr.DataArray) -> xr.DataArray:
+    return data.chunk(time=-1) if data.chunks else data
+
+
+def _model(run: RunContext, sim_id: str) -> str:
+    columns = run.simulation(sim_id).columns
+    return " ".join(columns.get(name) or "" for name in ("source", "driving_model"))
+
+
+class Ensemble(EnsembleTask):
+    """Rule `ensemble`, new against ESPO-G: statistics over simulations, and whether they agree."""
+
+    out_ensemble = kept(_PLACE + "ensemble.zarr")
+    makes = "ensemble"
+
+    def compute(self, members: list[xr.Dataset], yearly: list[xr.Dataset]) -> xr.Dataset:
+        """Compute percentiles, mean, standard deviation, and agreement of changes."""
+        return self.described(self.over_members(members, yearly)[1])
+
+
+class Regions(EnsembleTask):
+    """Rule `regions`, new against ESPO-G: means over regions, of each simulation and over simulations."""
+
+    reads = (*EnsembleTask.reads, "spatial_mean")
+    out_table = kept(_PLACE + "regions.csv")
+
+    def check(self) -> None:
+        """Raise an error, too, if a region has no land in the domain."""
+        super().check()
+        if not self.complete():
+            check_regions(self.context)
+
+    def work(self) -> None:
+        """Write the means as NetCDF, then as a table."""
+        inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
+        of_members, yearly = ([region_means(ds, regions(self.context)) for ds in of] for of in inputs)
+        together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
+        whole = made.merge(together, combine_attrs="override").assign_attrs(provenance(self.marker()))
+        path = self.out_table().path
+        with written_aside(path.with_suffix(".nc"), judge=_why_not_ours) as partial:
+            prepared(whole).to_netcdf(partial, engine="h5netcdf")
+        frame = whole.to_dataframe().reset_index()
+        columns = [str(name) for name in frame.columns]
+        rows = csv.DictReader(io.StringIO(frame.to_csv(index=False)))
+        store.write_table(columns, list(rows), path, self.marker())
+
+
+def _why_not_ours(descriptor: int) -> str:
+    try:
+        with os.fdopen(os.dup(descriptor), "rb") as opened, h5py.File(opened) as file:
+            return "" if _OURS in file.attrs else f"it has no global attribute {_OURS}"
+    except OSError:
+        return "it is no NetCDF-4 file"
+
+
+@functools.lru_cache(maxsize=2)
+def check_regions(run: RunContext) -> None:
+    """Raise `ConfigurationError` if a region lies outside of the domain, or has no land; reads a day."""
+    land = run.reference_on_its_first_day
+    try:
+        region_means(land[["land"]], regions(run), land["land"].notnull().compute())
+    except DataError as error:
+        raise ConfigurationError(f"`spatial_mean.regions`: {error}") from error
+
+
+def ends_of_ensembles(run: RunContext) -> Iterator[EspoTask]:
+    """Yield the ensembles and the regions that the configuration asks for."""
+    config = run.config
+    rules = [rule for rule, given in ((Ensemble, config.ensembles), (Regions, config.spatial_mean)) if given]
+    for freq in chosen(run) if config.indicators and rules else ():
+        for product in products(run):
+            for experiment in [ALL] if product == "warming_levels" else _experiments(run)[1:]:
+                for dataset in datasets(run):
+                    for rule in rules:
+                        yield rule(freq=freq, product=product, experiment=experiment, dataset=dataset)

@@ -7,7 +7,7 @@ import functools
 import io
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import xarray as xr
@@ -62,6 +62,10 @@ def _experiments(run: RunContext) -> list[str]:
     return [ALL, *sorted({match.columns.get("experiment") or ALL for match in run.simulations.values()} - {ALL})]
 
 
+ExperimentParameter = functools.partial(WildcardParameter, _experiments)
+ProductParameter = functools.partial(WildcardParameter, products)
+
+
 @functools.lru_cache(maxsize=2)
 def regions(run: RunContext) -> Mapping[str, Any]:
     """Return the regions by name; raises `ConfigurationError` if a file cannot be used."""
@@ -84,8 +88,7 @@ def regions(run: RunContext) -> Mapping[str, Any]:
 class EnsembleTask(OutcomeTask):
     """A rule over the simulations of an experiment; levels of warming take those of all experiments together."""
 
-    experiment = WildcardParameter(_experiments)
-    dataset, product = DatasetParameter(), WildcardParameter(products)
+    experiment, dataset, product = ExperimentParameter(), DatasetParameter(), ProductParameter()
     is_about_all = True
     in_members = upstream(
         tuple(_RULES.values()),
@@ -94,7 +97,11 @@ class EnsembleTask(OutcomeTask):
         sim_id=lambda task: members(task.context, task.experiment),
     )
     in_yearly = upstream(Indicators, "out_indicators", sim_id=lambda task: task.with_variability)
-    reads = ("ensembles.ensemble_stats", "custom.ref_period", "aggregate.compute_deltas.reference_horizon")
+    reads: ClassVar[tuple[str, ...]] = (
+        "ensembles.ensemble_stats",
+        "custom.ref_period",
+        "aggregate.compute_deltas.reference_horizon",
+    )
 
     @property
     def with_variability(self) -> list[str]:

@@ -6,6 +6,7 @@ the attribute `ensemble_missing`.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -210,11 +211,15 @@ def _in_blocks(compute: Callable[..., xr.Dataset], *data: xr.DataArray) -> xr.Da
 
     def like(made: xr.DataArray) -> Any:
         shape = {dim: first.sizes.get(dim, size) for dim, size in made.sizes.items()}
-        empty = dask.array.empty(tuple(shape.values()), made.dtype, chunks=tuple(sizes.get(dim, -1) for dim in shape))
+        empty = dask.array.empty(
+            tuple(shape.values()), dtype=made.dtype, chunks=tuple(sizes.get(dim, -1) for dim in shape)
+        )
         return made.dims, empty, made.attrs
 
     coords = {name: c for name, c in first.coords.items() if MEMBER not in c.dims}
     template = xr.Dataset({name: like(made) for name, made in few.items()}, coords)
+    # xarray names tasks by the function's name and the data: statistics and agreement would share theirs.
+    compute.__name__ = f"compute-{uuid.uuid4().hex}"
     return xr.map_blocks(compute, blocks[0], args=blocks[1:], template=template)
 
 

@@ -337,3 +337,13 @@ def test_blocks_of_few_cells_make_what_whole_maps_make(monkeypatch):
     made = agreement(lazy["t"], there["t"], thresholds=thresholds)
     assert made["advanced"].chunksizes["lat"] == (3, 3, 3, 2)
     xr.testing.assert_identical(made.compute(), agreement(whole["t"], there["t"], thresholds=thresholds.compute()))
+
+
+def test_lazy_statistics_have_their_types_and_do_not_mix_with_others_of_the_same_data() -> None:
+    ens = xr.DataArray(np.float32([[1, 2], [3, 4]]), dims=(MEMBER, "cell"), name="t").chunk(cell=1).to_dataset()
+    ens = ens.assign_coords({MEMBER: ["a", "b"]})
+    there = present(ens)
+    few, more = (statistics(ens, there, percentiles=chosen) for chosen in ([50], [10, 90]))
+    assert few["t_p50"].dtype == few["t_p50"].compute().dtype == np.float32
+    together = few.merge(more).merge(agreement(ens["t"], there["t"])).compute()
+    assert together["t_p10"].values.tolist() == pytest.approx([1.2, 2.2])

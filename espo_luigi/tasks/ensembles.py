@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import h5py
+import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
@@ -129,7 +130,7 @@ class EnsembleTask(OutcomeTask):
             shares = ensemble.agreement(
                 together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
             )
-            made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}))
+            made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
         return together, made
 
     def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
@@ -183,14 +184,25 @@ class Regions(EnsembleTask):
         inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
         of_members, yearly = ([region_means(ds, regions(self.context)) for ds in of] for of in inputs)
         together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
-        whole = made.merge(together, combine_attrs="override").assign_attrs(provenance(self.marker()))
+        whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(
+            provenance(self.marker())
+        )
         path = self.out_table().path
         with written_aside(path.with_suffix(".nc"), judge=_why_not_ours) as partial:
             prepared(whole).to_netcdf(partial, engine="h5netcdf")
-        frame = whole.to_dataframe().reset_index()
-        columns = [str(name) for name in frame.columns]
-        rows = csv.DictReader(io.StringIO(frame.to_csv(index=False)))
-        store.write_table(columns, list(rows), path, self.marker())
+        columns, rows = _long_table(whole)
+        store.write_table(columns, rows, path, self.marker())
+
+
+def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
+    """A row for each value: of a simulation, or over simulations where `realization` is empty."""
+    frames = [
+        data.drop_vars("coverage").to_dataframe(name="value").assign(variable=name, units=data.attrs.get("units", ""))
+        for name, data in ds.data_vars.items()
+    ]
+    table = pd.concat([frame.reset_index() for frame in frames])
+    reader = csv.DictReader(io.StringIO(table.to_csv(index=False)))
+    return list(reader.fieldnames or ()), list(reader)
 
 
 def _why_not_ours(descriptor: int) -> str:

@@ -334,7 +334,10 @@ class WarmingLevels(DeltaTask):
         if not made:
             made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
         joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), {"units": "K"}), combine_attrs="override")
-        told = {"warming_level_years": periods, "warming_level_absent": absent}
+        told = {
+            "warming_level_years": {level: periods[level] for level in made if level in periods},
+            "warming_level_absent": absent,
+        }
         texts = {
             key: "; ".join(f"{level:g} K: {_as_text(one)}" for level, one in of.items()) for key, of in told.items()
         }

@@ -179,13 +179,17 @@ def statistics(
 
         def compute(da: xr.DataArray, name: Any = name, weight: xr.DataArray | None = weight) -> xr.Dataset:
             made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
-            made = made.merge(xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight), combine_attrs="override")
+            made = made.merge(
+                xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight),
+                compat="override",
+                combine_attrs="override",
+            )
             count, enough = _enough(da, there[name], fewest)
             counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
             made = made.where(enough).astype(np.result_type(da.dtype, np.float32))
             return made.assign({f"{name}_members": counted}).drop_attrs(deep=False)
 
-        out = out.merge(_in_blocks(compute, of_all), combine_attrs="override")
+        out = out.merge(_in_blocks(compute, of_all), compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
     return out.assign_attrs(ensemble_missing="; ".join(filter(None, told)))
 

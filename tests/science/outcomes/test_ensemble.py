@@ -345,5 +345,5 @@ def test_lazy_statistics_have_their_types_and_do_not_mix_with_others_of_the_same
     there = present(ens)
     few, more = (statistics(ens, there, percentiles=chosen) for chosen in ([50], [10, 90]))
     assert few["t_p50"].dtype == few["t_p50"].compute().dtype == np.float32
-    together = few.merge(more).merge(agreement(ens["t"], there["t"])).compute()
+    together = few.merge(more, compat="override").merge(agreement(ens["t"], there["t"])).compute()
     assert together["t_p10"].values.tolist() == pytest.approx([1.2, 2.2])

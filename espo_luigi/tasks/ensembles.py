@@ -19,6 +19,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import prepared
+from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, WildcardParameter, provenance
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.outcomes import (
@@ -216,7 +217,8 @@ def _why_not_ours(descriptor: int) -> str:
 @functools.lru_cache(maxsize=2)
 def check_regions(run: RunContext) -> None:
     """Raise `ConfigurationError` if a region lies outside of the domain, or has no land; reads a day."""
-    land = run.reference_on_its_first_day
+    box = partition.domain_without_buffer(run.config).arguments()
+    land = partition.cut_box(run.reference_on_its_first_day, box, "domain")
     try:
         region_means(land[["land"]], regions(run), land["land"].notnull().compute())
     except DataError as error:

@@ -1,10 +1,12 @@
 """From complete products to indicators, climatologies, changes, ensembles and regions; bad input is named before."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import xarray as xr
 import yaml
 from complete_demo import DAY360, NOLEAP
@@ -13,7 +15,13 @@ from xclim import atmos
 
 import espo_luigi
 from espo_luigi import store, tasks
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import stack
+from espo_luigi.tasks.all import Selection
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.ensembles import check_regions
+from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes
 
 Configure = Callable[..., list[Path]]
 FIRST, LAST = 1991, 2030
@@ -31,10 +39,9 @@ MODULE = {
         "tn_mean": {"base": "tn_mean", "parameters": {"freq": "QS-DEC"}},
     },
 }
-AGGREGATE = {
-    "climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]},
-    "compute_deltas": {"kind": {"prcptot": "%"}, "reference_horizon": "1991-2010"},
-}
+OP = {"climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]}}
+SINCE = {"reference_horizon": "1991-2010"}
+AGGREGATE = {**OP, "compute_deltas": {"kind": {"prcptot": "%"}, **SINCE}}
 
 
 def days(calendar: str, warmer: float, last: int = LAST) -> xr.Dataset:
@@ -160,3 +167,78 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(tmp_path: Path, c
     assert {(row["realization"], row["horizon"]) for row in rows} == {
         (sim_id, horizon) for sim_id in (NOLEAP, DAY360) for horizon in change["horizon"].values
     }
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`.*needs sfcWind; the production has"),
+        ({"indicators": {"module": "odd.yml"}}, r"`indicators.module`: .*xclim refuses it"),
+        ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
+        ({"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}}, "got 1996-2015, expected one of the"),
+        ({"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}}, "kind`: .*tx_mena.*tx_mean"),
+        ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
+        ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
+    ],
+)
+def test_bad_input_is_named_before_anything_runs(
+    sections: dict[str, Any], message: str, tmp_path: Path, configured: Configure
+) -> None:
+    (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
+    (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
+    made(tmp_path, configured, **sections)
+    with pytest.raises(ConfigurationError, match=message):
+        check_outcomes(context())
+
+
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [
+        ({"lon_bnds": [10, 12], "lat_bnds": [45, 46]}, "'far' lies outside of the domain"),
+        ({"method": "gridpoint", "lon": -64.6, "lat": 45.1}, "'far' has no land cell"),
+        ({"method": "shape", "shape": "six.yml"}, "regions.far`: six.yml cannot be read"),
+    ],
+)
+def test_a_region_without_land_is_named_before_anything_runs(
+    region: dict[str, Any], message: str, tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, spatial_mean={"regions": {"far": region}})
+    with pytest.raises(ConfigurationError, match=message):
+        check_regions(context())
+
+
+def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its_own(
+    tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, ensembles={}, spatial_mean={"regions": REGIONS})
+    planned = Counter(one.rule for one in plan_of((), Selection(until="Ensemble")).tasks.values())
+    # Two simulations, of each the scenario and what it was before; two frequencies; indicators, climatologies, changes.
+    assert {"Indicators": 8, "Climatology": 8, "Delta": 8, "Ensemble": 12}.items() <= planned.items()
+    assert "Regions" not in planned
+    own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
+    assert own["Delta"] == 4 and "Ensemble" not in own
+
+
+def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:
+    configured()
+    before = context().config.hash
+    configured(indicators={"input": {"processing_level": "final"}}, aggregate={"anything": 1})
+    assert context().config.hash == before and not list(ends_of_outcomes(context()))
+
+
+def test_xscen_s_own_keys_are_read(tmp_path: Path, configured: Configure) -> None:
+    statistics = {"ensemble_percentiles": {"values": [5, 95], "split": False}}
+    made(
+        tmp_path,
+        configured,
+        indicators={"compute_indicators": {"indicators": "six.yml", "periods": [1991, 2020]}, "save": {"mode": "o"}},
+        ensembles={"processing_levels": ["delta"], "ensemble_stats": {"statistics": statistics}},
+        spatial_mean={"region": {"name": "bay", "method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}},
+    )
+    config = context().config
+    assert config.indicators.years == [("1991", "2020")] and set(config.indicators.definitions) == {
+        "realm",
+        "indicators",
+    }
+    assert list(config.spatial_mean.regions) == ["bay"]
+    assert config.ensembles.ensemble_stats.statistics.ensemble_percentiles.values == (5, 95)

@@ -79,6 +79,10 @@ WILDCARDS = {
     "calendar": "noleap",
     "diag_domain": "Highland",
     "level": "diag_sim_prop",
+    "freq": "YS-JAN",
+    "dataset": "scenario",
+    "experiment": "ssp585",
+    "product": "delta",
 }
 
 

@@ -57,6 +57,7 @@ STAGES = {
     "Raw data": ("inputs", "simulation", "reference"),
     "Adjustment": ("adjustment",),
     "Product": ("product", "export"),
+    "Indicators and ensembles": ("outcomes", "ensembles"),
     "Properties and measures": ("diagnostics",),
     "Report and tests": ("report", "perfect_model"),
 }

@@ -6,7 +6,7 @@ import csv
 import functools
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import h5py
@@ -17,6 +17,7 @@ from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
+from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import prepared
 from espo_luigi.tasks import partition
@@ -152,6 +153,23 @@ def _in_one_chunk(data: xr.DataArray) -> xr.DataArray:
     return data.chunk(time=-1) if data.chunks else data
 
 
+def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Return members on the grid of the largest: a regional simulation's products are a part of it."""
+    if not members:
+        return []
+    y, x = horizontal_dims(members[0])
+    like = max(members, key=lambda ds: ds.sizes[y] * ds.sizes[x])
+    fields = {name: coord.variable for name, coord in like.coords.items() if coord.dims == (y, x)}
+    wider = [
+        not ds[[y, x]].equals(like[[y, x]]) and bool(ds[y].isin(like[y]).all() and ds[x].isin(like[x]).all())
+        for ds in members
+    ]
+    return [
+        ds.drop_vars(list(fields)).reindex({y: like[y], x: like[x]}).assign_coords(fields) if is_part else ds
+        for ds, is_part in zip(members, wider, strict=True)
+    ]
+
+
 def _model(run: RunContext, sim_id: str) -> str:
     columns = run.simulation(sim_id).columns
     return " ".join(columns.get(name) or "" for name in ("source", "driving_model"))
@@ -165,7 +183,7 @@ class Ensemble(EnsembleTask):
 
     def compute(self, members: list[xr.Dataset], yearly: list[xr.Dataset]) -> xr.Dataset:
         """Compute percentiles, mean, standard deviation, and agreement of changes."""
-        return self.described(self.over_members(members, yearly)[1])
+        return self.described(self.over_members(on_one_grid(members), on_one_grid(yearly))[1])
 
 
 class Regions(EnsembleTask):
@@ -183,7 +201,7 @@ class Regions(EnsembleTask):
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
         inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
-        of_members, yearly = ([region_means(ds, regions(self.context)) for ds in of] for of in inputs)
+        of_members, yearly = ([region_means(ds, regions(self.context)) for ds in on_one_grid(of)] for of in inputs)
         together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
         whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(
             provenance(self.marker())

@@ -1,6 +1,7 @@
 """ESPO v2: pools of several members, slices of land cells, and the names of its products; nothing is computed here."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
 from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
+from espo_luigi.tasks.outcomes import check_outcomes
 from espo_luigi.tasks.product import JoinTask
 from espo_luigi.tasks.publish import ends_of_run
 
@@ -485,3 +487,18 @@ def test_slices_of_a_rotated_reference_are_regridded_conservatively(v2: Any) -> 
     bilinear = task.compute(made["reference"], made["grid"], extracted)["pr"].isel(time=slice(400, 403)).compute()
     assert found.notnull().all() and not np.allclose(found, bilinear, rtol=0.01)
     assert np.corrcoef(found.values.ravel(), bilinear.values.ravel())[0, 1] > 0.9
+
+
+def test_indicators_of_each_simulation_and_their_ensemble_follow_the_products(v2: Any, tmp_path: Path) -> None:
+    (tmp_path / "one.yml").write_text("realm: atmos\nindicators: {tx_mean: {base: tx_mean}}\n")
+    sections = {"indicators": {"module": "one.yml"}, "ensembles": {}, "aggregate": {"compute_deltas": {}}}
+    sections["aggregate"]["climatological_op"] = {"window": 30, "periods": [[1991, 2020], [2041, 2070]]}
+    edit(v2()[0], lambda content: content.update(sections))
+    rules = Counter(one.rule for one in plan_of((), Selection(until="Ensemble")).tasks.values())
+    assert {"Indicators": 12, "Climatology": 12, "Delta": 12, "Ensemble": 6}.items() <= rules.items()
+    check_outcomes(context())
+    task = tasks.Indicators(sim_id=REGIONAL, dataset="scenario", freq="YS-JAN")
+    assert len(task.in_final) == len(context().config.published) and not task.in_pieces
+    assert task_for(task.out_indicators().path) == task
+    raw = tasks.Indicators(sim_id=REGIONAL, dataset="simulation", freq="YS-JAN")
+    assert not raw.in_final and len(raw.in_pieces) == len(raw.in_grids) == len(partition.pieces(context()))

@@ -20,7 +20,7 @@ from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.ensembles import check_regions
+from espo_luigi.tasks.ensembles import check_regions, on_one_grid
 from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes
 
 Configure = Callable[..., list[Path]]
@@ -242,3 +242,12 @@ def test_xscen_s_own_keys_are_read(tmp_path: Path, configured: Configure) -> Non
     }
     assert list(config.spatial_mean.regions) == ["bay"]
     assert config.ensembles.ensemble_stats.statistics.ensemble_percentiles.values == (5, 95)
+
+
+def test_a_regional_product_is_a_part_of_the_grid_of_the_others() -> None:
+    whole = xr.Dataset({"a": (("lat", "lon"), np.ones((3, 2)))}, {"lat": [1.0, 2, 3], "lon": [5.0, 6]})
+    part = whole.isel(lat=slice(1, 3), lon=slice(1))
+    one, other = on_one_grid([part, whole])
+    assert other is whole and one["a"].notnull().values.tolist() == [[False, False], [True, False], [True, False]]
+    (moved, _) = on_one_grid([part.assign_coords(lat=[2.1, 3.1]), whole])
+    assert moved.sizes["lat"] == 2

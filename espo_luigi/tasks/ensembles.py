@@ -183,7 +183,9 @@ class Ensemble(EnsembleTask):
 
     def compute(self, members: list[xr.Dataset], yearly: list[xr.Dataset]) -> xr.Dataset:
         """Compute percentiles, mean, standard deviation, and agreement of changes."""
-        return self.described(self.over_members(on_one_grid(members), on_one_grid(yearly))[1])
+        made = self.over_members(on_one_grid(members), on_one_grid(yearly))[1]
+        label = "_".join(self.context.fields[name] for name in ("ref_source", "domain"))
+        return self.described(made.assign_attrs({"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}))
 
 
 class Regions(EnsembleTask):

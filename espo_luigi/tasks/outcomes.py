@@ -158,6 +158,7 @@ class OutcomeTask(EspoTask):
 
     freq = FrequencyParameter()
     resources_default = _SMALL
+    dataset: Any = "reference"
     # The level of processing in the catalogue.
     makes: ClassVar[str] = ""
 
@@ -169,8 +170,9 @@ class OutcomeTask(EspoTask):
 
     def described(self, made: xr.Dataset) -> xr.Dataset:
         """Return the output with the attributes of its row in the catalogue, in chunks of all times."""
-        dataset = getattr(self, "dataset", "scenario")
-        level = self.makes if dataset == "scenario" else f"{self.makes}_{dataset}"
+        dataset = "" if self.dataset == "scenario" else self.dataset
+        freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
+        level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
         chunks = {**self.context.config.custom.final_chunks, "time": -1, HORIZON: -1, LEVEL: -1}
         kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}
@@ -189,20 +191,24 @@ class OutcomeTask(EspoTask):
                 for days in cut
             ]
             whole.append(xr.concat(made, "time", combine_attrs="override") if len(made) > 1 else made[0])
-        return self.described(_on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
+        return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 
-def _on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks: Mapping[str, int]) -> xr.Dataset:
+def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks: Mapping[str, int]) -> xr.Dataset:
     """Return the stacked cells of all pieces on the whole grid; lazy."""
-    for part in parts:
-        for name in part.coords:
-            part[name].attrs.pop(stack.ORIGINAL_SHAPE, None)
     bare = [grid.drop_vars("land") for grid in grids]
     y, _ = stack.horizontal_dims(bare[0])
     if not all(grid[y].equals(bare[0][y]) for grid in bare):  # boxes, from south to north
         ordered = bare if finalize.ascending(bare[0], y) else bare[::-1]
         bare = [xr.concat(ordered, y, coords="minimal", compat="override", combine_attrs="override")]
-    return stack.unstack_fill_nan(stack.join_slices(parts), bare[0], {**chunks, "time": -1})
+    # Attributes of the cells' coordinates tell of a piece; the grid has its own.
+    cells = [
+        part.assign_coords(
+            {name: one.drop_attrs() for name, one in part.coords.items() if stack.STACKED_DIM in one.dims}
+        )
+        for part in parts
+    ]
+    return stack.unstack_fill_nan(stack.join_slices(cells), bare[0], {**chunks, "time": -1})
 
 
 class Indicators(OutcomeTask):
@@ -244,7 +250,6 @@ class ReferenceIndicators(OutcomeTask):
     uncut = ("in_pieces",)
     reads = (*_READ, partition.NAMES_KEY)
     out_indicators = kept(_OF_REFERENCE + "indicators.zarr")
-    dataset = "reference"
     makes = "indicators"
 
     def compute(self, pieces: list[xr.Dataset], grids: list[xr.Dataset]) -> xr.Dataset:
@@ -273,7 +278,6 @@ class ReferenceClimatology(OutcomeTask):
     in_indicators = upstream(ReferenceIndicators, "out_indicators")
     reads = ("aggregate.climatological_op",)
     out_climatology = kept(_OF_REFERENCE + "climatology.zarr")
-    dataset = "reference"
     makes = "climatology"
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:

@@ -21,7 +21,7 @@ from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.ensembles import check_regions, on_one_grid
-from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes
+from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
 FIRST, LAST = 1991, 2030
@@ -156,6 +156,7 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(tmp_path: Path, c
     assert float(both[f"{of_tx}_members"].max()) == 2 and float(both[f"{of_tx}_agree"].min()) == 1
     np.testing.assert_allclose(both[f"{of_tx}_p50"].mean(), 20 * 0.75 / 10, atol=0.05)
     assert set(np.unique(both[f"{of_tx}_advanced"].fillna(99))) == {1, 99}
+    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
     table = tasks.Regions(**whole, product="delta").out_table().path
@@ -251,3 +252,20 @@ def test_a_regional_product_is_a_part_of_the_grid_of_the_others() -> None:
     assert other is whole and one["a"].notnull().values.tolist() == [[False, False], [True, False], [True, False]]
     (moved, _) = on_one_grid([part.assign_coords(lat=[2.1, 3.1]), whole])
     assert moved.sizes["lat"] == 2
+
+
+@pytest.mark.parametrize("bands", [[slice(0, 3), slice(3, 12)], None])
+def test_cells_of_bands_and_of_slices_come_to_the_whole_grid(bands: list[slice] | None) -> None:
+    whole = days("noleap", 0.0, FIRST)[["pr"]].isel(time=slice(2))
+    grid = stack.grid_of(whole).assign(land=stack.land_of(whole))
+    cells = stack.stack_drop_nans(whole)
+    pieces = [cells.isel(loc=slice(0, 40)), cells.isel(loc=slice(40, None))]
+    grids = [grid, grid]
+    if bands:
+        pieces, grids = (
+            [stack.stack_drop_nans(whole.isel(lat=band)) for band in bands],
+            [grid.isel(lat=b) for b in bands],
+        )
+    made = on_the_grid(pieces, grids, {"lat": 4, "lon": -1})
+    xr.testing.assert_identical(made.compute().drop_attrs(), whole.drop_attrs())
+    assert made["pr"].chunks == ((2,), (4, 4, 4), (10,))

@@ -125,13 +125,12 @@ def _years(period: Sequence[str]) -> tuple[int, int]:
     return int(first), int(last)
 
 
-@functools.lru_cache(maxsize=2)
-def warming(run: RunContext) -> Warming:
-    """Return the years of each level of each simulation."""
+def warming(run: RunContext, *sim_ids: str) -> Warming:
+    """Return the years of each level of simulations."""
     section = needed(run, "warming_levels")
     source = section.tas_src
     return reaching(
-        {sim_id: match.columns for sim_id, match in run.simulations.items()},
+        {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
         section.wl,
         parse_global_means(source.read_bytes(), str(source)) if source else global_means(),
         base=_years(section.tas_baseline_period),
@@ -142,7 +141,7 @@ def warming(run: RunContext) -> Warming:
 
 def _check_levels(run: RunContext) -> None:
     try:
-        found = warming(run)
+        found = warming(run, *run.simulations)
     except (DataError, OSError) as error:
         raise ConfigurationError(f"`warming_levels.tas_src`: {error}") from error
     if not any(found.periods.values()):
@@ -158,7 +157,6 @@ class OutcomeTask(EspoTask):
 
     freq = FrequencyParameter()
     resources_default = _SMALL
-    dataset: Any = "reference"
     # The level of processing in the catalogue.
     makes: ClassVar[str] = ""
 
@@ -170,7 +168,7 @@ class OutcomeTask(EspoTask):
 
     def described(self, made: xr.Dataset) -> xr.Dataset:
         """Return the output with the attributes of its row in the catalogue, in chunks of all times."""
-        dataset = "" if self.dataset == "scenario" else self.dataset
+        dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
         level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
@@ -325,7 +323,7 @@ class WarmingLevels(DeltaTask):
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compare the years of each level with the baseline; levels that are not reached are NaN."""
-        levels, found = needed(self.context, "warming_levels").wl, warming(self.context)
+        levels, found = needed(self.context, "warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
         asked = self.context.config.aggregate.climatological_op
         of = functools.partial(climatology, indicators, op=asked.op, min_periods=asked.min_periods)

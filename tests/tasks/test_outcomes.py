@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 import yaml
 from complete_demo import DAY360, NOLEAP
+from luigi.task_register import Register
 from small_demo import LAND
 from xclim import atmos
 
@@ -114,7 +115,9 @@ REGIONS = {
 }
 
 
-def test_products_become_changes_of_an_ensemble_and_of_regions(tmp_path: Path, configured: Configure) -> None:
+def test_products_become_changes_of_an_ensemble_and_of_regions(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     levels = {"wl": [0.5, 1.0, 3.0, 5.0], "tas_src": table_of_warming(tmp_path)}
     made(tmp_path, configured, warming_levels=levels, ensembles={}, spatial_mean={"regions": REGIONS})
     publish_inputs()
@@ -123,7 +126,8 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(tmp_path: Path, c
     whole = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585"}
     at_all = {**whole, "experiment": "all", "product": "warming_levels"}
     work([tasks.Indicators(**names, dataset="simulation"), tasks.ReferenceClimatology(freq="QS-DEC")])
-    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all), tasks.Regions(**whole, product="delta")])
+    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all)])
+    assert espo_luigi.build([tasks.Regions(**whole, product="delta")]).succeeded
     of_scenario, of_raw = (
         store.open_store(tasks.Indicators(**names, dataset=dataset).out_indicators().path)
         for dataset in ("scenario", "simulation")
@@ -168,6 +172,12 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(tmp_path: Path, c
     assert {(row["realization"], row["horizon"]) for row in rows} == {
         (sim_id, horizon) for sim_id in (NOLEAP, DAY360) for horizon in change["horizon"].values
     }
+    assert tasks.Ensemble(**whole, product="delta").complete()
+    # Another simulation is found, or one no longer: the ensemble is made again, and nothing of the others.
+    monkeypatch.setattr("espo_luigi.tasks.ensembles.members", lambda run, experiment: [NOLEAP])
+    Register.clear_instance_cache()
+    assert not tasks.Ensemble(**whole, product="delta").complete()
+    assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
 
 
 @pytest.mark.parametrize(

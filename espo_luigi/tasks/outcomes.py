@@ -337,7 +337,7 @@ class WarmingLevels(DeltaTask):
         if not made:
             made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
         joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), {"units": "K"}), combine_attrs="override")
-        told = {
+        told: dict[str, Mapping[float, Any]] = {
             "warming_level_years": {level: periods[level] for level in made if level in periods},
             "warming_level_absent": absent,
         }

@@ -74,7 +74,10 @@ def made(folder: Path, configured: Configure, **sections: Any) -> None:
     (folder / "six.yml").write_text(yaml.safe_dump(MODULE))
     chosen = {"indicators": {"module": "six.yml"}, "aggregate": AGGREGATE, **sections}
     dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
-    configured(custom__sim_period=[str(FIRST), str(LAST)], **dates, **chosen)
+    # Two chunks: many small variables take Dask long.
+    configured(
+        custom__sim_period=[str(FIRST), str(LAST)], custom__final_chunks={"lat": 8, "lon": 10}, **dates, **chosen
+    )
 
 
 def publish_inputs() -> None:

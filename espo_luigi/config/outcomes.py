@@ -5,6 +5,7 @@ Sections and arguments have xscen's names.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,7 +135,21 @@ class Aggregate(FromXscen):
     compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
 
 
-class WarmingLevelsSection(FromXscen):
+class WithFile(Section):
+    """Keys with a file, whose content decides whether outputs are stale."""
+
+    digest: str = Field(default="", description="of the file's content; it is computed")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_digest(cls, given: Any, info: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(name := given.get("tas_src", given.get("shape")), str):
+            return given
+        path = find_file(name, (info.context or {}).get("folders", ()))
+        return {**given, "digest": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+
+
+class WarmingLevelsSection(WithFile, FromXscen):
     """Section `warming_levels`: with the arguments of `xscen.get_warming_level`."""
 
     wl: Annotated[tuple[Number, ...], BeforeValidator(_listed)] = Field(
@@ -187,7 +202,7 @@ class EnsemblesSection(FromXscen):
     ensemble_stats: EnsembleStats = Field(default_factory=EnsembleStats, description="the statistics")
 
 
-class RegionOfMean(Section):
+class RegionOfMean(WithFile):
     """A box, a point or the polygons of a file."""
 
     name: Ignored = None

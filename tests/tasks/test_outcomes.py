@@ -16,6 +16,7 @@ from xclim import atmos
 
 import espo_luigi
 from espo_luigi import store, tasks
+from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import stack
@@ -282,3 +283,13 @@ def test_cells_of_bands_and_of_slices_come_to_the_whole_grid(bands: list[slice] 
     made = on_the_grid(pieces, grids, {"lat": 4, "lon": -1})
     xr.testing.assert_identical(made.compute().drop_attrs(), whole.drop_attrs())
     assert made["pr"].chunks == ((2,), (4, 4, 4), (10,))
+
+
+def test_another_content_of_a_table_of_warming_makes_levels_stale(tmp_path: Path, configured: Configure) -> None:
+    was = []
+    for slower in (1, 2):
+        name = table_of_warming(tmp_path)
+        (tmp_path / name).write_text((tmp_path / name).read_text() + f"2101,{290 + slower}\n")
+        made(tmp_path, configured, warming_levels={"tas_src": name})
+        was.append(fingerprint(context().config, "warming_levels"))
+    assert was[0] != was[1]

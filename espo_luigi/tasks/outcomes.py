@@ -93,7 +93,7 @@ def check_outcomes(run: RunContext) -> None:
 def _check_horizons(run: RunContext) -> None:
     config = run.config
     asked, deltas = config.aggregate.climatological_op, config.aggregate.compute_deltas
-    spans = [_years(span) for span in needed(run, "indicators").years or config.custom.stretches]
+    spans = _spans(run)
     ranges = [_years(period) for period in asked.periods] or spans
     known = [f"{first}-{last}" for first, last in horizons(ranges, asked.window, asked.stride)]
     ends = [("aggregate.climatological_op.periods", period) for period in ranges]
@@ -118,6 +118,11 @@ def _check_horizons(run: RunContext) -> None:
                 raise ConfigurationError(
                     f"`aggregate.compute_deltas.{key}`: {not_one_of('indicator', name, sorted(names))}"
                 )
+
+
+def _spans(run: RunContext) -> list[tuple[int, int]]:
+    """The years of the indicators, without a gap each."""
+    return [_years(span) for span in needed(run, "indicators").years or run.config.custom.stretches]
 
 
 def _years(period: Sequence[str]) -> tuple[int, int]:
@@ -267,7 +272,8 @@ class Climatology(OutcomeTask):
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon."""
         asked = self.context.config.aggregate.climatological_op
-        return self.described(climatology(indicators, **asked.arguments()))
+        periods = asked.periods or _spans(self.context)
+        return self.described(climatology(indicators, **{**asked.arguments(), "periods": periods}))
 
 
 class ReferenceClimatology(OutcomeTask):

@@ -26,7 +26,6 @@ from espo_luigi.fields import (
     Named,
     Number,
     Period,
-    Refused,
     Section,
     Threshold,
     find_file,
@@ -63,7 +62,7 @@ class ComputeIndicators(FromXscen):
     indicators: str | None = Field(default=None, exclude=True, description="another name of `indicators.module`")
     periods: SeveralPeriods = Field(default=(), description="another name of `indicators.periods`")
     rechunk_input: Ignored = None
-    restrict_years: Refused = None
+    restrict_years: Literal[True] = Field(default=True, description="true: no period begins before the data")
 
 
 class IndicatorsSection(FromXscen):
@@ -91,6 +90,8 @@ class IndicatorsSection(FromXscen):
         if not isinstance(module, str) or Path(module).suffix not in (".yml", ".yaml"):
             return {**given, "module": module, "definitions": {"module": module}}
         path = find_file(module, (info.context or {}).get("folders", ()))
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
         try:
             return {**given, "module": str(path), "definitions": read_yaml(path).content}
         except ConfigurationError as error:
@@ -110,7 +111,7 @@ class ClimatologicalOp(FromXscen):
     stride: Integer = Field(default=1, ge=1, description="years from a window to the next")
     periods: SeveralPeriods = Field(default=(), description="the years of which windows are taken; by default all")
     min_periods: int | float | None = Field(default=None, description="the years with a value that a window needs")
-    rename_variables: Refused = None
+    rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
     periods_as_dim: Ignored = None
     horizons_as_dim: Ignored = None
 
@@ -125,7 +126,7 @@ class ComputeDeltas(FromXscen):
         default=None, pattern=r"^\d{4}-\d{4}$", description='the baseline, "1991-2020"; custom.ref_period by default'
     )
     least: Named[Threshold] = Field(default={}, description="the least baseline of a relative change, by indicator")
-    rename_variables: Refused = None
+    rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
 
 
 class Aggregate(FromXscen):

@@ -273,7 +273,7 @@ class Climatology(OutcomeTask):
         """Compute each horizon."""
         asked = self.context.config.aggregate.climatological_op
         periods = asked.periods or _spans(self.context)
-        return self.described(climatology(indicators, **{**asked.arguments(), "periods": periods}))
+        return self.described(climatology(indicators, **{**asked.arguments("rename_variables"), "periods": periods}))
 
 
 class ReferenceClimatology(OutcomeTask):

@@ -106,6 +106,14 @@ class EnsembleTask(OutcomeTask):
         "aggregate.compute_deltas.reference_horizon",
     )
 
+    def check(self) -> None:
+        """Raise an error, too, if a simulation has no weight."""
+        super().check()
+        weights = _settings(self.context).ensemble_stats.weights
+        ids = members(self.context, self.experiment) if isinstance(weights, Mapping) else []
+        if lacking := [sim_id for sim_id in ids if sim_id not in weights]:
+            raise ConfigurationError(f"`ensembles.ensemble_stats.weights`: no weight of {', '.join(lacking)}; add it.")
+
     @property
     def with_variability(self) -> list[str]:
         """The simulations whose yearly values tell which changes are robust: of yearly means only."""

@@ -222,6 +222,12 @@ def test_a_region_without_land_is_named_before_anything_runs(
         check_regions(context())
 
 
+def test_a_simulation_without_a_weight_is_named_before_anything_runs(tmp_path: Path, configured: Configure) -> None:
+    made(tmp_path, configured, ensembles={"ensemble_stats": {"weights": {NOLEAP: 2.0}}})
+    with pytest.raises(ConfigurationError, match=f"weights`: no weight of {DAY360}"):
+        tasks.Ensemble(freq="YS-JAN", dataset="scenario", experiment="ssp585", product="delta").check()
+
+
 def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its_own(
     tmp_path: Path, configured: Configure
 ) -> None:

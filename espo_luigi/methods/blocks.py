@@ -179,13 +179,15 @@ def steps(
     *,
     date: str,
     member: int = 0,
+    variable: str = "",
     first_cell: int | np.ndarray = 0,
     **arguments: Any,
 ) -> list[Step]:
     """Return the method's named steps for a single cell on a date, YYYY-MM-DD, of the training's calendar. Computes.
 
     The arguments are those of `adjust_and_count`, and the cells' dimensions have the size 1. A pool has all its
-    members; `member` is the place of that whose steps are returned.
+    members; `member` is the place of that whose steps are returned. Of variables that are adjusted together, `variable`
+    names that whose steps are returned.
 
     Raises
     ------
@@ -199,7 +201,8 @@ def steps(
             places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(date))
             if places.size:
                 block = blocks.data.compute(scheduler="synchronous")
-                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member)
+                of = (variable,) if chosen.variables_together else ()
+                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member, *of)
     raise DataError(f"{date} is not adjusted; expected a day of the periods and of the series.")
 
 

@@ -183,6 +183,11 @@ class BiasAdjust(Section):
         """The variables that are adjusted, alone or in a group."""
         return tuple(self.variables_of(self.variables))
 
+    @property
+    def together(self) -> dict[str, tuple[str, ...]]:
+        """The groups of variables that are adjusted together, by their keys."""
+        return {name: tuple(how.variables) for name, how in self.variables.items() if how.variables}
+
     def variables_of(self, groups: Iterable[str]) -> list[str]:
         """Return the variables that are adjusted under keys."""
         return [one for name in groups for one in self.variables[name].variables or (name,)]

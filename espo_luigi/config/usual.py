@@ -37,7 +37,7 @@ def give_usual_settings(content: Content) -> None:
                 if of in ("", "xsdba", "dqm") and method in _METHODS:
                     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
                     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
-                    usual = _settings(_row(content, name), method, pooled="subregions" in content)
+                    usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
                     if method == _METHODS[1] and _long_enough(content, how):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
@@ -77,7 +77,7 @@ def _row(content: Content, name: str) -> Variable:
         return variable(name)
 
 
-def _settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
+def usual_settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
     """Return arguments of the training and the adjustment; of a pool, whose members are one sample, or of a member."""
     group = {"group": "time.dayofyear", "window": 31} | ({"add_dims": ["realization"]} if pooled else {})
     train: dict[str, Any] = {"kind": "+" if known.transformation else known.kind, "nquantiles": 50}

@@ -1,0 +1,167 @@
+"""How variables hang together: rank correlations of pairs, and the energy distance between joint distributions.
+
+All of it is of arrays in memory, (variable, cell, time).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.science.diagnose.yearly import SEASONS, Days, correlation, correlation_sums, drawn_years, ranked
+
+# The source that each variable adjusted by itself makes, to compare with variables that are adjusted together.
+USUAL = "DQM"
+RESAMPLINGS = 1000
+# The energy distance of resampled years exceeds that of the noise in one case of twenty.
+NOISE_QUANTILE = 0.95
+DAYS_APART = 3
+
+
+def rank_correlation(values: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation of each pair of variables, in the order of `itertools.combinations`.
+
+    Days on which either variable is NaN are left out; NaN of a constant.
+
+    Parameters
+    ----------
+    values
+        (variable, cell, time), of any units.
+
+    Returns
+    -------
+    np.ndarray
+        (pair, cell).
+    """
+    days = np.ones(values.shape[-1], bool)
+    pairs = itertools.combinations(np.moveaxis(values, -1, 1), 2)
+    sums = (correlation_sums(*ranked(first, second, days)) for first, second in pairs)
+    return np.stack([correlation(*(terms.sum(axis=0) for terms in of_pair)) for of_pair in sums])
+
+
+def energy_distance(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the energy distance 2 E|X - Y| - E|X - X'| - E|Y - Y'| of two joint distributions, by cell.
+
+    Days count alike, whatever their order; those with NaN are left out. Variables are standardised by the
+    reference's mean and standard deviation; NaN of a cell in which the reference is constant or nothing is known.
+
+    Parameters
+    ----------
+    reference, other
+        (variable, cell, time), of the same units; of any numbers of days.
+
+    Returns
+    -------
+    np.ndarray
+        (cell), of no units; not negative, and 0 of equal samples.
+
+    References
+    ----------
+    Székely and Rizzo 2004, Testing for equal distributions in high dimension, InterStat 5.
+    """
+    made = np.full(reference.shape[1], np.nan)
+    for cell in range(len(made)):
+        x, y = _standardised(reference[:, cell], other[:, cell])
+        if len(x) and len(y):
+            made[cell] = 2 * _distances(x, y).mean() - _distances(x, x).mean() - _distances(y, y).mean()
+    return made
+
+
+def energy_noise(reference: np.ndarray, years: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the energy distance that two samples of the reference's climate have in one case of twenty, by cell.
+
+    Both samples are resampled years of the reference, so that days that depend on each other stay together.
+
+    Parameters
+    ----------
+    reference
+        (variable, cell, time), as of `energy_distance`.
+    years
+        The year of each day, (time).
+    random
+        Draws the years: all cells get the same.
+
+    Returns
+    -------
+    np.ndarray
+        (cell).
+    """
+    row = np.unique(years, return_inverse=True)[1]
+    drawn = [drawn_years(random, row.max() + 1, 1, RESAMPLINGS) for _ in range(2)]
+    often = [np.stack([(chosen == year).sum(axis=1) for year in range(row.max() + 1)], 1) * 1.0 for chosen in drawn]
+    made = np.full(reference.shape[1], np.nan)
+    for cell in range(len(made)):
+        known = ~np.isnan(reference[:, cell]).any(axis=0)
+        x, _ = _standardised(reference[:, cell], reference[:, cell])
+        if not len(x):
+            continue
+        days = np.eye(row.max() + 1)[row[known]]
+        between = days.T @ _distances(x, x) @ days
+        first, second = (times / np.maximum(times @ days.sum(axis=0), 1)[:, None] for times in often)
+        both, own, others = (
+            np.einsum("dy,yz,dz->d", a, between, b, optimize=True)
+            for a, b in ((first, second), (first, first), (second, second))
+        )
+        made[cell] = np.quantile(2 * both - own - others, NOISE_QUANTILE)
+    return made
+
+
+def _standardised(reference: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The days with values, (time, variable), by the reference's mean and standard deviation."""
+    known, others = (values[:, ~np.isnan(values).any(axis=0)].T.astype(float) for values in (reference, other))
+    if len(known) < 2 or not (spread := known.std(axis=0)).all():
+        return known[:0], others[:0]
+    return (known - known.mean(axis=0)) / spread, (others - known.mean(axis=0)) / spread
+
+
+def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    from scipy.spatial.distance import cdist
+
+    return cdist(first, second)
+
+
+def energies(
+    sources: Mapping[str, xr.Dataset], *, groups: Collection[Sequence[str]], random: np.random.Generator
+) -> xr.Dataset:
+    """Return how far the joint distributions of groups of variables are from the reference's, by season.
+
+    Every third day counts, as successive days have much in common.
+
+    Parameters
+    ----------
+    sources
+        `reference` and others, (time, cell), in memory, over the same years, of any calendar.
+    groups
+        The variables of each group, which all sources have.
+    random
+        Draws the years of the noise.
+
+    Returns
+    -------
+    xr.Dataset
+        `energy` (other, group, season, cell), without the reference, and `energy_noise` (group, season, cell), as of
+        `energy_distance` and `energy_noise`. Groups are named by their variables.
+    """
+    days = {name: Days.of(ds) for name, ds in sources.items()}
+    others = [name for name in sources if name != "reference"]
+    energy, noise = [], []
+    for group, season in itertools.product(groups, range(len(SEASONS))):
+        chosen = {name: np.flatnonzero(of.season == season)[::DAYS_APART] for name, of in days.items()}
+        values = {
+            name: np.stack([ds[one].transpose("cell", "time").values[:, chosen[name]] for one in group])
+            for name, ds in sources.items()
+        }
+        energy.append([energy_distance(values["reference"], values[name]) for name in others])
+        noise.append(energy_noise(values["reference"], days["reference"].year[chosen["reference"]], random))
+    shape = (len(groups), len(SEASONS))
+    by_source = np.moveaxis(np.reshape(energy, (*shape, len(others), -1)), 2, 0)
+    return xr.Dataset(
+        {
+            "energy": (("other", "group", "season", "cell"), by_source),
+            "energy_noise": (("group", "season", "cell"), np.reshape(noise, (*shape, -1))),
+        },
+        {"other": others, "group": [", ".join(group) for group in groups], "season": list(SEASONS)},
+    )

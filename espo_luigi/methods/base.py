@@ -200,11 +200,13 @@ class Method:
         """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if days are counted."""
         raise NotImplementedError(f"{type(self).__name__}.adjust")
 
-    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
         """Return the steps from the simulation to the scenario of a block of one cell.
 
-        `day` is the place of the day along `time`, `member` that along `realization`. The last step's
-        value is the scenario's. Without steps, an audit compares the values only.
+        `day` is the place of the day along `time`, `member` that along `realization`; `variable` names that of several
+        together. The last step's value is the scenario's. Without steps, an audit compares the values only.
         """
         return []
 

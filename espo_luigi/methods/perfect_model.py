@@ -6,15 +6,17 @@ warm differently have different levels after any adjustment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
+from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
 from espo_luigi.science.diagnose.yearly import (
     SEASONS,
@@ -41,17 +43,59 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a variable is adjusted: the calibration, and the arguments of `train` and of `adjust` by method.
+    """How a variable is compared: its calibration, and the units of its errors, by default the truth's.
 
-    The method `ADJUSTED` is applied to all cells, and any further method to the sampled cells. Errors are in `units`,
-    or the truth's if that is ""; a day below `wet` (in these units) is dry, if it is a number.
+    A day below `wet` (in these units) is dry, if it is a number.
     """
 
     calibration: Period
-    methods: Mapping[str, tuple[Arguments, Arguments]]
-    maximal_calendar: str = "noleap"
     units: str = ""
     wet: float | None = None
+
+    def shown(self, series: xr.DataArray) -> xr.DataArray:
+        """Return a series in the units of the errors."""
+        return convert_to(series, self.units) if self.units else series
+
+    def periods(self, later: Sequence[Period]) -> dict[str, Period]:
+        """Return the calibration and the later periods, by their names."""
+        return {CALIBRATION: self.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
+
+    def climates(self, series: xr.DataArray, later: Sequence[Period]) -> xr.DataArray:
+        """Return the properties of a daily series in these periods."""
+        return climates(self.shown(series), self.periods(later), self.wet)
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """A method for a variable, or for several together, with the arguments of `training_args` and `adjusting_args`.
+
+    `shared` has those that training and adjusting share: engine, seed, first_cell, maximal_calendar.
+    """
+
+    variables: tuple[str, ...]
+    method: str
+    training: Arguments
+    adjusting: Arguments
+    shared: Arguments = field(default_factory=dict)
+
+    def apply(self, truth: xr.Dataset, simulation: xr.Dataset, before: int | np.ndarray = 0) -> xr.Dataset:
+        """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place."""
+        shared = {**self.shared, "first_cell": self.shared.get("first_cell", 0) + before}
+        named = method_named(self.method, shared.get("engine", "auto"))
+        picked = list(self.variables) if named.variables_together else self.variables[0]
+        known, simulated = truth[picked], simulation[picked]
+        given: dict[str, Any] = {**self.adjusting, **shared}
+        if "seed" in shared:
+            given["seed"] = f"{shared['seed']}+adjust"
+        if named.needs_reference_to_adjust:
+            given["reference"] = known
+        if named.trains:
+            training = blocks.train(known, simulated, method=self.method, **self.training, **shared)
+        else:
+            training = None
+            given |= {"method": self.method, "training_args": self.training}
+        made = blocks.adjust_and_count(simulated, training, **given)
+        return made if named.variables_together else made.rename(scenario=picked)[[picked]]
 
 
 def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
@@ -67,9 +111,17 @@ class Sampling:
     periods: Sequence[Period]
     cells: int
     seed: str
+    maximal_calendar: str = "noleap"
 
 
-def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Plan], sampling: Sampling) -> xr.Dataset:
+def compare(
+    truth: xr.Dataset,
+    simulation: xr.Dataset,
+    *,
+    plans: Mapping[str, Plan],
+    methods: Mapping[str, Sequence[Adjustment]],
+    sampling: Sampling,
+) -> xr.Dataset:
     """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
 
     Computes; lazy series are read block by block, variable by variable. Errors are in the plan's units, those of the
@@ -80,7 +132,10 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
     truth, simulation
         Daily series of the same cells, stacked or on a grid.
     plans
-        How each variable is adjusted, by its name.
+        How each variable is compared, by its name.
+    methods
+        How variables are adjusted, by the method's label. `ADJUSTED` adjusts all variables in all cells, and any
+        further method those that it names in the sampled cells.
     sampling
         What is compared; the errors of single cells are those of the sampled ones.
 
@@ -98,11 +153,25 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
     DataError
         If a period lacks days, or no cell has data in both.
     """
-    whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
-    cells = [variable.valid for variable in whole.values()]
-    valid = xr.concat(cells, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
+    calendars = map(calendar.calendar_of, (truth, simulation))
+    common = calendar.minimum_calendar(*calendars, sampling.maximal_calendar)
+    known, simulated = (calendar.convert(series[list(plans)], common) for series in (truth, simulation))
+    simulated = simulated.assign({name: convert_to(simulated[name], units_of(known[name])) for name in plans})
+    whole = _of_all_cells(known, simulated, plans, methods[ADJUSTED], sampling.periods)
+    valid = _valid(whole.values())
     chosen = _evenly(valid, sampling.cells)
-    made = [_compare(variable, plans[name], valid, chosen, sampling.seed) for name, variable in whole.items()]
+    known, simulated = known.isel(chosen).load(), simulated.isel(chosen).load()
+    sampled = {name: properties.isel(chosen) for name, properties in whole.items()}
+    for label in [label for label in methods if label != ADJUSTED]:
+        for how in methods[label]:
+            for name, series in how.apply(known, simulated).items():
+                sampled[str(name)][label] = plans[str(name)].climates(series, sampling.periods)
+    made = [
+        _of_variable(whole[name], sampled[name], valid, [RAW, *methods]).assign(
+            noise=resampled(plan.shown(known[name]), plan.periods(sampling.periods), sampling.seed, plan.wet)
+        )
+        for name, plan in plans.items()
+    ]
     errors = xr.concat(
         made,
         dim=xr.Variable("variable", np.array(list(plans), dtype=object)),
@@ -111,65 +180,42 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         compat="override",
         join="outer",
     )
-    units = np.array([plans[name].units or units_of(of.truth) for name, of in whole.items()], dtype=object)
+    units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
     return errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
 
 
-@dataclass(frozen=True, eq=False)
-class _Whole:
-    """A variable of both simulations in one calendar, lazily, and the properties of all cells, computed."""
-
-    truth: xr.DataArray
-    simulation: xr.DataArray
-    periods: Mapping[str, Period]
-    properties: xr.Dataset
-
-    @classmethod
-    def of(cls, truth: xr.DataArray, simulation: xr.DataArray, plan: Plan, later: Sequence[Period]) -> _Whole:
-        periods = {CALIBRATION: plan.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
-        known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
-        adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
-        series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
-        properties = xr.Dataset(
-            {name: climates(_shown(data, plan), periods, plan.wet) for name, data in series.items()}
-        )
-        return cls(known, simulated, periods, properties.compute())
-
-    @property
-    def valid(self) -> xr.DataArray:
-        """Whether a cell has data in both simulations, on all days of all periods."""
-        means = self.properties[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset")
-        return means.notnull().all(["dataset", "period", "season"])
+def _of_all_cells(
+    known: xr.Dataset,
+    simulated: xr.Dataset,
+    plans: Mapping[str, Plan],
+    adjustments: Sequence[Adjustment],
+    later: Sequence[Period],
+) -> dict[str, xr.Dataset]:
+    """Compute the properties of the truth, of the raw and of the adjusted simulation, by variable."""
+    made: dict[str, xr.Dataset] = {}
+    for how in adjustments:
+        series = {"truth": known, RAW: simulated, ADJUSTED: how.apply(known, simulated)}
+        lazy = {
+            name: xr.Dataset({label: plans[name].climates(each[name], later) for label, each in series.items()})
+            for name in how.variables
+        }
+        made |= dask.compute(lazy)[0]
+    return {name: made[name] for name in plans}
 
 
-def _compare(
-    whole: _Whole, plan: Plan, valid: xr.DataArray, chosen: Mapping[str, xr.DataArray], seed: str
-) -> xr.Dataset:
-    """Apply the further methods to the chosen cells, and return a variable's errors and noise."""
-    truth, simulation = whole.truth.isel(chosen).load(), whole.simulation.isel(chosen).load()
-    sampled = whole.properties.isel(chosen)
-    for method, (train, adjust) in plan.methods.items():
-        if method != ADJUSTED:
-            shown = _shown(_adjusted(truth, simulation, train, adjust), plan)
-            sampled[method] = climates(shown, whole.periods, plan.wet)
+def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
+    """Return whether a cell has data in both simulations, on all days of all periods."""
+    known = [of[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
+    each = [of.all(["dataset", "period", "season"]) for of in known]
+    return xr.concat(each, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
+
+
+def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, labels: Sequence[str]) -> xr.Dataset:
+    """Return a variable's errors by method; NaN for methods that leave the variable out."""
     errors = _errors(sampled.drop_vars(STACKED_DIM, errors="ignore").rename({STACKED_DIM: "cell"}))
-    of_all = abs(_errors(whole.properties.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
-    apart = {f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()}
-    return errors.assign(apart).assign(noise=resampled(_shown(truth, plan), whole.periods, seed, plan.wet))
-
-
-def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:
-    common = calendar.minimum_calendar(*map(calendar.calendar_of, (truth, simulation)), maximal)
-    return calendar.convert(truth, common), calendar.convert(simulation, common)
-
-
-def _adjusted(truth: xr.DataArray, simulation: xr.DataArray, train: Arguments, adjust: Arguments) -> xr.DataArray:
-    training = blocks.train(truth, simulation, **train)
-    return blocks.adjust(simulation, training, **adjust)
-
-
-def _shown(series: xr.DataArray, plan: Plan) -> xr.DataArray:
-    return convert_to(series, plan.units) if plan.units else series
+    errors = errors.reindex(adjustment=np.array(labels, dtype=object))
+    of_all = abs(_errors(whole.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
+    return errors.assign({f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()})
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:

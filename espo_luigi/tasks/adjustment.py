@@ -174,10 +174,12 @@ class Adjust(VariableTask):
         before: np.ndarray,
         date: str,
         member: int,
+        variable: str,
     ) -> list[Step]:
         """Return the method's steps of a member's value in a single cell, on a day of the training's calendar."""
         arguments = self._arguments_to_adjust(regchunked, reference, before)
-        return blocks.steps(self.series(self.pooled(regchunked)), *training, date=date, member=member, **arguments)
+        arguments |= {"date": date, "member": member, "variable": variable}
+        return blocks.steps(self.series(self.pooled(regchunked)), *training, **arguments)
 
     def _arguments_to_adjust(
         self, regchunked: list[xr.Dataset], reference: list[xr.Dataset], before: int | np.ndarray

@@ -1,5 +1,6 @@
 """In a known future a stationary bias is taken off, one that changes is found, and the numbers are xsdba's own."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import xsdba
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Plan, Sampling, shown_as
+from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Adjustment, Plan, Sampling, shown_as
 from espo_luigi.science.variables import Variable
 
 CALIBRATION, LATER = (2001, 2020), (2041, 2060)
@@ -29,18 +30,20 @@ def series(
     return xr.DataArray(values.astype("float32"), coords, ("loc", "time"), "tasmax", {"units": "K"})
 
 
-def by(method: str, kind: str = "+", **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a method of xsdba by month."""
-    train = {"period": CALIBRATION, "method": method, "group": GROUP["group"], "engine": "xsdba", "seed": "s"}
-    return {**train, "xclim_train_args": {"kind": kind, **arguments}}, {"periods": (2001, 2060), "engine": "xsdba"}
+def by(method: str, kind: str = "+", name: str = "tasmax", **arguments: Any) -> Adjustment:
+    """A method of xsdba by month."""
+    train = {"period": CALIBRATION, "group": GROUP["group"], "xclim_train_args": {"kind": kind, **arguments}}
+    return Adjustment((name,), method, train, {"periods": (2001, 2060)}, {"engine": "xsdba", "seed": "s"})
 
 
-def compared(truth: xr.DataArray, simulation: xr.DataArray, **methods: Any) -> xr.Dataset:
-    plan = Plan(CALIBRATION, methods or {ADJUSTED: by("Scaling")})
+def compared(truth: xr.DataArray, simulation: xr.DataArray, **methods: Adjustment) -> xr.Dataset:
     name = str(truth.name)
-    sampling = Sampling([LATER], 10, "seed")
     return perfect_model.compare(
-        truth.to_dataset(), simulation.to_dataset(), plans={name: plan}, sampling=sampling
+        truth.to_dataset(),
+        simulation.to_dataset(),
+        plans={name: Plan(CALIBRATION)},
+        methods={label: [how] for label, how in (methods or {ADJUSTED: by("Scaling")}).items()},
+        sampling=Sampling([LATER], 10, "seed"),
     ).sel(variable=name, period="2041-2060")
 
 
@@ -107,9 +110,8 @@ def test_the_errors_of_a_pair_are_those_of_xsdbas_own_adjustment() -> None:
 def test_quantile_delta_mapping_by_period_keeps_the_change_of_a_simulation_that_varies_more() -> None:
     truth, simulation = series(1), series(2, warming=7)
     simulation = (280 + 1.5 * (simulation - 280)).assign_attrs(simulation.attrs)
-    train, adjust = by("QuantileDeltaMapping", nquantiles=50)
-    apart = {**adjust, "periods": [CALIBRATION, LATER]}
-    found = compared(truth, simulation, **{ADJUSTED: (train, apart), SCALING: by("Scaling")})
+    apart = replace(by("QuantileDeltaMapping", nquantiles=50), adjusting={"periods": [CALIBRATION, LATER]})
+    found = compared(truth, simulation, **{ADJUSTED: apart, SCALING: by("Scaling")})
     change = found["change"].sel(property="mean")
     np.testing.assert_allclose(change.sel(adjustment=ADJUSTED), change.sel(adjustment=RAW), atol=0.3)
 
@@ -136,10 +138,13 @@ def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> 
 def test_a_bounded_variable_is_compared_in_its_own_units_as_xsdba_transforms_and_adjusts_it(method: str) -> None:
     truth, simulation = (humidity(seed, drier) for seed, drier in ((1, 0.0), (2, 0.8)))
     bounds = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
-    train, adjust = by(method, nquantiles=20)
-    plan = Plan(CALIBRATION, {ADJUSTED: (train | {"additive_space": bounds}, adjust)}, **shown_as("hurs"))
+    given = by(method, name="hurs", nquantiles=20)
     found = perfect_model.compare(
-        truth.to_dataset(), simulation.to_dataset(), plans={"hurs": plan}, sampling=Sampling([LATER], 10, "seed")
+        truth.to_dataset(),
+        simulation.to_dataset(),
+        plans={"hurs": Plan(CALIBRATION, **shown_as("hurs"))},
+        methods={ADJUSTED: [replace(given, training={**given.training, "additive_space": bounds})]},
+        sampling=Sampling([LATER], 10, "seed"),
     ).sel(variable="hurs", period="2041-2060", adjustment=ADJUSTED, season="DJF")
     assert found["units"].item() == "%" and not found["level"].sel(property="wet_days").notnull().any()
     unbounded = [xsdba.processing.to_additive_space(one.astype(float), **bounds) for one in (truth, simulation)]

@@ -201,7 +201,9 @@ class Kernels(Method):
             {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
         )
 
-    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
         """Return the steps of a value; the last is the scenario's."""
         from espo_luigi.methods.dqm.steps import steps_by_rank, steps_of_day
 

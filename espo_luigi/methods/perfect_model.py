@@ -87,7 +87,7 @@ class Adjustment:
         """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place."""
         shared = {**self.shared, "first_cell": self.shared.get("first_cell", 0) + before}
         named = method_named(self.method, shared.get("engine", "auto"))
-        picked = list(self.variables) if named.variables_together else self.variables[0]
+        picked: Any = list(self.variables) if named.variables_together else self.variables[0]
         known, simulated = truth[picked], simulation[picked]
         given: dict[str, Any] = {**self.adjusting, **shared}
         if "seed" in shared:
@@ -175,11 +175,11 @@ def compare(
     known, simulated = known.isel(chosen).load(), simulated.isel(chosen).load()
     sampled = {name: properties.isel(chosen) for name, properties in whole.items()}
     places = np.ravel_multi_index([at.values for at in chosen.values()], valid.shape)
-    series = {TRUTH: dict(known), RAW: dict(simulated)}
+    series = {TRUTH: {name: known[name] for name in plans}, RAW: {name: simulated[name] for name in plans}}
     for label in methods if sampling.groups else [label for label in methods if label != ADJUSTED]:
         before = places - np.arange(places.size) if label == ADJUSTED else 0  # what all cells draw
         each = [how.apply(known, simulated, before) for how in methods[label]]
-        series[label] = {name: adjusted for of in each for name, adjusted in of.items()}
+        series[label] = {str(name): adjusted for of in each for name, adjusted in of.items()}
         for name, adjusted in {} if label == ADJUSTED else series[label].items():
             sampled[name][label] = plans[name].climates(adjusted, sampling.periods)
     made = [

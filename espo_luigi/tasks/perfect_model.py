@@ -104,7 +104,7 @@ def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
     found = {ADJUSTED: [_adjustment(run, how, how.variables or (key,)) for key, how in own.variables.items()]}
     for label in dict.fromkeys((SCALING, *config.perfect_model.methods)):
         method = method_named(METHODS_BY_NAME.get(label, label).removeprefix("xsdba."))
-        groups = [(name,) for name in own.adjusted]
+        groups: list[tuple[str, ...]] = [(name,) for name in own.adjusted]
         if method.variables_together:
             groups = _groups(config)
             if not groups:

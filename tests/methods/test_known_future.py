@@ -216,23 +216,19 @@ def related(seed: int, rho: float, *, warmer: float = 0.0) -> xr.Dataset:
     return xr.Dataset({"tasmax": warm, "pr": rain.assign_attrs(units="mm d-1")})
 
 
-def both(method: str, **arguments: Any) -> list[Adjustment]:
-    return [by(method, **arguments), by(method, kind="*", name="pr", **arguments)]
-
-
-def compared_together(truth: xr.Dataset, simulation: xr.Dataset, **further: list[Adjustment]) -> xr.Dataset:
+def compared_together(truth: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
     return perfect_model.compare(
         truth,
         simulation,
         plans={name: Plan(CALIBRATION, **shown_as(name)) for name in ("tasmax", "pr")},
-        methods={ADJUSTED: both("Scaling"), **further},
+        methods={ADJUSTED: [by("Scaling"), by("Scaling", kind="*", name="pr")]},
         sampling=Sampling([LATER], 2, "seed", groups=[("tasmax", "pr")]),
     )
 
 
 def test_errors_of_rank_correlations_are_scipys_and_stay_where_variables_are_adjusted_one_by_one() -> None:
     truth, simulation = related(1, -0.6), related(2, 0.3, warmer=3)
-    found = compared_together(truth, simulation, EQM=both("EmpiricalQuantileMapping", nquantiles=20))
+    found = compared_together(truth, simulation)
     error = found["dependence"].sel(joint="tasmax, pr", period="2041-2060")
     summer = [
         one.sel(time=slice("2041", "2060")).isel(loc=2).where(lambda ds: ds["time.season"] == "JJA", drop=True)

@@ -331,6 +331,8 @@ def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[st
         dims = [dim for dim in (VARIABLE, *cells, REALIZATION, "time") if dim in data.dims]
         units = {} if VARIABLE in dims else {"units": setup.unit}  # of several variables, `setup.units` has them
         data = data.transpose(*dims).assign_attrs(units)
+        if VARIABLE in dims:  # the order of the values in memory, by which sums round off, depends on the block
+            data = data.copy(data=np.ascontiguousarray(data.values))
         series[name] = data.assign_coords(time=axis.index) if method.dated else data
     return series, block.drop_vars(list(series)).transpose(*cells, ..., missing_dims="ignore")
 

@@ -6,6 +6,7 @@ years at hand. All of it is of data in memory, (time, cell), in the units of rep
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -34,6 +35,7 @@ LOW, HIGH = 0.05, 0.95
 YEARS_TOGETHER = 3
 _PAIRS = (*yearly.PAIRS[:1], ("dtr", "pr"), ("tasmax", "tasmin"), *yearly.PAIRS[1:])
 _TWO_SEASONS = ("DJF", "JJA")
+SOURCES = ("reference", "raw", "adjusted")
 # Variables that texts do not call by their short names.
 _WORDS = {"pr": "precipitation", "dtr": "daily range"}
 # xclim's sums of days need precipitation in these units.
@@ -234,17 +236,27 @@ def _temporal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Asp
         yield Aspect(f"between_years_{name}", words, unit, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
-def _joint(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect]:
+def _pairs(together: Collection[Sequence[str]]) -> dict[tuple[str, str], tuple[frozenset[str], ...]]:
+    """The pairs whose correlation is an aspect, and what calibrates it: pairs of a group are adjusted together."""
+    known = {frozenset(pair): pair for pair in _PAIRS}
+    every = [pair for group in together for pair in itertools.combinations(group, 2)]
+    within = [known.get(frozenset(pair), pair) for pair in every]
+    return {pair: (frozenset(pair),) if pair in within else () for pair in (*_PAIRS, *within)}
+
+
+def _joint(
+    units: Mapping[str, str], wet: Mapping[str, _Wet], together: Collection[Sequence[str]] = ()
+) -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
     rain = {name: of for name, of in wet.items() if units[name] == _RAIN}
     for name, (_, tag, _) in rain.items():
         five, words = partial(_of_xclim, partial(_five_days, name)), f"Most {_word(name)} in 5 days of a year, mean"
         yield Aspect(f"most_in_5_days{tag}", words, "mm", (name,), five)
-    for first, second in _PAIRS:
+    for (first, second), by in _pairs(together).items():
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(first)} and {_word(second)}, {season}"
             sums = partial(_correlation, first, second, season)
-            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation)
+            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, by)
     # The next cell's tasmin is much as its tasmax.
     for name in (name for name in units if name != "tasmin" or "tasmax" not in units):
         for season in _TWO_SEASONS:
@@ -258,10 +270,13 @@ def _joint(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect
         yield Aspect(f"snow_days{tag}", f"Wet days below 0 °C{of}", "d", needs, snow)
 
 
-def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES) -> dict[str, Aspect]:
+def aspects_of(
+    names: Collection[str], table: Mapping[str, Variable] = VARIABLES, together: Collection[Sequence[str]] = ()
+) -> dict[str, Aspect]:
     """Return the aspects of a set of variables by name, in order: those of which all that they need is there.
 
-    The daily range of tasmax and tasmin is there where both are, for its correlations only.
+    The daily range of tasmax and tasmin is there where both are, for its correlations only. Of groups of variables that
+    are adjusted `together`, the correlations of all pairs are aspects, and calibrated.
     """
     units = {name: yearly.display_units(name, table) for name in yearly.in_order(names, table)}
     first = next((name for name, of in table.items() if of.wet is not None), "")
@@ -272,7 +287,8 @@ def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES
         if amount is not None
     }
     there = {*names, "dtr"} if {"tasmax", "tasmin"} <= set(names) else set(names)
-    every = (aspect for of in (_marginal, _temporal, _joint) for aspect in of(units, wet))
+    joint = partial(_joint, together=together)
+    every = (aspect for of in (_marginal, _temporal, joint) for aspect in of(units, wet))
     return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
 
 
@@ -296,17 +312,21 @@ def yearly_sums(
     *,
     period: Period,
     table: Mapping[str, Variable] = VARIABLES,
+    together: Collection[Sequence[str]] = (),
 ) -> xr.Dataset:
     """Return the sums of each year that the aspects are made of: (source, sum, year, cell) of each aspect.
 
     Parameters
     ----------
     sources
-        `reference`, `raw` and `adjusted` series, (time, cell), in display units, lazy or not, of any calendar.
+        `reference`, `raw` and `adjusted` series, (time, cell), in display units, lazy or not, of any calendar. Further
+        sources may lack variables: sums that need these are NaN.
     beside
         The same at a neighbour of each cell; NaN where it has none.
     period
         First and last year; each source has all of them.
+    together
+        The groups of variables that are adjusted together, as of `aspects_of`.
 
     Returns
     -------
@@ -318,10 +338,10 @@ def yearly_sums(
     DataError
         If a source lacks years of the period.
     """
-    inside = {name: _complete(name, ds, period) for name, ds in sources.items()}
-    near = {name: _complete(name, ds, period) for name, ds in beside.items()}
-    shared = [name for name in map(str, sources["reference"]) if all(name in ds for ds in sources.values())]
-    wanted = aspects_of(shared, table).values()
+    inside = {name: complete(name, ds, period) for name, ds in sources.items()}
+    near = {name: complete(name, ds, period) for name, ds in beside.items()}
+    shared = [name for name in map(str, sources["reference"]) if all(name in sources[of] for of in SOURCES)]
+    wanted = aspects_of(shared, table, together).values()
     levels = limits(inside["reference"][shared])
     own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
     sums_of_sources = {
@@ -333,6 +353,7 @@ def yearly_sums(
                     {"units": aspect.units or own[aspect.needs[0]]},
                 )
                 for aspect in wanted
+                if set(aspect.needs) <= set(ds)
                 for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
         )
@@ -345,15 +366,23 @@ def yearly_sums(
     return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
-def _complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
-    """The period's days in memory, with the daily range."""
+def complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
+    """Return the period's days in memory, with the daily range; `name` is the source's.
+
+    Raises
+    ------
+    DataError
+        If years are missing.
+    """
     selected = ds.sel(time=slice(str(period[0]), str(period[1]))).compute()
     years = np.unique(selected["time"].dt.year.values)
     if len(years) != period[1] - period[0] + 1:
         has = f"{years[0]} to {years[-1]}" if len(years) else "none of them"
         raise DataError(f"The {name} data have {len(years)} of the years {period[0]} to {period[1]} ({has}).")
-    derivable = "dtr" not in selected and {"tasmax", "tasmin"} <= set(selected)
-    return selected.assign(dtr=selected["tasmax"] - selected["tasmin"]) if derivable else selected
+    if "dtr" in selected or not {"tasmax", "tasmin"} <= set(selected):
+        return selected
+    units = yearly.of_differences(str(selected["tasmax"].attrs.get("units", "")))
+    return selected.assign(dtr=(selected["tasmax"] - selected["tasmin"]).drop_attrs().assign_attrs(units=units))
 
 
 def sums_of(ds: xr.Dataset, name: str) -> Sequence[xr.DataArray]:
@@ -421,9 +450,10 @@ def compare_aspects(
     Returns
     -------
     xr.Dataset
-        `value` (source, aspect, cell). `noise` (side, aspect, cell): the standard deviation of the resampled distance
-        between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted being equally far from the
-        reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less than 10 years.
+        `value` (source, aspect, cell), of further sources, too. `noise` (side, aspect, cell): the standard deviation of
+        the resampled distance between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted
+        being equally far from the reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less
+        than 10 years.
         `verdict` (aspect, cell): 1 nearer, -1 farther, 0 no different within noise, or by less than the noise of the
         adjusted; `off` (side, aspect, cell): 1 where the distance is beyond noise. Both control the false discovery
         rate over the cells of an aspect at 5 %.
@@ -458,9 +488,13 @@ def compare_aspects(
         "long_name": [known[name].long_name for name in names],
         "units": [members[name].attrs.get("units", known[name].units) for name in names],
     }
-    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": _in_order(members)}
     named |= {name: ("aspect", np.array(of, dtype=object)) for name, of in texts.items()}
     return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
+
+
+def _in_order(sums: xr.Dataset) -> list[str]:
+    return [*SOURCES, *(str(name) for name in sums["source"].values if name not in SOURCES)]
 
 
 def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
@@ -468,7 +502,7 @@ def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) 
     years = members.sizes["year"]
     sums = [one.transpose("source", REALIZATION, "year", "cell") for one in sums_of(members, aspect.name)]
     everything = np.ones((1, years))
-    value = np.stack([_number(aspect, everything, sums, source)[0] for source in ("reference", "raw", "adjusted")])
+    value = np.stack([_number(aspect, everything, sums, source)[0] for source in _in_order(members)])
     drawn, simulated = (_weights(random, years, aspect.years_together) for _ in range(2))
     of_reference = _number(aspect, drawn, sums, "reference")
     # A sample's own spread is too small.

@@ -6,14 +6,19 @@ All of it is of arrays in memory, (variable, cell, time).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import xarray as xr
 
-from espo_luigi.science.diagnose.yearly import correlation, correlation_sums, drawn_years, ranked
+from espo_luigi.science.diagnose.yearly import SEASONS, Days, correlation, correlation_sums, drawn_years, ranked
 
+# The source that each variable adjusted by itself makes, to compare with variables that are adjusted together.
+USUAL = "DQM"
 RESAMPLINGS = 1000
 # The energy distance of resampled years exceeds that of the noise in one case of twenty.
 NOISE_QUANTILE = 0.95
+DAYS_APART = 3
 
 
 def rank_correlation(values: np.ndarray) -> np.ndarray:
@@ -116,3 +121,47 @@ def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     from scipy.spatial.distance import cdist
 
     return cdist(first, second)
+
+
+def energies(
+    sources: Mapping[str, xr.Dataset], *, groups: Collection[Sequence[str]], random: np.random.Generator
+) -> xr.Dataset:
+    """Return how far the joint distributions of groups of variables are from the reference's, by season.
+
+    Every third day counts, as successive days have much in common.
+
+    Parameters
+    ----------
+    sources
+        `reference` and others, (time, cell), in memory, over the same years, of any calendar.
+    groups
+        The variables of each group, which all sources have.
+    random
+        Draws the years of the noise.
+
+    Returns
+    -------
+    xr.Dataset
+        `energy` (other, group, season, cell), without the reference, and `energy_noise` (group, season, cell), as of
+        `energy_distance` and `energy_noise`. Groups are named by their variables.
+    """
+    days = {name: Days.of(ds) for name, ds in sources.items()}
+    others = [name for name in sources if name != "reference"]
+    energy, noise = [], []
+    for group, season in itertools.product(groups, range(len(SEASONS))):
+        chosen = {name: np.flatnonzero(of.season == season)[::DAYS_APART] for name, of in days.items()}
+        values = {
+            name: np.stack([ds[one].transpose("cell", "time").values[:, chosen[name]] for one in group])
+            for name, ds in sources.items()
+        }
+        energy.append([energy_distance(values["reference"], values[name]) for name in others])
+        noise.append(energy_noise(values["reference"], days["reference"].year[chosen["reference"]], random))
+    shape = (len(groups), len(SEASONS))
+    by_source = np.moveaxis(np.reshape(energy, (*shape, len(others), -1)), 2, 0)
+    return xr.Dataset(
+        {
+            "energy": (("other", "group", "season", "cell"), by_source),
+            "energy_noise": (("group", "season", "cell"), np.reshape(noise, (*shape, -1))),
+        },
+        {"other": others, "group": [", ".join(group) for group in groups], "season": list(SEASONS)},
+    )

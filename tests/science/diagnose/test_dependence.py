@@ -76,3 +76,24 @@ def test_the_noise_is_what_independent_samples_of_one_climate_exceed_in_about_on
     # Days by themselves would have far less noise.
     by_day = dependence.energy_noise(first[:, :3], np.arange(900), random)
     assert (by_day < 0.5 * noise[:3]).all()
+
+
+def series(of: str) -> xr.Dataset:
+    ds = yearly.in_display_units(xr.open_dataset(DATA / of).rename(location="cell").reset_coords(drop=True))
+    return ds.sel(time=slice("1981", "1992")).transpose("time", "cell").load()
+
+
+def test_energies_of_a_group_are_by_season_and_smaller_where_the_simulation_is_the_reference_again() -> None:
+    reference, raw = series("ahccd_1950-2013.nc"), series("CanESM2_1950-2100.nc")
+    order = np.random.default_rng(1).permutation(reference.sizes["time"])
+    mixed = reference.assign(pr=reference["pr"].copy(data=reference["pr"].values[order]))
+    sources = {"reference": reference, "raw": raw, "DQM": mixed, "adjusted": reference}
+    random = np.random.default_rng(2)
+    made = dependence.energies(sources, groups=[("tasmax", "pr")], random=random)
+    assert dict(made.sizes) == {"other": 3, "group": 1, "season": 4, "cell": 3}
+    energy, noise = made["energy"], made["energy_noise"]
+    np.testing.assert_allclose(energy.sel(other="adjusted"), 0, atol=1e-12)
+    assert (energy.sel(other="raw") > noise).all() and (noise > 0).all()
+    autumn = reference["time"].dt.season == "SON"
+    days = [np.stack([ds[one].values[autumn.values][::3].T for one in ("tasmax", "pr")]) for ds in (reference, mixed)]
+    np.testing.assert_allclose(energy.sel(other="DQM", season="SON")[0], dependence.energy_distance(*days))

@@ -1,0 +1,259 @@
+"""Kernels that rank values without sorting them: equal bins, each a chain of its values' places.
+
+What depends on ranks changes at a few of them only. Counts of the bins tell which bins these are in, and only the
+values of such bins are compared with each other. The values are standardised, so that the bins are fixed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from espo_luigi.methods.dqm.kernels.compiled import inlined
+
+_FARTHEST = 5.0  # standard deviations; the first and the last bin have all that is farther
+_BLOCK = 16
+_ONE = np.int64(1) << 32
+_COUNT = -_ONE
+_PLACE = _ONE - 1
+_FEW = 40
+
+
+class Bins(NamedTuple):
+    """The bins of some values.
+
+    Attributes
+    ----------
+    heads
+        Of each bin, how many values it has (the upper 32 bits), and the place of the last.
+    blocks
+        How many values each block of bins has.
+    links
+        Of each value, the place of the one before it in its bin.
+    bins
+        Each value's bin.
+    shifts
+        What is added to the values of each bin.
+    places, values
+        Room for a bin's values, and their places.
+    """
+
+    heads: np.ndarray
+    blocks: np.ndarray
+    links: np.ndarray
+    bins: np.ndarray
+    shifts: np.ndarray
+    places: np.ndarray
+    values: np.ndarray
+
+
+class Steps(NamedTuple):
+    """Where factors change among the ranks of a sample of a size.
+
+    Attributes
+    ----------
+    lower, weights
+        For each doubled mean rank, the level below it (or nearest), and the weight of the next level's factor.
+    cuts
+        The last rank of each level; if factors lie between levels, empty.
+    """
+
+    lower: np.ndarray
+    weights: np.ndarray
+    cuts: np.ndarray
+
+
+@inlined
+def empty_bins(size):
+    """Return room for samples of up to so many values."""
+    n_bins = 1024
+    while n_bins < min(size // 2, 16384):
+        n_bins *= 2
+    return Bins(
+        np.zeros(n_bins, dtype=np.int64),
+        np.zeros(n_bins // _BLOCK, dtype=np.int64),
+        np.zeros(size, dtype=np.int32),
+        np.zeros(size, dtype=np.uint16),
+        np.zeros(n_bins),
+        np.zeros(size, dtype=np.int64),
+        np.zeros(size),
+    )
+
+
+@inlined
+def relative_rank_of(doubled, size):
+    """Return a doubled rank (from 2) as a rank from 0 to 1, rounded as xsdba's."""
+    return (doubled / 2 / size - 1 / size) / (1 - 1 / size)
+
+
+@inlined
+def level_from(level, place, known, linear):
+    """Return the level nearest to a place, or the one below it, as scipy's interp1d; search from ``level`` on."""
+    last = known.size - 1
+    while level < last and (known[level + 1] if linear else known[level] / 2 + known[level + 1] / 2) < place:
+        level += 1
+    return level
+
+
+@inlined
+def steps_of(size, levels, linear):
+    """Return where factors change among ``size`` values; each level but the last has a cut."""
+    lower, weights = np.zeros(2 * size + 1, dtype=np.int64), np.zeros(2 * size + 1)
+    cuts = np.full(0 if linear else levels.size - 1, size)
+    level = 0
+    for doubled in range(2, 2 * size + 1):
+        rank = relative_rank_of(doubled, size) if size > 1 else 0.5
+        before = level
+        level = level_from(level, rank, levels, linear)
+        lower[doubled] = level
+        if linear and level + 1 < levels.size and rank > levels[level]:
+            weights[doubled] = (rank - levels[level]) / (levels[level + 1] - levels[level])
+        elif not linear:
+            cuts[before:level] = (doubled - 1) // 2
+    return Steps(lower, weights, cuts)
+
+
+@inlined
+def fill_bins(values, bins):
+    """Chain the places of values in their bins."""
+    heads, links, of_value = bins.heads, bins.links, bins.bins
+    scale, last = heads.size / (2 * _FARTHEST), np.float64(heads.size - 1)
+    for place in range(values.size):
+        of_value[place] = np.uint16(np.int32(min(max((values[place] + _FARTHEST) * scale, 0.0), last)))
+    heads[:] = 0
+    for place in range(values.size):
+        head = heads[of_value[place]]
+        links[place] = np.int32(head & _PLACE)
+        heads[of_value[place]] = (head & _COUNT) + _ONE + place
+    for block in range(bins.blocks.size):
+        total = np.int64(0)
+        for number in range(_BLOCK):
+            total += heads[np.uint64(_BLOCK * block + number)] >> 32
+        bins.blocks[block] = total
+
+
+@inlined
+def collect(values, number, bins):
+    """Copy the places and the values of a bin; return how many it has."""
+    head = bins.heads[number]
+    count, place = head >> 32, head & _PLACE
+    for index in range(count):
+        bins.places[index], bins.values[index] = place, values[place]
+        place = np.int64(bins.links[place])
+    return count
+
+
+@inlined
+def doubled_rank(value, among):
+    """Return twice the mean rank (from 1) of a value among others and itself."""
+    doubled = 1
+    for other in among:
+        doubled += np.int64(other < value) + np.int64(other <= value)
+    return doubled
+
+
+@inlined
+def factor_of(doubled, steps, factors):
+    """Return the factor at a doubled rank; ``factors`` repeat their last."""
+    level, weight = steps.lower[doubled], steps.weights[doubled]
+    return factors[level] + weight * (factors[level + 1] - factors[level])
+
+
+@inlined
+def shift_bin(values, number, before, bins, steps, factors):
+    """Add their factors to the values of a bin, whose ranks differ; ``before`` are in lower bins."""
+    count = collect(values, number, bins)
+    own = bins.values[:count]
+    ordered = np.sort(own) if count > _FEW else own
+    for index in range(count):
+        if count > _FEW:
+            doubled = 1 + np.searchsorted(ordered, own[index]) + np.searchsorted(ordered, own[index], side="right")
+        else:
+            doubled = doubled_rank(own[index], own)
+        values[bins.places[index]] = own[index] + factor_of(2 * before + doubled, steps, factors)
+
+
+@inlined
+def shift_by_rank(values, bins, steps, factors):
+    """Add to each value the factor at its rank; equal values have their mean rank."""
+    cuts, shifts = steps.cuts, bins.shifts
+    linear = steps.cuts.size < factors.size - 2
+    level, before, filled = 0, 0, 0
+    for block in range(bins.blocks.size):
+        after = before + bins.blocks[block]
+        if not (linear or (level < cuts.size and cuts[level] < after)):
+            before = after
+            continue
+        for number in range(_BLOCK * block, _BLOCK * (block + 1)):
+            count = bins.heads[number] >> 32
+            while level < cuts.size and cuts[level] <= before:
+                shifts[filled:number] = factors[level]
+                filled = number
+                level += 1
+            if count > 0 and (linear or (level < cuts.size and cuts[level] < before + count)):
+                shifts[filled:number] = factors[level]
+                filled = number + 1
+                shifts[number] = 0.0
+                shift_bin(values, number, before, bins, steps, factors)
+            before += count
+    shifts[filled:] = factors[level]
+    for place in range(values.size):
+        values[place] += shifts[bins.bins[place]]
+
+
+@inlined
+def value_in_bin(values, number, wanted, bins):
+    """Return the value at a position (from 0) among those of a bin."""
+    count = collect(values, number, bins)
+    own = bins.values[:count]
+    if count > _FEW:
+        return np.sort(own)[wanted]
+    for value in own:
+        n_less, n_up_to = 0, 0
+        for other in own:
+            n_less += other < value
+            n_up_to += other <= value
+        if n_less <= wanted and wanted < n_up_to:
+            return value
+    return np.nan
+
+
+@inlined
+def quantiles_in_bins(values, bins, levels, out):
+    """Fill ``out`` with the linear quantiles of the values; ``levels`` ascend."""
+    number, before = 0, np.int64(0)
+    for index in range(levels.size):
+        position = (values.size - 1) * levels[index]
+        low = np.int64(position)
+        left, right = 0.0, 0.0
+        for wanted in (low, min(low + 1, values.size - 1)):
+            while before > wanted:
+                number -= 1
+                before -= bins.heads[number] >> 32
+            while before + (bins.heads[number] >> 32) <= wanted:
+                before += bins.heads[number] >> 32
+                number += 1
+            left, right = right, value_in_bin(values, number, wanted - before, bins)
+        out[index] = left + (right - left) * (position - low)
+
+
+@inlined
+def rank_in_bins(values, place, before, bins):
+    """Return the rank (from 0) of a value, equal ones in their order; ``before`` has each bin's lower values."""
+    number, value = bins.bins[place], values[place]
+    head = bins.heads[number]
+    rank, other = np.int64(before[number]), head & _PLACE
+    for _ in range(head >> 32):
+        rank += values[other] < value or (values[other] == value and other < place)
+        other = np.int64(bins.links[other])
+    return rank
+
+
+@inlined
+def count_before_bins(bins, before):
+    """Fill ``before`` with the number of values in lower bins."""
+    total = np.int64(0)
+    for number in range(bins.heads.size):
+        before[number] = total
+        total += bins.heads[number] >> 32

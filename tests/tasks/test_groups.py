@@ -1,0 +1,68 @@
+"""Rules of variables that are adjusted together: what a task costs, and which settings it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import luigi
+import pytest
+from any_variables import KNOWN, PERIOD, configuration, write_raw
+from complete_demo import edit, publish
+from demo_runs import use
+from luigi.configuration import LuigiConfigParser
+
+from espo_luigi import tasks
+from espo_luigi.tasks import partition
+from espo_luigi.tasks.context import context
+
+SIM = "CMIP6_ScenarioMIP_X_Any_ssp370_r1i1p1f1_gn"
+NAMES = ["tasmax", "dtr", "pr"]
+MBCN = {
+    "method": "MBCn",
+    "variables": NAMES,
+    "training_args": {"period": KNOWN},
+    "adjusting_args": {"periods": PERIOD, "moving_yearly_window": None},
+}
+
+
+@pytest.fixture()
+def config(tmp_path: Path, own_settings: LuigiConfigParser) -> Path:
+    """The configuration of a production that adjusts three variables together."""
+    write_raw(tmp_path / "raw", ["tasmax", "tasmin", "pr"])
+    files = configuration(tmp_path, tmp_path / "raw", NAMES, v2=False)
+    more: dict[str, Any] = {"biasadjust": {"variables": {"joint": MBCN}}, "clean_up": {"temperatures": "derived"}}
+    edit(files[0], lambda content: content.update(more))
+    use(files, tmp_path)
+    return files[0]
+
+
+def adjusting(var: str = "joint") -> tasks.Adjust:
+    luigi.task_register.Register.clear_instance_cache()
+    return tasks.Adjust(pool=SIM, piece="all", var=var)
+
+
+def test_a_group_s_task_is_as_large_as_all_of_its_variables(config: Path) -> None:
+    of_joint = adjusting().work_size()
+    assert of_joint == pytest.approx(partition.size_of(context(), {"pool": SIM, "piece": "all"}))
+    edit(config, lambda content: content["biasadjust"]["variables"]["joint"].update(variables=NAMES[:2]))
+    assert adjusting().work_size() == pytest.approx(of_joint * 2 / 3)
+
+
+def other_setting_of_pr(joint: dict[str, Any]) -> None:
+    joint["training_args"]["by_variable"] = {"pr": {"nquantiles": 30}}
+
+
+def without_pr(joint: dict[str, Any]) -> None:
+    joint["variables"] = NAMES[:2]
+
+
+@pytest.mark.parametrize(("change", "key"), [(other_setting_of_pr, "training_args"), (without_pr, "variables")])
+def test_a_changed_setting_of_one_variable_makes_its_group_stale(
+    config: Path, change: Callable[[dict[str, Any]], None], key: str
+) -> None:
+    publish(adjusting(), adjusting().marker())
+    assert adjusting().stale() == []
+    edit(config, lambda content: change(content["biasadjust"]["variables"]["joint"]))
+    assert f"biasadjust.variables.joint.{key}" in adjusting().stale()

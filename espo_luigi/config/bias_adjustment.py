@@ -196,6 +196,16 @@ class BiasAdjust(Section):
         """The groups of variables that are adjusted together, by their keys."""
         return {name: tuple(how.variables) for name, how in self.variables.items() if how.variables}
 
+    @property
+    def trainings(self) -> dict[str, tuple[str, Any]]:
+        """The key, and the section, of each variable's own arguments of the training."""
+        found: dict[str, tuple[str, Any]] = {}
+        for name, how in self.variables.items():
+            key, own = f"biasadjust.variables.{name}.training_args", getattr(how.training_args, "by_variable", {})
+            alone = {} if how.variables else {name: (key, how.training_args)}
+            found |= alone | {one: (f"{key}.by_variable.{one}", section) for one, section in own.items()}
+        return found
+
     def variables_of(self, groups: Iterable[str]) -> list[str]:
         """Return the variables that are adjusted under keys."""
         return [one for name in groups for one in self.variables[name].variables or (name,)]

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -20,9 +20,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
-from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, TrainingSection
+from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection
 from espo_luigi.methods.bounded import Bounded
-from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.methods.dqm.windows import YearWindow, year_windows
 from espo_luigi.methods.xsdba import (
     AdditiveSpace,
     Group,
@@ -37,6 +37,9 @@ from espo_luigi.science import seeds
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import threshold_in
+
+if TYPE_CHECKING:  # compiled kernels take longer to import than a configuration to be read
+    from espo_luigi.methods.mbcn.transform import Plan
 
 _SERIES = ("reference", "historical", "simulation")
 _DIM = "multivar"
@@ -236,26 +239,56 @@ class Together(Method):
         DataError
             If a cell lacks some days; cells of which a variable has no day at all are NaN.
         """
-        spaces = _spaces(setup)
+        spaces, cells, data = _spaces(setup), block["cell"].values.ravel(), block["simulation"]
         series = {name: _prepared(block, name, setup, spaces) for name in _SERIES}
-        cells = block["cell"].values.ravel()
+        made = self._by_xsdba(series, setup, cells) if self.by_xsdba else _by_kernels(series, setup, cells)
+        for values, space in zip(made, spaces, strict=True):
+            if space:
+                space.put_back(values)
+        return data.copy(data=made.reshape(data.shape).astype(setup.dtype)).to_dataset(name="scenario")
+
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
+        """Return the steps of a variable's value; by xsdba, none are known."""
+        if self.by_xsdba:
+            return []
+        from espo_luigi.methods.mbcn.steps import steps_of_day
+        from espo_luigi.methods.mbcn.transform import TRACED
+
+        place, spaces = list(setup.units).index(variable), _spaces(setup)
+        series = {name: _prepared(block, name, setup, spaces) for name in _SERIES}
+        traced = np.full((len(TRACED), *series["simulation"].shape), np.nan)
+        made = _by_kernels(series, setup, block["cell"].values.ravel(), traced)
+        given, result, alone = (one[place, 0] for one in (series["simulation"], made, traced[0]))
+        if space := spaces[place]:
+            for values in (given, result, alone):
+                space.put_back(values)
+        return steps_of_day(
+            traced[:, place, 0],
+            float(given[member, day]),
+            float(result[member, day]),
+            setup,
+            variable=variable,
+            units=setup.units[variable],
+            day=day,
+            member=member,
+        )
+
+    def _by_xsdba(self, series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray) -> np.ndarray:
+        """Return the scenario of all cells with data, each member by itself."""
         known, made = _with_data(series, setup, cells), np.full(series["simulation"].shape, np.nan)
         # xsdba's MBCn costs seconds a group of days, however many cells; optimal transport goes cell by cell anyhow.
         parts = [known] if self.variant == "MBCn" else np.split(known, known.size)
         for places in (part for part in parts if part.size):
             for member, seed in enumerate(setup.member_seeds):
                 given = {name: one[:, places, min(member, one.shape[2] - 1)] for name, one in series.items()}
-                made[:, places, member] = self._by_xsdba(given, setup, seed, cells[places])
-        for values, space in zip(made, spaces, strict=True):
-            if space:
-                space.put_back(values)
-        data = block["simulation"]
-        return data.copy(data=made.reshape(data.shape).astype(setup.dtype)).to_dataset(name="scenario")
+                made[:, places, member] = self._in_windows(given, setup, seed, cells[places])
+        return made
 
-    def _by_xsdba(self, given: Mapping[str, np.ndarray], setup: Setup, seed: str, cells: np.ndarray) -> np.ndarray:
-        """Return xsdba's scenario of series (variable, cell, time), in windows of years."""
-        years, windows = setup.time.year, setup.adjusting.get("moving_yearly_window")
-        spans = year_windows(years, **windows) if windows else [(0, len(years), 0, len(years))]
+    def _in_windows(self, given: Mapping[str, np.ndarray], setup: Setup, seed: str, cells: np.ndarray) -> np.ndarray:
+        """Return the scenario of series (variable, cell, time), in windows of years."""
+        years, spans = setup.time.year, _spans(setup) or [YearWindow(0, len(setup.time), 0, len(setup.time))]
         assert setup.calibration is not None
         days, made = len(setup.calibration), np.empty_like(given["simulation"])
         for first, last, kept_first, kept_last in spans:
@@ -281,20 +314,73 @@ class Together(Method):
 
         given = setup.training
         arguments = {name: given[name] for name in ("num_iter_max", "jitter_inside_bins", "normalization")}
-        names = ("bin_width", "bin_origin") + (("kind", "adapt_freq_thresh") if self.variant == "dOTC" else ())
-        for name in names:
+        for name in ("bin_width", "bin_origin", *(["kind"] if self.variant == "dOTC" else [])):
             arguments[name] = _by_variable(setup, name) or None
         arguments["group"] = _grouper(Grouping.of(given["group"]))
         with xsdba.set_options(extra_output=False):
             if self.variant == "OTC":
                 return xsdba.OTC.adjust(before["reference"], simulation, **arguments)
             cov = None if given["cov_factor"] == "none" else given["cov_factor"]
-            return xsdba.dOTC.adjust(*before.values(), simulation, cov_factor=cov, **arguments)
+            arguments |= {"cov_factor": cov, "adapt_freq_thresh": _texts(setup)}
+            return xsdba.dOTC.adjust(*before.values(), simulation, **arguments)
 
 
 def _problem(told: str, loc: tuple[str, ...], given: Any) -> InitErrorDetails:
     problem = PydanticCustomError("value_error", "{told}", {"told": told})
     return InitErrorDetails(type=problem, loc=loc, input=given)
+
+
+def _spans(setup: Setup) -> list[YearWindow]:
+    """Return the windows of years of the simulation, if there are some."""
+    windows = setup.adjusting.get("moving_yearly_window")
+    return year_windows(setup.time.year, **windows) if windows else []
+
+
+def _by_kernels(
+    series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray, traced: np.ndarray | None = None
+) -> np.ndarray:
+    """Return MBCn's scenario, (variable, cell, member, time), of members together or each by itself."""
+    from espo_luigi.methods.dqm.method import given_threads, levels_of
+    from espo_luigi.methods.mbcn import transform
+
+    given = setup.training
+    pools = [setup.seed] if Grouping.of(given["group"]).add_dims else setup.member_seeds
+    own, dry = {name: given.get("by_variable", {}).get(name, {}) for name in setup.units}, _thresholds(setup)
+    draws = [[seeds.cell_generator(seed, "adapt_freq", int(cell)) for seed in pools] for cell in cells]
+    size = given["n_iter"], len(setup.units)
+    return transform.adjust(
+        series["reference"][:, :, 0],
+        series["historical"],
+        series["simulation"],
+        _plan(setup),
+        rotations=np.stack([[rotations(seed, int(cell), *size) for seed in pools] for cell in cells]),
+        levels=levels_of(given["nquantiles"]),
+        variables=[
+            transform.Univariate(
+                one.get("kind", "+"),
+                levels_of(one.get("nquantiles", given["nquantiles"])),
+                dry.get(name),
+                one.get("max_tail_factor"),
+            )
+            for name, one in own.items()
+        ],
+        interp=given["interp"],
+        # xsdba's own default.
+        detrend=1 if given["base"] == "DetrendedQuantileMapping" else None,
+        seeds=np.array([[one.integers(2**63) for one in row] for row in draws], np.uint64),
+        traced=traced,
+        threads=given_threads(),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _plan(setup: Setup) -> Plan:
+    """Lay out the samples, which all blocks share."""
+    from espo_luigi.methods.mbcn.transform import plan
+
+    group = Grouping.of(setup.training["group"])
+    assert setup.calibration is not None
+    return plan(setup.calibration, setup.time, group=group.name, window=group.window, spans=_spans(setup))
 
 
 @functools.cache
@@ -305,9 +391,18 @@ def _has_pot() -> bool:
 def _by_variable(setup: Setup, key: str) -> dict[str, Any]:
     """Return an argument by variable, with thresholds in the variable's unit."""
     found = {name: one[key] for name, one in setup.training.get("by_variable", {}).items() if one.get(key) is not None}
-    if key != "adapt_freq_thresh":
-        return found
-    return {name: f"{threshold_in(one, setup.units[name])!r} {setup.units[name]}" for name, one in found.items()}
+    return found
+
+
+def _thresholds(setup: Setup) -> dict[str, float]:
+    """Return the thresholds of dry days, in the variables' units."""
+    return {
+        name: threshold_in(one, setup.units[name]) for name, one in _by_variable(setup, "adapt_freq_thresh").items()
+    }
+
+
+def _texts(setup: Setup) -> dict[str, str]:
+    return {name: f"{one!r} {setup.units[name]}" for name, one in _thresholds(setup).items()}
 
 
 def _spaces(setup: Setup) -> list[Bounded | None]:
@@ -327,7 +422,9 @@ def _prepared(block: Block, series: str, setup: Setup, spaces: list[Bounded | No
     data, cells = block[series], block["cell"].values.ravel()
     members = data.sizes.get(REALIZATION, 1)
     values = np.array(data.values, np.float64).reshape(len(setup.units), cells.size, members, data.sizes["time"])
-    noise, of_members = _by_variable(setup, "jitter_under"), [setup.seed] if members == 1 else setup.member_seeds
+    noise, of_members = _by_variable(setup, "jitter_under"), [setup.seed]
+    if REALIZATION in data.dims:
+        of_members = setup.member_seeds
     for place, ((name, unit), space) in enumerate(zip(setup.units.items(), spaces, strict=True)):
         if noise.get(name):
             under, role = threshold_in(noise[name]["thresh"], unit), f"{series}+{name}"
@@ -398,7 +495,8 @@ def _mbcn(
         ("cell", "iterations", prime, _DIM),
         attrs={"crd_dim": _DIM, "new_dim": prime},
     )
-    own = {name: _by_variable(setup, name) for name in ("kind", "nquantiles", "adapt_freq_thresh", "max_tail_factor")}
+    own = {name: _by_variable(setup, name) for name in ("kind", "nquantiles", "max_tail_factor")}
+    own["adapt_freq_thresh"] = _texts(setup)
     base = {name: {key: one[name] for key, one in own.items() if name in one} for name in names}
     how = {"interp": given["interp"], "extrapolation": given["extrapolation"]}
     quantiles = given["nquantiles"]

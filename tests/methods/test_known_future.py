@@ -208,11 +208,12 @@ def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
 
 def related(seed: int, rho: float, *, warmer: float = 0.0) -> xr.Dataset:
     """Daily temperatures and precipitation of 2001-2060 with a correlation and no season, in two cells."""
-    like = series(seed)
-    one, other = np.random.default_rng(seed).normal(0, 1, (2, *like.shape))
+    time = xr.date_range("2001-01-01", "2060-12-31", calendar="noleap", use_cftime=True)
+    one, other = np.random.default_rng(seed).normal(0, 1, (2, 2, time.size))
     rain = np.exp(rho * one + np.sqrt(1 - rho**2) * other + warmer / 10)
-    made = {"tasmax": like.copy(data=(280 + warmer + 4 * one).astype("float32"))}
-    return xr.Dataset(made | {"pr": like.copy(data=rain.astype("float32")).assign_attrs(units="mm d-1")})
+    made = {"tasmax": (280 + warmer + 4 * one, "K"), "pr": (rain, "mm d-1")}
+    data = {name: (("loc", "time"), values.astype("float32"), {"units": unit}) for name, (values, unit) in made.items()}
+    return xr.Dataset(data, {"time": time})
 
 
 def compared_together(truth: xr.Dataset, simulation: xr.Dataset, **further: list[Adjustment]) -> xr.Dataset:
@@ -250,14 +251,14 @@ def test_the_dependence_of_another_realisation_is_within_noise() -> None:
 
 
 def test_variables_that_are_adjusted_together_get_the_truths_correlation_and_others_keep_the_wrong_one() -> None:
-    training = {"period": CALIBRATION, "group": "time", "n_iter": 6, "by_variable": {"pr": {"kind": "*"}}}
-    periods = {"periods": [CALIBRATION, LATER]}
-    together = Adjustment(("tasmax", "pr"), "MBCn", training, periods, {"seed": "s"})
-    alone = {
-        name: by("DetrendedQuantileMapping", kind, name, nquantiles=20) for name, kind in (("tasmax", "+"), ("pr", "*"))
-    }
+    training = {"period": CALIBRATION, "group": "time.month", "by_variable": {"pr": {"kind": "*"}}}
+    together = Adjustment(("tasmax", "pr"), "MBCn", training, {"periods": [CALIBRATION, LATER]}, {"seed": "s"})
+    alone = [by("DetrendedQuantileMapping"), by("DetrendedQuantileMapping", kind="*", name="pr")]
     found = compared_together(
-        related(1, -0.6), related(2, 0.3, warmer=2), MBCn=[together], DQM=list(alone.values())
+        related(1, -0.6),
+        related(2, 0.3, warmer=2),
+        MBCn=[together],
+        DQM=[replace(how, training={**how.training, "group": "time"}) for how in alone],
     ).sel(period="2041-2060", joint="tasmax, pr")
     error = abs(found["dependence"]).mean("cell")
     assert (error.sel(adjustment="MBCn") <= found["dependence_noise"]).all()

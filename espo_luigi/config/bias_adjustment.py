@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import (
     AnyMapping,
     ByFileName,
@@ -39,7 +39,7 @@ from espo_luigi.fields import (
 )
 from espo_luigi.methods.base import Method, method_named
 from espo_luigi.methods.xsdba import Adjusting, Training
-from espo_luigi.science.choices import METHODS, Consistency, Engine
+from espo_luigi.science.choices import METHODS, TOGETHER, Consistency, Engine
 
 
 def _of_the_method(section: str) -> WrapValidator:
@@ -131,10 +131,18 @@ class VariableAdjustment(Section):
                 if method.variables_together
                 else f"the method {self.name} adjusts each variable by itself; `variables` cannot be given"
             )
-        if self.method is not None and self.engine == "xsdba":
+        if self.method is not None and self.method not in TOGETHER and self.engine == "xsdba":
             raise ValueError(f"the method {self.name} is never xsdba's: leave `engine: xsdba` out, or `method`")
         for name in self.variables:
             file_name_part(name)
+        if len(self.variables) == 1:
+            raise ValueError(f"variables: {self.variables[0]} alone is no group; expected two variables or more")
+        own = getattr(self.training_args, "by_variable", ())
+        if self.variables and (foreign := [name for name in own if name not in self.variables]):
+            raise ValueError(
+                f"training_args.by_variable: {', '.join(foreign)} is not adjusted here; expected names of `variables`: "
+                f"{', '.join(self.variables)}{nearest(foreign[0], self.variables)}"
+            )
         if listed := list(method.problems(self.training_args, self.adjusting_args)):
             raise ValidationError.from_exception_data(type(self).__name__, listed)
         return self
@@ -187,6 +195,16 @@ class BiasAdjust(Section):
     def together(self) -> dict[str, tuple[str, ...]]:
         """The groups of variables that are adjusted together, by their keys."""
         return {name: tuple(how.variables) for name, how in self.variables.items() if how.variables}
+
+    @property
+    def trainings(self) -> dict[str, tuple[str, Any]]:
+        """The key, and the section, of each variable's own arguments of the training."""
+        found: dict[str, tuple[str, Any]] = {}
+        for name, how in self.variables.items():
+            key, own = f"biasadjust.variables.{name}.training_args", getattr(how.training_args, "by_variable", {})
+            alone = {} if how.variables else {name: (key, how.training_args)}
+            found |= alone | {one: (f"{key}.by_variable.{one}", section) for one, section in own.items()}
+        return found
 
     def variables_of(self, groups: Iterable[str]) -> list[str]:
         """Return the variables that are adjusted under keys."""

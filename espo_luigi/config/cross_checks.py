@@ -71,6 +71,8 @@ def _check_pieces(config: RunConfig) -> None:
         return
     for name, variable in config.biasadjust.variables.items():
         group = getattr(variable.training_args, "group", None)
+        if variable.variables:  # members go together or one by one, as the group says
+            continue
         if isinstance(group, str) or (group is not None and "realization" not in group.add_dims):
             raise ConfigurationError(
                 f"`biasadjust.variables.{name}.training_args.group` has no `add_dims: [realization]`, and pools have "
@@ -283,9 +285,8 @@ def _check_dates(config: RunConfig) -> None:
 
 def _check_thresholds(config: RunConfig) -> None:
     """Refuse thresholds whose unit does not suit their variable."""
-    for variable, adjustment in config.biasadjust.variables.items():
-        path = f"biasadjust.variables.{variable}.training_args"
-        for key, threshold in _thresholds(adjustment.training_args.arguments()):
+    for variable, (path, training) in config.biasadjust.trainings.items():
+        for key, threshold in _thresholds(training.arguments()):
             _check_units(f"{path}.{key}", threshold, row_of(variable, config.table).units)
     given = config.health_checks.variables_and_units or {}
     flags = [

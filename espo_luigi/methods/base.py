@@ -16,7 +16,7 @@ from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TOGETHER, AlignOn, Engine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ _OURS = {
     "xsdba": "espo_luigi.methods.xsdba:Xsdba",
     "dqm": "espo_luigi.methods.dqm.method:Kernels",
     "ibicus": "espo_luigi.methods.ibicus:Ibicus",
+    **dict.fromkeys(TOGETHER, "espo_luigi.methods.together:Together"),
 }
 
 Block = Mapping[str, "xr.DataArray"]
@@ -227,6 +228,7 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
+    variant = name if name in TOGETHER else variant
     method = _class_of(package)(variant)
     method.name, method.engine = name, engine
     if method.counts and method.variables_together:

@@ -6,6 +6,7 @@ warm differently have different levels after any adjustment.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,13 @@ from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science.diagnose import dependence
 from espo_luigi.science.diagnose.yearly import (
     SEASONS,
     Days,
     Period,
+    correlation,
+    correlation_sums,
     display_units,
     drawn_years,
     of_differences,
@@ -31,11 +35,12 @@ from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import VARIABLES, Variable
 
-RAW, ADJUSTED, SCALING = "raw", "adjusted", "Scaling"
-CALIBRATION = "calibration"
+TRUTH, RAW, ADJUSTED, SCALING = "truth", "raw", "adjusted", "Scaling"
+CALIBRATION, ENERGY = "calibration", "energy"
 PROPERTIES = ("mean", "q05", "q95", "q99", "wet_days")
-REPLICATES, BLOCK_YEARS = 100, 5
+REPLICATES, BLOCK_YEARS, NOISE_LEVEL = 100, 5, 0.95
 _QUANTILES = {"q05": 0.05, "q95": 0.95, "q99": 0.99}
+_THIN = slice(None, None, 3)  # successive days have much in common
 _DIMS = ("period", "season", "property")
 
 Arguments = Mapping[str, Any]
@@ -82,7 +87,7 @@ class Adjustment:
         """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place."""
         shared = {**self.shared, "first_cell": self.shared.get("first_cell", 0) + before}
         named = method_named(self.method, shared.get("engine", "auto"))
-        picked = list(self.variables) if named.variables_together else self.variables[0]
+        picked: Any = list(self.variables) if named.variables_together else self.variables[0]
         known, simulated = truth[picked], simulation[picked]
         given: dict[str, Any] = {**self.adjusting, **shared}
         if "seed" in shared:
@@ -106,12 +111,16 @@ def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The later periods that are compared, how many cells are sampled, and the seed of the resampled years."""
+    """The later periods that are compared, how many cells are sampled, and the seed of the resampled years.
+
+    Of each of `groups`, the dependence between its variables is compared, too.
+    """
 
     periods: Sequence[Period]
     cells: int
     seed: str
     maximal_calendar: str = "noleap"
+    groups: Sequence[Sequence[str]] = ()
 
 
 def compare(
@@ -146,7 +155,10 @@ def compare(
         and the same after the difference in the calibration is taken off. `level_of_all` and `change_of_all`: the mean
         over all cells of their absolute values; NaN for methods that are applied to the sample only. `noise`
         (replicate, variable, period, season, property): the mean over the sampled cells of the absolute error between
-        two realisations of the truth's climate, from resampled blocks of its years.
+        two realisations of the truth's climate, from resampled blocks of its years. With groups, `dependence`
+        (adjustment, period, season, joint, cell): Spearman's correlation of each pair of variables minus the truth's,
+        and the energy distance of the group from the truth; `dependence_noise` (period, season, joint): the errors
+        that 95 % of those between two realisations stay below.
 
     Raises
     ------
@@ -162,10 +174,14 @@ def compare(
     chosen = _evenly(valid, sampling.cells)
     known, simulated = known.isel(chosen).load(), simulated.isel(chosen).load()
     sampled = {name: properties.isel(chosen) for name, properties in whole.items()}
-    for label in [label for label in methods if label != ADJUSTED]:
-        for how in methods[label]:
-            for name, series in how.apply(known, simulated).items():
-                sampled[str(name)][label] = plans[str(name)].climates(series, sampling.periods)
+    places = np.ravel_multi_index([at.values for at in chosen.values()], valid.shape)
+    series = {TRUTH: {name: known[name] for name in plans}, RAW: {name: simulated[name] for name in plans}}
+    for label in methods if sampling.groups else [label for label in methods if label != ADJUSTED]:
+        before = places - np.arange(places.size) if label == ADJUSTED else 0  # what all cells draw
+        each = [how.apply(known, simulated, before) for how in methods[label]]
+        series[label] = {str(name): adjusted for of in each for name, adjusted in of.items()}
+        for name, adjusted in {} if label == ADJUSTED else series[label].items():
+            sampled[name][label] = plans[name].climates(adjusted, sampling.periods)
     made = [
         _of_variable(whole[name], sampled[name], valid, [RAW, *methods]).assign(
             noise=resampled(plan.shown(known[name]), plan.periods(sampling.periods), sampling.seed, plan.wet)
@@ -181,7 +197,12 @@ def compare(
         join="outer",
     )
     units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
-    return errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
+    joint = [_dependence(series, of, plans[of[0]].periods(sampling.periods), sampling.seed) for of in sampling.groups]
+    return xr.merge(
+        [errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units)), *joint],
+        join="outer",
+        compat="no_conflicts",
+    )
 
 
 def _of_all_cells(
@@ -194,7 +215,7 @@ def _of_all_cells(
     """Compute the properties of the truth, of the raw and of the adjusted simulation, by variable."""
     made: dict[str, xr.Dataset] = {}
     for how in adjustments:
-        series = {"truth": known, RAW: simulated, ADJUSTED: how.apply(known, simulated)}
+        series = {TRUTH: known, RAW: simulated, ADJUSTED: how.apply(known, simulated)}
         lazy = {
             name: xr.Dataset({label: plans[name].climates(each[name], later) for label, each in series.items()})
             for name in how.variables
@@ -205,7 +226,7 @@ def _of_all_cells(
 
 def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
     """Return whether a cell has data in both simulations, on all days of all periods."""
-    known = [of[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
+    known = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
     each = [of.all(["dataset", "period", "season"]) for of in known]
     return xr.concat(each, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
 
@@ -216,6 +237,74 @@ def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, la
     errors = errors.reindex(adjustment=np.array(labels, dtype=object))
     of_all = abs(_errors(whole.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
     return errors.assign({f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()})
+
+
+def _dependence(
+    series: Mapping[str, Mapping[str, xr.DataArray]], group: Sequence[str], periods: Mapping[str, Period], seed: str
+) -> xr.Dataset:
+    """Return the errors of a group's dependence in the later periods, and their noise: (joint, …), pairs first.
+
+    The noise of correlations is that of `resampled`; that of energy distances is the sum over both periods.
+    """
+    given = {
+        label: [of[name].transpose(..., "time") for name in group] for label, of in series.items() if {*group} <= {*of}
+    }
+    draws = seeds.cell_generator(seed, "years", 0)
+    errors, away, noise = [], [], []
+    for name, period in periods.items():
+        days = {label: [_by_year(of, period) for of in each] for label, each in given.items()}
+        for season in range(len(SEASONS)):
+            values = {
+                label: np.stack(
+                    [of.values[..., np.concatenate(at[season])] for of, at in zip(each, days[label], strict=True)]
+                )
+                for label, each in given.items()
+            }
+            known, lengths = values.pop(TRUTH), [len(of_year) for of_year in days[TRUTH][0][season]]
+            years = np.repeat(np.arange(len(lengths)), lengths)
+            away.append(_correlations_away(known, lengths, draws))
+            noise.append(np.nanmean(dependence.energy_noise(known[..., _THIN], years[_THIN], draws)))
+            if name != CALIBRATION:
+                errors.append([_joint_errors(known, other) for other in values.values()])
+    first, *later = (last - begin + 1 for begin, last in periods.values())
+    wider = np.reshape([_by_few_blocks(first, each) for each in later], (-1, 1, 1, 1))
+    apart = np.reshape(away, (1 + len(later), len(SEASONS), *away[0].shape))
+    limits = np.quantile(wider * np.nanmean(abs(apart[1:] - apart[0]), axis=-1), NOISE_LEVEL, axis=2)
+    energy = np.reshape(noise, (-1, len(SEASONS)))
+    found = np.reshape(errors, (len(later), len(SEASONS), *np.shape(errors)[1:]))
+    names = [*map(", ".join, itertools.combinations(group, 2)), f"{ENERGY} {', '.join(group)}"]
+    labels = {"adjustment": list(values), "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
+    limits = np.concatenate([limits, (energy[1:] + energy[0])[..., None]], axis=-1)
+    return xr.Dataset(
+        {
+            "dependence": (("period", "season", "adjustment", "joint", "cell"), found.astype(np.float32)),
+            "dependence_noise": (("period", "season", "joint"), limits.astype(np.float32)),
+        },
+        {name: (name, np.array(words, dtype=object)) for name, words in labels.items()},
+    )
+
+
+def _joint_errors(known: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the error of each pair's correlation, then the energy distance: (joint, cell)."""
+    apart = dependence.rank_correlation(other) - dependence.rank_correlation(known)
+    return np.concatenate([apart, dependence.energy_distance(known[..., _THIN], other[..., _THIN])[None]])
+
+
+def _correlations_away(values: np.ndarray, lengths: Sequence[int], draws: np.random.Generator) -> np.ndarray:
+    """Return how far the correlations of resampled years are from the season's: (replicate, pair, cell).
+
+    Days keep their ranks among all days, which is fast, and differs little.
+    """
+    from scipy.stats import rankdata
+
+    years = len(lengths)
+    block = _block(years)
+    ranks = rankdata(values, axis=-1) - (values.shape[-1] + 1) / 2
+    first = np.cumsum([0, *lengths[:-1]])
+    pairs = [np.stack(correlation_sums(*pair)) for pair in itertools.combinations(ranks, 2)]
+    sums = np.add.reduceat(np.stack(pairs, axis=1), first, axis=-1)  # (term, pair, cell, year)
+    drawn = [correlation(*sums[..., chosen].sum(axis=-1)) for chosen in drawn_years(draws, years, block, REPLICATES)]
+    return np.sqrt(2 * years / max(years - block, 1)) * (np.stack(drawn) - correlation(*sums.sum(axis=-1)))
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
@@ -229,10 +318,10 @@ def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
 
 def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
-    methods = [name for name in of.data_vars if name != "truth"]
+    methods = [name for name in of.data_vars if name != TRUTH]
     labels = xr.Variable("adjustment", np.array(methods, dtype=object))
     minus_truth = xr.concat(
-        [of[name] - of["truth"] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
+        [of[name] - of[TRUTH] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
     )
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)

@@ -65,9 +65,9 @@ def _groups(shown: Mapping[tuple[str, str], xr.Dataset]) -> Iterator[tuple[str, 
 
 
 def _aspects(ds: xr.Dataset, prefixes: Sequence[str]) -> list[str]:
-    """The aspects of variables that are adjusted together."""
-    known = np.isfinite(ds["value"].sel(source=USUAL).values)
-    return [str(name) for name in ds["aspect"].values[known] if str(name).startswith(tuple(prefixes))]
+    """The aspects of variables that are adjusted together, in the order of these prefixes."""
+    known = ds["aspect"].values[np.isfinite(ds["value"].sel(source=USUAL).values)]
+    return [str(name) for prefix in prefixes for name in known if str(name).startswith(prefix)]
 
 
 def _rows(ds: xr.Dataset) -> Iterator[list[str]]:
@@ -76,34 +76,25 @@ def _rows(ds: xr.Dataset) -> Iterator[list[str]]:
         noise = ds["noise"].sel(aspect=name, side="adjusted")
         numbers = [*(value.sel(source=of) for of in ("reference", *_SIDES)), noise]
         yield [words, *(f"{float(number):.3g}".replace("-", "−") for number in numbers), units_text(units)]
-    for words, energy, most in _energies(ds):
-        distances = [f"{each:.2g}" for each in (*(energy[of] for of in _SIDES), most)]
-        yield [f"Energy distance of {words}", "–", *distances, "1"]
-
-
-def _energies(ds: xr.Dataset) -> Iterator[tuple[str, dict[str, float], float]]:
-    """The energy distances of each group and season, and their noise."""
-    for group in ds["group"].values:
-        for season in ds["season"].values:
-            at = ds.sel(group=group, season=season)
-            energy = {of: float(at["energy"].sel(other=of)) for of in _SIDES}
-            yield f"{group}, {season}", energy, float(at["energy_noise"])
+    for words in ds["distance"].values:
+        energy = ds.sel(distance=words)
+        numbers = [*(energy["energy"].sel(other=of) for of in _SIDES), energy["energy_noise"]]
+        yield [f"Energy distance of {words}", "–", *(f"{float(number):.2g}" for number in numbers), "1"]
 
 
 @drawing
 def together_figure(ds: xr.Dataset, *, title: str = "") -> Figure:
     """Draw correlations of reference, raw, DQM and adjusted, and energy distances from the reference."""
-    names, energies = _aspects(ds, _CORRELATIONS), list(_energies(ds))
-    figure, ((left, right),) = new_figure(9.6, 1.5 + 0.21 * max(len(names), len(energies)), 1, 2)
+    names, distances = _aspects(ds, _CORRELATIONS), [str(words) for words in ds["distance"].values]
+    figure, ((left, right),) = new_figure(9.6, 1.5 + 0.21 * max(len(names), len(distances)), 1, 2)
     for of, looks in _LOOKS.items():
-        values = [float(ds["value"].sel(aspect=name, source=of)) for name in names]
-        left.plot(values, range(len(names)), linestyle="none", label=of, **looks)
+        left.plot(ds["value"].sel(aspect=names, source=of), range(len(names)), linestyle="none", label=of, **looks)
         if of in _SIDES:
-            right.plot([each[of] for _, each, _ in energies], range(len(energies)), linestyle="none", **looks)
-    noise = [most for _, _, most in energies]
-    right.barh(range(len(energies)), noise, height=0.8, color="#DDDDDD", label="noise of the reference's years")
+            right.plot(ds["energy"].sel(other=of), range(len(distances)), linestyle="none", **looks)
+    noise: Any = {"width": ds["energy_noise"].values, "label": "noise of the reference's years"}
+    right.barh(range(len(distances)), height=0.8, color="#DDDDDD", **noise)
     words = [described(ds, name)[0].removeprefix("Correlation of ") for name in names]
-    for axes, ticks in ((left, words), (right, [each for each, _, _ in energies])):
+    for axes, ticks in ((left, words), (right, distances)):
         axes.set_yticks(range(len(ticks)), ticks)
         axes.set_ylim(len(ticks) - 0.4, -0.6)
         axes.grid(True)

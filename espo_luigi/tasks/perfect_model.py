@@ -10,6 +10,7 @@ from typing import Any, cast
 import luigi
 import xarray as xr
 
+from espo_luigi.config import RunConfig
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.diagnosis import METHODS_BY_NAME
 from espo_luigi.config.usual import give_usual_settings
@@ -75,7 +76,13 @@ class PerfectPair(EspoTask):
             methods={
                 label: [self._drawn(how) for how in several] for label, several in adjustments(self.context).items()
             },
-            sampling=Sampling(later, config.perfect_model.cells, self.truth, config.custom.maximal_calendar),
+            sampling=Sampling(
+                later,
+                config.perfect_model.cells,
+                self.truth,
+                config.custom.maximal_calendar,
+                _groups(config),
+            ),
         )
 
     def _drawn(self, how: Adjustment) -> Adjustment:
@@ -97,10 +104,10 @@ def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
     found = {ADJUSTED: [_adjustment(run, how, how.variables or (key,)) for key, how in own.variables.items()]}
     for label in dict.fromkeys((SCALING, *config.perfect_model.methods)):
         method = method_named(METHODS_BY_NAME.get(label, label).removeprefix("xsdba."))
-        groups = [(name,) for name in own.adjusted]
+        groups: list[tuple[str, ...]] = [(name,) for name in own.adjusted]
         if method.variables_together:
-            groups = [how.variables for how in own.variables.values() if how.variables] or [own.adjusted]
-            if groups == [own.adjusted[:1]]:
+            groups = _groups(config)
+            if not groups:
                 raise _refused(label, f"it adjusts several variables together, and {own.adjusted[0]} is the only one")
         for foreign in [
             name for group in groups for name in group if method.variables and name not in method.variables
@@ -108,6 +115,12 @@ def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
             raise _refused(label, f"it has no settings for {foreign}; it has: {', '.join(method.variables)}")
         found[label] = [_further(run, label, method, group) for group in groups]
     return found
+
+
+def _groups(config: RunConfig) -> list[tuple[str, ...]]:
+    """Return the variables that methods adjust together: the configuration's groups, else all variables."""
+    own = config.biasadjust
+    return list(own.together.values()) or [own.adjusted] * (len(own.adjusted) > 1)
 
 
 def _refused(label: str, why: str) -> ConfigurationError:

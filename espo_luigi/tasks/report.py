@@ -167,11 +167,11 @@ class YearlySums(SeriesTask):
         for name in config.biasadjust.variables_of(config.biasadjust.together):
             if all(name in ds for ds in days.values()):
                 how = usual_settings(variable(name, config.table), DEFAULT_METHOD, pooled=False)
-                known, raw = (days[source][name] for source in ("reference", "raw"))
+                known, raw = (days[source][name].rename(cell=stack.STACKED_DIM) for source in ("reference", "raw"))
                 trained = blocks.train(known, raw, period=period, **how["training_args"], **shared)
                 adjusting = how["adjusting_args"] | jitter_of_range(name, config.table)
                 usual[name] = blocks.adjust(raw, trained, periods=[period], **adjusting, **shared)
-        return {**days, dependence.USUAL: xr.Dataset(usual)}
+        return {**days, dependence.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})}
 
 
 class NotCalibrated(EspoTask):

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 import xclim.indices
 import xsdba
+from scipy.stats import spearmanr
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import perfect_model
@@ -203,3 +204,47 @@ def test_a_grid_gives_the_errors_of_its_stacked_cells() -> None:
 def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
     with pytest.raises(DataError, match="tasmax has 10 of the 20 years 2051-2070; its years are 2001 to 2060"):
         perfect_model.climates(series(1), {"later": (2051, 2070)})
+
+
+def related(seed: int, rho: float, *, warmer: float = 0.0) -> xr.Dataset:
+    """Daily temperatures and precipitation of 2001-2060 whose noise has a correlation, in three cells."""
+    warm = series(seed, cells=3, bias=warmer)
+    draws = np.random.default_rng(seed + 100)
+    noise = (warm.groupby("time.month") - warm.groupby("time.month").mean()).transpose("loc", "time").values / 4
+    mixed = rho * noise + np.sqrt(1 - rho**2) * draws.normal(0, 1, noise.shape)
+    rain = warm.copy(data=np.exp(mixed + warmer / 10).astype("float32")).rename("pr")
+    return xr.Dataset({"tasmax": warm, "pr": rain.assign_attrs(units="mm d-1")})
+
+
+def compared_together(truth: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
+    return perfect_model.compare(
+        truth,
+        simulation,
+        plans={name: Plan(CALIBRATION, **shown_as(name)) for name in ("tasmax", "pr")},
+        methods={ADJUSTED: [by("Scaling"), by("Scaling", kind="*", name="pr")]},
+        sampling=Sampling([LATER], 2, "seed", groups=[("tasmax", "pr")]),
+    )
+
+
+def test_errors_of_rank_correlations_are_scipys_and_stay_where_variables_are_adjusted_one_by_one() -> None:
+    truth, simulation = related(1, -0.6), related(2, 0.3, warmer=3)
+    found = compared_together(truth, simulation)
+    error = found["dependence"].sel(joint="tasmax, pr", period="2041-2060")
+    summer = [
+        one.sel(time=slice("2041", "2060")).isel(loc=2).where(lambda ds: ds["time.season"] == "JJA", drop=True)
+        for one in (truth, simulation)
+    ]
+    expected = spearmanr(summer[1]["tasmax"], summer[1]["pr"])[0] - spearmanr(summer[0]["tasmax"], summer[0]["pr"])[0]
+    assert float(error.sel(adjustment=RAW, season="JJA")[-1]) == pytest.approx(expected, abs=1e-5)
+    noise = found["dependence_noise"].sel(period="2041-2060")
+    assert (abs(error).mean("cell") > 5 * noise.sel(joint="tasmax, pr")).all()
+    energy = found["dependence"].sel(joint="energy tasmax, pr").mean("cell").isel(period=0)
+    assert (energy.sel(adjustment=RAW) > energy.sel(adjustment=ADJUSTED)).all()
+    assert (energy > noise.sel(joint="energy tasmax, pr")).all()
+
+
+def test_the_dependence_of_another_realisation_is_within_noise() -> None:
+    found = compared_together(related(1, -0.6), related(2, -0.6))
+    error = abs(found["dependence"].sel(adjustment=ADJUSTED)).mean("cell")
+    assert (error <= found["dependence_noise"]).all()
+    assert found["dependence_noise"].sel(joint="tasmax, pr").max() < 0.15

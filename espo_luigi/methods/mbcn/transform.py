@@ -84,7 +84,7 @@ def plan(
             layouts[part.tobytes()] = len(samples)
             samples.append(_samples(part, group, window))
         rows.append((*span, layouts[part.tobytes()]))
-    groups = sorted(set().union(*samples))
+    groups = sorted({label for sample in samples for label in sample})
     known = np.array(sorted(of_calibration))
     # A calibration without leap years has no day 366: the day before stands for it.
     nearest = [int(known[max(np.searchsorted(known, label, side="right") - 1, 0)]) for label in groups]
@@ -144,29 +144,29 @@ def adjust(
         If shapes do not match.
     """
     shape = (*simulation.shape[:2], simulation.shape[2] if simulation.ndim == 4 else 1, simulation.shape[-1])
-    members = np.ascontiguousarray(simulation).reshape(shape)
-    modelled = np.ascontiguousarray(historical).reshape(*shape[:3], -1)
-    observed = np.ascontiguousarray(reference)[:, :, np.newaxis]
-    adjusted = np.full(shape, np.nan, simulation.dtype)
-    _check_shapes(reference, modelled, rotations, shape)
+    _check_shapes(reference, historical, rotations, shape)
+    members, modelled = simulation.reshape(shape), historical.reshape(*shape[:3], -1)
+    adjusted = np.empty(shape, simulation.dtype)
+    turns, draws = np.asarray(rotations, np.float64), seeds
+    if draws is None:
+        draws = np.zeros(rotations.shape[:2], np.uint64)
     given = _univariates(variables, detrend)
     nowhere = np.empty((len(TRACED), 0, 0, 0, 0)) if traced is None else traced
-    draws = np.zeros(rotations.shape[:2], np.uint64) if seeds is None else seeds
 
     def kernel(cells: slice) -> None:
+        out = np.full(members[:, cells].shape, np.nan)
         adjust_together(
-            observed[:, cells],
-            modelled[:, cells],
-            members[:, cells],
-            rotations[cells],
+            *(np.ascontiguousarray(one[:, cells], np.float64) for one in (reference[:, :, None], modelled, members)),
+            np.ascontiguousarray(turns[cells]),
             np.asarray(levels, np.float64),
             interp == "linear",
             given,
             plan,
-            draws[cells],
-            adjusted[:, cells],
+            np.ascontiguousarray(draws[cells]),
+            out,
             nowhere[:, :, cells],
         )
+        adjusted[:, cells] = out
 
     run_by_cells(kernel, shape[1], threads)
     return adjusted.reshape(simulation.shape)
@@ -220,7 +220,8 @@ def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
 
 def _joined(samples: list[_Sample]) -> Groups:
     starts = np.concatenate([[0], np.cumsum([sample.times.size for sample in samples])]).astype(np.int64)
-    return Groups(*(np.concatenate(parts) for parts in zip(*samples, strict=True)), starts)
+    times = np.concatenate([sample.times for sample in samples])
+    return Groups(times, np.concatenate([sample.central for sample in samples]), starts)
 
 
 def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univariates:

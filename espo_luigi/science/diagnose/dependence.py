@@ -24,17 +24,8 @@ DAYS_APART = 3
 def rank_correlation(values: np.ndarray) -> np.ndarray:
     """Return Spearman's correlation of each pair of variables, in the order of `itertools.combinations`.
 
-    Days on which either variable is NaN are left out; NaN of a constant.
-
-    Parameters
-    ----------
-    values
-        (variable, cell, time), of any units.
-
-    Returns
-    -------
-    np.ndarray
-        (pair, cell).
+    Of `values` (variable, cell, time), in any units; the result is (pair, cell), NaN of a constant. Days on which
+    either variable is NaN are left out.
     """
     days = np.ones(values.shape[-1], bool)
     pairs = itertools.combinations(np.moveaxis(values, -1, 1), 2)
@@ -45,18 +36,9 @@ def rank_correlation(values: np.ndarray) -> np.ndarray:
 def energy_distance(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the energy distance 2 E|X - Y| - E|X - X'| - E|Y - Y'| of two joint distributions, by cell.
 
-    Days count alike, whatever their order; those with NaN are left out. Variables are standardised by the
-    reference's mean and standard deviation; NaN of a cell in which the reference is constant or nothing is known.
-
-    Parameters
-    ----------
-    reference, other
-        (variable, cell, time), of the same units; of any numbers of days.
-
-    Returns
-    -------
-    np.ndarray
-        (cell), of no units; not negative, and 0 of equal samples.
+    Both are (variable, cell, time), of the same units and any numbers of days, whose order does not matter; those with
+    NaN are left out. Variables are standardised by the reference's mean and standard deviation. The result (cell), of
+    no units, is 0 of equal samples, and NaN where the reference is constant or nothing is known.
 
     References
     ----------
@@ -73,32 +55,19 @@ def energy_distance(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
 def energy_noise(reference: np.ndarray, years: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return the energy distance that two samples of the reference's climate have in one case of twenty, by cell.
 
-    Both samples are resampled years of the reference, so that days that depend on each other stay together.
-
-    Parameters
-    ----------
-    reference
-        (variable, cell, time), as of `energy_distance`.
-    years
-        The year of each day, (time).
-    random
-        Draws the years: all cells get the same.
-
-    Returns
-    -------
-    np.ndarray
-        (cell).
+    Both are resampled `years` (time) of the `reference` (variable, cell, time), as successive days depend on each
+    other; `random` draws the years, the same for all cells.
     """
     row = np.unique(years, return_inverse=True)[1]
-    drawn = [drawn_years(random, row.max() + 1, 1, RESAMPLINGS) for _ in range(2)]
-    often = [np.stack([(chosen == year).sum(axis=1) for year in range(row.max() + 1)], 1) * 1.0 for chosen in drawn]
+    of_year = np.eye(row.max() + 1)
+    often = [of_year[drawn_years(random, len(of_year), 1, RESAMPLINGS)].sum(axis=1) for _ in range(2)]
     made = np.full(reference.shape[1], np.nan)
     for cell in range(len(made)):
         known = ~np.isnan(reference[:, cell]).any(axis=0)
         x, _ = _standardised(reference[:, cell], reference[:, cell])
         if not len(x):
             continue
-        days = np.eye(row.max() + 1)[row[known]]
+        days = of_year[row[known]]
         between = days.T @ _distances(x, x) @ days
         first, second = (times / np.maximum(times @ days.sum(axis=0), 1)[:, None] for times in often)
         both, own, others = (
@@ -126,42 +95,36 @@ def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def energies(
     sources: Mapping[str, xr.Dataset], *, groups: Collection[Sequence[str]], random: np.random.Generator
 ) -> xr.Dataset:
-    """Return how far the joint distributions of groups of variables are from the reference's, by season.
+    """Return how far the joint distribution of each group of variables is from the reference's, by season.
 
     Every third day counts, as successive days have much in common.
 
     Parameters
     ----------
     sources
-        `reference` and others, (time, cell), in memory, over the same years, of any calendar.
+        `reference` and others, (time, cell), in memory, of the same years and any calendar, with all groups' variables.
     groups
-        The variables of each group, which all sources have.
+        The variables of each.
     random
         Draws the years of the noise.
 
     Returns
     -------
     xr.Dataset
-        `energy` (other, group, season, cell), without the reference, and `energy_noise` (group, season, cell), as of
-        `energy_distance` and `energy_noise`. Groups are named by their variables.
+        `energy` (distance, other, cell) and `energy_noise` (distance, cell); the labels along `distance` have the
+        variables and the season.
     """
-    days = {name: Days.of(ds) for name, ds in sources.items()}
+    days, made = {name: Days.of(ds) for name, ds in sources.items()}, {}
     others = [name for name in sources if name != "reference"]
-    energy, noise = [], []
-    for group, season in itertools.product(groups, range(len(SEASONS))):
-        chosen = {name: np.flatnonzero(of.season == season)[::DAYS_APART] for name, of in days.items()}
+    for group, (place, season) in itertools.product(groups, enumerate(SEASONS)):
+        chosen = {name: np.flatnonzero(of.season == place)[::DAYS_APART] for name, of in days.items()}
         values = {
             name: np.stack([ds[one].transpose("cell", "time").values[:, chosen[name]] for one in group])
             for name, ds in sources.items()
         }
-        energy.append([energy_distance(values["reference"], values[name]) for name in others])
-        noise.append(energy_noise(values["reference"], days["reference"].year[chosen["reference"]], random))
-    shape = (len(groups), len(SEASONS))
-    by_source = np.moveaxis(np.reshape(energy, (*shape, len(others), -1)), 2, 0)
-    return xr.Dataset(
-        {
-            "energy": (("other", "group", "season", "cell"), by_source),
-            "energy_noise": (("group", "season", "cell"), np.reshape(noise, (*shape, -1))),
-        },
-        {"other": others, "group": [", ".join(group) for group in groups], "season": list(SEASONS)},
-    )
+        known, years = values["reference"], days["reference"].year[chosen["reference"]]
+        energy = np.stack([energy_distance(known, values[name]) for name in others])
+        noise = energy_noise(known, years, random)
+        both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", noise)}
+        made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
+    return xr.concat(list(made.values()), xr.Variable("distance", list(made)), data_vars="all", join="exact")

@@ -1,0 +1,138 @@
+"""Variables adjusted together, against xsdba's own MBCn, OTC and dOTC on stacked variables."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.methods import blocks, together
+from espo_luigi.methods.base import method_named
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2009"], {"dtr": "*", "pr": "*"}
+BY_VARIABLE = {name: {"kind": kind} for name, kind in KINDS.items()}
+WINDOWS = {"window": 3, "step": 3}
+NUMBER = itertools.count()
+
+
+def series(seed: int, first: str, last: str, cells: int = 3) -> xr.Dataset:
+    """Three variables of cells, dependent on each other."""
+    time = xr.date_range(f"{first}-01-01", f"{last}-12-31", calendar="noleap", use_cftime=True)
+    random = np.random.default_rng(seed)
+    one, two, three = random.standard_normal((3, cells, time.size))
+    season = np.cos(2 * np.pi * np.arange(time.size) / 365)
+    values = {
+        "tasmax": 280 + seed + 5 * one - 10 * season,
+        "dtr": np.exp(2 + 0.3 * two + 0.1 * (1 + seed) * one),
+        "pr": np.exp(three - 0.2 * one),
+    }
+    units = {"tasmax": "K", "dtr": "K", "pr": "mm d-1"}
+    made = {name: (("loc", "time"), values[name].astype("f4"), {"units": units[name]}) for name in units}
+    return xr.Dataset(made, {"time": time, "loc": np.arange(cells)})
+
+
+REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2009")
+
+
+def adjusted(method: str, training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
+    """The scenario of some of the cells."""
+    return blocks.adjust_and_count(
+        (arguments.pop("simulation", SIMULATION)).isel(loc=cells),
+        method=method,
+        engine="xsdba",
+        training_args={"period": KNOWN, "by_variable": BY_VARIABLE, **training},
+        reference=arguments.pop("reference", REFERENCE).isel(loc=cells),
+        seed="a",
+        first_cell=cells.start or 0,
+        **{"periods": ALL, "moving_yearly_window": WINDOWS, **arguments},
+    ).load()
+
+
+def stacked(data: xr.Dataset, years: slice) -> xr.DataArray:
+    import xsdba
+
+    return xsdba.stack_variables(data.sel(time=years).astype("f8"))
+
+
+@pytest.mark.parametrize(
+    ("base", "group"),
+    [
+        ("QuantileDeltaMapping", {"group": "time"}),
+        ("DetrendedQuantileMapping", {"group": "time"}),
+        pytest.param("QuantileDeltaMapping", {"group": "5D", "window": 7}, marks=pytest.mark.long),
+    ],
+)
+def test_mbcn_is_xsdbas_own_on_stacked_variables_in_windows_of_years_and_any_cells(
+    base: str, group: dict[str, Any]
+) -> None:
+    import xsdba
+
+    names = ["dtr", "pr", "tasmax"]
+    training = {"group": group, "n_iter": 2, "base": base, "nquantiles": 10}
+    # xsdba sorts variables by name, and rotations follow the order of variables.
+    made = adjusted("MBCn", training, simulation=SIMULATION[names], reference=REFERENCE[names])
+    rotations = xr.DataArray(
+        np.stack([together.rotations("a", cell, 2, 3) for cell in range(3)]),
+        {"multivar": names, "prime": names},
+        ("loc", "iterations", "prime", "multivar"),
+        attrs={"crd_dim": "multivar", "new_dim": "prime"},
+    )
+    ref, hist = (stacked(one, slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
+    how = {"nquantiles": 10, "group": xsdba.Grouper(group["group"], group.get("window", 1))}
+    trained = xsdba.MBCn.train(ref, hist, base_kws=how, rot_matrices=rotations)
+    sim = stacked(SIMULATION, slice("2004", "2006"))
+    kinds: dict[str, dict[str, str]] = {name: {"kind": KINDS.get(name, "+")} for name in names}
+    expected = trained.adjust(sim, ref, hist, base=getattr(xsdba, base), base_kws_vars=kinds)
+    for name in names:
+        of_window = made[name].sel(time=slice("2004", "2006")).transpose("loc", "time")
+        assert of_window.dtype == "f4"
+        by_xsdba = expected.sel(multivar=name).transpose("loc", "time").astype("f4")
+        np.testing.assert_array_equal(of_window, by_xsdba)
+    if base == "QuantileDeltaMapping":
+        part = SIMULATION[names].sel(time=slice(*KNOWN))
+        alone = adjusted("MBCn", training, slice(1, 3), periods=KNOWN, simulation=part, reference=REFERENCE[names])
+        xr.testing.assert_equal(alone, made.isel(loc=[1, 2]).sel(time=slice(*KNOWN)))
+
+
+@pytest.mark.parametrize(("method", "own"), [("OTC", {}), ("dOTC", {"cov_factor": "std"})])
+def test_transport_is_xsdbas_own_with_a_cells_own_draws_whatever_other_cells_are_there(
+    method: str, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import xsdba
+
+    pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
+    years = KNOWN if method == "OTC" else ALL
+    by_variable = {"pr": {"bin_width": 0.5}} if method == "OTC" else {"pr": {"kind": "*", "bin_width": 0.5}}
+    training = {"by_variable": by_variable, "group": "time.season", **own}
+    names = ["dtr", "pr", "tasmax"]
+    kept: dict[str, Any] = {"simulation": SIMULATION[names], "reference": REFERENCE[names]}
+    kept |= {"periods": years, "moving_yearly_window": None if method == "OTC" else WINDOWS}
+    made = adjusted(method, training, **kept)
+    xr.testing.assert_equal(adjusted(method, training, slice(2, 3), **kept), made.isel(loc=[2]))
+    ref, hist = (stacked(one.isel(loc=[2]), slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
+    with together.drawing("a", f"{method}+0", 2):
+        arguments = {"group": "time.season", "bin_width": {"pr": 0.5}}
+        if method == "OTC":
+            expected = xsdba.OTC.adjust(ref, hist, **arguments)
+        else:
+            expected = xsdba.dOTC.adjust(ref, hist, hist.copy(), kind={"pr": "*"}, **arguments)
+    for name in names:
+        found = made[name].isel(loc=2).sel(time=slice(*KNOWN))
+        np.testing.assert_array_equal(found, expected.sel(multivar=name).squeeze().astype("f4"))
+    assert method_named(method).draws_by_cell
+
+
+def test_a_cell_without_one_of_the_variables_is_without_all_and_a_gap_is_an_error() -> None:
+    nothing = SIMULATION.copy(deep=True)
+    nothing["pr"][1] = np.nan
+    training = {"group": "time", "n_iter": 1, "nquantiles": 5}
+    made = adjusted("MBCn", training, simulation=nothing)
+    assert made.isel(loc=1).isnull().all().to_array().all() and made.isel(loc=[0, 2]).notnull().all().to_array().all()
+    nothing["dtr"][2, 7] = np.nan
+    with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
+        adjusted("MBCn", training, simulation=nothing)

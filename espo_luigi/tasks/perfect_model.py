@@ -25,7 +25,7 @@ from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range
+from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
@@ -61,6 +61,12 @@ class PerfectPair(EspoTask):
         if {*config.perfect_model.methods} - {"QDM", "EQM"}:
             read += [f"variables.*.{key}" for key in VariableSection.model_fields]
         return list(dict.fromkeys([*super().reading(), *read]))
+
+    def versions(self) -> dict[str, str]:
+        """Return, too, the versions of the packages whose methods are compared."""
+        names = {how.name for how in self.context.config.biasadjust.variables.values()}
+        names |= {METHODS_BY_NAME.get(label, label) for label in self.context.config.perfect_model.methods}
+        return super().versions() | {key: one for name in sorted(names) for key, one in version_of_method(name).items()}
 
     def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
         """Adjust the variables by each method, and compare."""

@@ -207,21 +207,21 @@ def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
 
 
 def related(seed: int, rho: float, *, warmer: float = 0.0) -> xr.Dataset:
-    """Daily temperatures and precipitation of 2001-2060 whose noise has a correlation, in three cells."""
-    warm = series(seed, cells=3, bias=warmer)
-    draws = np.random.default_rng(seed + 100)
-    noise = (warm.groupby("time.month") - warm.groupby("time.month").mean()).transpose("loc", "time").values / 4
-    mixed = rho * noise + np.sqrt(1 - rho**2) * draws.normal(0, 1, noise.shape)
-    rain = warm.copy(data=np.exp(mixed + warmer / 10).astype("float32")).rename("pr")
-    return xr.Dataset({"tasmax": warm, "pr": rain.assign_attrs(units="mm d-1")})
+    """Daily temperatures and precipitation of 2001-2060 with a correlation and no season, in two cells."""
+    time = xr.date_range("2001-01-01", "2060-12-31", calendar="noleap", use_cftime=True)
+    one, other = np.random.default_rng(seed).normal(0, 1, (2, 2, time.size))
+    rain = np.exp(rho * one + np.sqrt(1 - rho**2) * other + warmer / 10)
+    made = {"tasmax": (280 + warmer + 4 * one, "K"), "pr": (rain, "mm d-1")}
+    data = {name: (("loc", "time"), values.astype("float32"), {"units": unit}) for name, (values, unit) in made.items()}
+    return xr.Dataset(data, {"time": time})
 
 
-def compared_together(truth: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
+def compared_together(truth: xr.Dataset, simulation: xr.Dataset, **further: list[Adjustment]) -> xr.Dataset:
     return perfect_model.compare(
         truth,
         simulation,
         plans={name: Plan(CALIBRATION, **shown_as(name)) for name in ("tasmax", "pr")},
-        methods={ADJUSTED: [by("Scaling"), by("Scaling", kind="*", name="pr")]},
+        methods={ADJUSTED: [by("Scaling"), by("Scaling", kind="*", name="pr")], **further},
         sampling=Sampling([LATER], 2, "seed", groups=[("tasmax", "pr")]),
     )
 
@@ -231,7 +231,7 @@ def test_errors_of_rank_correlations_are_scipys_and_stay_where_variables_are_adj
     found = compared_together(truth, simulation)
     error = found["dependence"].sel(joint="tasmax, pr", period="2041-2060")
     summer = [
-        one.sel(time=slice("2041", "2060")).isel(loc=2).where(lambda ds: ds["time.season"] == "JJA", drop=True)
+        one.sel(time=slice("2041", "2060")).isel(loc=1).where(lambda ds: ds["time.season"] == "JJA", drop=True)
         for one in (truth, simulation)
     ]
     expected = spearmanr(summer[1]["tasmax"], summer[1]["pr"])[0] - spearmanr(summer[0]["tasmax"], summer[0]["pr"])[0]
@@ -248,3 +248,19 @@ def test_the_dependence_of_another_realisation_is_within_noise() -> None:
     error = abs(found["dependence"].sel(adjustment=ADJUSTED)).mean("cell")
     assert (error <= found["dependence_noise"]).all()
     assert found["dependence_noise"].sel(joint="tasmax, pr").max() < 0.15
+
+
+def test_variables_that_are_adjusted_together_get_the_truths_correlation_and_others_keep_the_wrong_one() -> None:
+    training = {"period": CALIBRATION, "group": "time.month", "by_variable": {"pr": {"kind": "*"}}}
+    together = Adjustment(("tasmax", "pr"), "MBCn", training, {"periods": [CALIBRATION, LATER]}, {"seed": "s"})
+    alone = [by("DetrendedQuantileMapping"), by("DetrendedQuantileMapping", kind="*", name="pr")]
+    found = compared_together(
+        related(1, -0.6),
+        related(2, 0.3, warmer=2),
+        MBCn=[together],
+        DQM=[replace(how, training={**how.training, "group": "time"}) for how in alone],
+    ).sel(period="2041-2060", joint="tasmax, pr")
+    error = abs(found["dependence"]).mean("cell")
+    assert (error.sel(adjustment="MBCn") <= found["dependence_noise"]).all()
+    assert (error.sel(adjustment="DQM") > 5 * found["dependence_noise"]).all()
+    assert found["level"].sel(adjustment="MBCn", property=["mean", "q95"]).notnull().all()

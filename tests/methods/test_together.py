@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.errors import DataError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks, together
 from espo_luigi.methods.base import method_named
 
@@ -186,3 +186,12 @@ def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_g
         return
     with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
         adjusted("MBCn", training, simulation=nothing, engine=engine)
+
+
+def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
+    given: dict[str, Any] = {
+        name: one.convert_calendar("360_day", align_on="date")
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    with pytest.raises(ConfigurationError, match="5D by xsdba is for years of 365 days, and the simulation's have 360"):
+        adjusted("MBCn", {"group": {"group": "5D", "window": 3}}, engine="xsdba", **given)

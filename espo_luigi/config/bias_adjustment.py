@@ -76,7 +76,11 @@ def _of_the_method(section: str) -> WrapValidator:
 
 def _same_error(one: Any) -> PydanticCustomError | str:
     """Return the type of an error as `from_exception_data` takes it."""
-    return "missing" if one["type"] == "missing" else PydanticCustomError(one["type"], one["msg"].replace("{", "{{"))
+    return (
+        "missing"
+        if one["type"] == "missing"
+        else PydanticCustomError(one["type"], one["msg"].removeprefix("Value error, ").replace("{", "{{"))
+    )
 
 
 def _known(name: str | None) -> str | None:

@@ -279,7 +279,7 @@ class Together(Method):
         """Return the scenario of all cells with data, each member by itself."""
         known, made = _with_data(series, setup, cells), np.full(series["simulation"].shape, np.nan)
         # xsdba's MBCn costs seconds a group of days, however many cells; optimal transport goes cell by cell anyhow.
-        parts = [known] if self.variant == "MBCn" else np.split(known, known.size)
+        parts = known[None] if self.variant == "MBCn" else known[:, None]
         for places in (part for part in parts if part.size):
             for member, seed in enumerate(setup.member_seeds):
                 given = {name: one[:, places, min(member, one.shape[2] - 1)] for name, one in series.items()}

@@ -1,4 +1,4 @@
-"""Samples of several variables for the golden results of R's package MBC: the same month of 18 years, one window of days.
+"""Samples of several variables for the golden results of R's package MBC: a month of 18 years, one window of days.
 
 Only numpy and xarray are imported.
 """

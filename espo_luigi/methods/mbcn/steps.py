@@ -47,7 +47,12 @@ def steps_of_day(
         Step("univariate", alone, units, f"{factor}: {training['base']} of {variable} alone, in {sample}."),
         Step("rank before", before, "1", f"That of the univariate value, among {size:.0f}."),
         Step("rank after", after, "1", f"That of the day after {training['n_iter']} rotations with {others}."),
-        Step("result", result, units, f"The univariate value of {donor_day}, which has this rank."),
+        Step(
+            "result",
+            float(setup.dtype.type(result)),
+            units,
+            f"The univariate value of {donor_day}, which has this rank.",
+        ),
     ]
 
 

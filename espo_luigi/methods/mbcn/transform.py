@@ -87,7 +87,7 @@ def plan(
     groups = sorted({label for sample in samples for label in sample})
     known = np.array(sorted(of_calibration))
     # A calibration without leap years has no day 366: the day before stands for it.
-    nearest = [int(known[max(np.searchsorted(known, label, side="right") - 1, 0)]) for label in groups]
+    nearest = [int(known[max(int(np.searchsorted(known, label, side="right")) - 1, 0)]) for label in groups]
     return Plan(
         _joined([of_calibration[label] for label in nearest]),
         _joined([sample.get(label, _NOTHING) for sample in samples for label in groups]),

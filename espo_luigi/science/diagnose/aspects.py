@@ -155,10 +155,14 @@ def _of_years(values: np.ndarray) -> Sums:
     return [np.nan_to_num(values), ~np.isnan(values) * 1.0]
 
 
-def _correlation(first: str, second: str, season: str, series: Series) -> Sums:
-    """Sums of ranks in a season: their correlation is Spearman's; `second` is "" for the neighbour's `first`."""
-    other = series.values(second) if second else series.values(first, beside=True)
-    x, y = yearly.ranked(series.values(first), other, series.in_season(season))
+def _correlation(first: str, second: str, season: str, dry: Mapping[str, float], series: Series) -> Sums:
+    """Sums of ranks in a season: their correlation is Spearman's; `second` is "" for the neighbour's `first`.
+
+    Values below those of `dry` have one rank, since those that an adjustment gives to dry days mean nothing.
+    """
+    both = {first: series.values(first), second: series.values(second or first, beside=not second)}
+    one, other = (np.where(values < dry.get(name, -np.inf), 0.0, values) for name, values in both.items())
+    x, y = yearly.ranked(one, other, series.in_season(season))
     return [series.days.sums(terms) for terms in yearly.correlation_sums(x, y)]
 
 
@@ -253,15 +257,16 @@ def _joint(
         five, words = partial(_of_xclim, partial(_five_days, name)), f"Most {_word(name)} in 5 days of a year, mean"
         yield Aspect(f"most_in_5_days{tag}", words, "mm", (name,), five)
     for (first, second), by in _pairs(together).items():
+        dry = {name: amount for name, (amount, _, _) in wet.items() if by and name in (first, second)}
         for season in _TWO_SEASONS:
-            words = f"Correlation of {_word(first)} and {_word(second)}, {season}"
-            sums = partial(_correlation, first, second, season)
+            words = f"Correlation of {_word(first)} and {_word(second)}, {season}{', dry days alike' if dry else ''}"
+            sums = partial(_correlation, first, second, season, dry)
             yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, by)
     # The next cell's tasmin is much as its tasmax.
     for name in (name for name in units if name != "tasmin" or "tasmax" not in units):
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(name)} with the next cell's, {season}"
-            sums = partial(_correlation, name, "", season)
+            sums = partial(_correlation, name, "", season, {})
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     words, waves = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more", partial(_of_xclim, _heat_waves)
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)

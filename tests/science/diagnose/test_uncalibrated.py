@@ -203,3 +203,24 @@ def test_what_a_further_source_lacks_is_nan_and_verdicts_are_those_without_it() 
         more.sel(aspect=there).drop_vars("source"),
         made["value"].sel(source="adjusted", aspect=there).drop_vars("source"),
     )
+
+
+def test_correlations_of_a_group_do_not_depend_on_traces_of_rain_on_dry_days() -> None:
+    reference = daily(1, persistence=0.6, years=10, cells=2)
+    # Warm days are the wet days, and noise takes the place of dry days' zeros, as adjustments leave it.
+    follows = np.where(reference["tasmax"] > 22, reference["tasmax"] - 20, 0.0)
+    reference["pr"].values[:] = follows
+    traces = np.random.default_rng(5).uniform(1e-6, 0.9, follows.shape)
+    product = reference.assign(pr=reference["pr"].copy(data=np.where(follows == 0, traces, follows)))
+    sources = dict(zip(SOURCES, (reference, reference, product), strict=True))
+    off = {}
+    for together in ((), [("pr", "tasmax")]):
+        sums = aspects.yearly_sums(sources, sources, period=(1981, 1990), together=together)
+        made = aspects.compare_aspects(
+            [sums], adjusted=[], seed="a", known=aspects.aspects_of(sources["raw"], together=together)
+        )
+        value = made["value"].sel(aspect="corr_tasmax_pr_JJA")
+        off[bool(together)] = float(abs(value.sel(source="adjusted") - value.sel(source="reference")).max())
+        long_name = str(made["long_name"].sel(aspect="corr_tasmax_pr_JJA").item())
+        assert long_name.endswith("JJA, dry days alike") == bool(together)
+    assert off[False] > 0.01 and off[True] == pytest.approx(0, abs=1e-12)

@@ -12,8 +12,8 @@ import numpy as np
 
 from espo_luigi.methods.dqm.kernels.compiled import inlined
 
-_FARTHEST = 5.0  # standard deviations; the first and the last bin have all that is farther
-_BLOCK = 16
+_FARTHEST = 2.5  # standard deviations; the first and the last bin have all that is farther
+_BLOCK = 8
 _ONE = np.int64(1) << 32
 _COUNT = -_ONE
 _PLACE = _ONE - 1
@@ -56,7 +56,7 @@ class Steps(NamedTuple):
     lower, weights
         For each doubled mean rank, the level below it (or nearest), and the weight of the next level's factor.
     cuts
-        The last rank of each level; if factors lie between levels, empty.
+        The last rank of each level, none for the last; if factors lie between levels, 0: every bin is looked at.
     """
 
     lower: np.ndarray
@@ -67,8 +67,8 @@ class Steps(NamedTuple):
 @inlined
 def empty_bins(size):
     """Return room for samples of up to so many values."""
-    n_bins = 1024
-    while n_bins < min(size // 2, 16384):
+    n_bins = 256
+    while n_bins < min(size // 3, 16384):
         n_bins *= 2
     return Bins(
         np.zeros(n_bins, dtype=np.int64),
@@ -100,7 +100,9 @@ def level_from(level, place, known, linear):
 def steps_of(size, levels, linear):
     """Return where factors change among ``size`` values; each level but the last has a cut."""
     lower, weights = np.zeros(2 * size + 1, dtype=np.int64), np.zeros(2 * size + 1)
-    cuts = np.full(0 if linear else levels.size - 1, size)
+    cuts = np.full(levels.size + 1, size + 1)
+    if linear:
+        cuts[:] = 0
     level = 0
     for doubled in range(2, 2 * size + 1):
         rank = relative_rank_of(doubled, size) if size > 1 else 0.5
@@ -134,78 +136,87 @@ def fill_bins(values, bins):
 
 
 @inlined
-def collect(values, number, bins):
+def collect(values, head, links, places, own):
     """Copy the places and the values of a bin; return how many it has."""
-    head = bins.heads[number]
     count, place = head >> 32, head & _PLACE
     for index in range(count):
-        bins.places[index], bins.values[index] = place, values[place]
-        place = np.int64(bins.links[place])
+        places[index], own[index] = place, values[place]
+        place = np.int64(links[place])
     return count
 
 
 @inlined
-def doubled_rank(value, among):
-    """Return twice the mean rank (from 1) of a value among others and itself."""
-    doubled = 1
-    for other in among:
-        doubled += np.int64(other < value) + np.int64(other <= value)
-    return doubled
+def shift_many(values, places, own, before, steps, factors):
+    """Do the same as `shift_few` with a full bin."""
+    ordered = np.sort(own)
+    for index in range(own.size):
+        first, last = np.searchsorted(ordered, own[index]), np.searchsorted(ordered, own[index], side="right")
+        values[places[index]] = own[index] + factor_at(2 * before + 1 + first + last, steps, factors)
 
 
 @inlined
-def factor_of(doubled, steps, factors):
+def factor_at(doubled, steps, factors):
     """Return the factor at a doubled rank; ``factors`` repeat their last."""
     level, weight = steps.lower[doubled], steps.weights[doubled]
     return factors[level] + weight * (factors[level + 1] - factors[level])
 
 
 @inlined
-def shift_bin(values, number, before, bins, steps, factors):
-    """Add their factors to the values of a bin, whose ranks differ; ``before`` are in lower bins."""
-    count = collect(values, number, bins)
-    own = bins.values[:count]
-    ordered = np.sort(own) if count > _FEW else own
+def shift_few(values, count, places, own, before, lower, weights, factors):
+    """Add to the values of a bin the factors at their ranks; ``before`` are in lower bins."""
     for index in range(count):
-        if count > _FEW:
-            doubled = 1 + np.searchsorted(ordered, own[index]) + np.searchsorted(ordered, own[index], side="right")
-        else:
-            doubled = doubled_rank(own[index], own)
-        values[bins.places[index]] = own[index] + factor_of(2 * before + doubled, steps, factors)
+        value, doubled = own[index], 2 * before + 1
+        for other in range(count):
+            doubled += np.int64(own[other] < value) + np.int64(own[other] <= value)
+        level = lower[doubled]
+        values[places[index]] = value + (factors[level] + weights[doubled] * (factors[level + 1] - factors[level]))
+
+
+@inlined
+def fill_shifts(shifts, first, last, value):
+    """Set the shift of bins from the first to before the last."""
+    for number in range(first, last):
+        shifts[number] = value
 
 
 @inlined
 def shift_by_rank(values, bins, steps, factors):
     """Add to each value the factor at its rank; equal values have their mean rank."""
-    cuts, shifts = steps.cuts, bins.shifts
-    linear = steps.cuts.size < factors.size - 2
-    level, before, filled = 0, 0, 0
+    heads, links, of_value, shifts, places, own = (
+        bins.heads, bins.links, bins.bins, bins.shifts, bins.places, bins.values
+    )  # fmt: skip
+    lower, weights, cuts = steps
+    level, before, filled = 0, np.int64(0), 0
     for block in range(bins.blocks.size):
         after = before + bins.blocks[block]
-        if not (linear or (level < cuts.size and cuts[level] < after)):
+        if cuts[level] >= after:
             before = after
             continue
         for number in range(_BLOCK * block, _BLOCK * (block + 1)):
-            count = bins.heads[number] >> 32
-            while level < cuts.size and cuts[level] <= before:
-                shifts[filled:number] = factors[level]
+            count = heads[number] >> 32
+            while cuts[level] <= before and cuts[level] > 0:
+                fill_shifts(shifts, filled, number, factors[level])
                 filled = number
                 level += 1
-            if count > 0 and (linear or (level < cuts.size and cuts[level] < before + count)):
-                shifts[filled:number] = factors[level]
+            if cuts[level] < before + count:
+                fill_shifts(shifts, filled, number, factors[level])
                 filled = number + 1
                 shifts[number] = 0.0
-                shift_bin(values, number, before, bins, steps, factors)
+                collect(values, heads[number], links, places, own)
+                if count > _FEW:
+                    shift_many(values, places[:count], own[:count], before, steps, factors)
+                else:
+                    shift_few(values, count, places, own, before, lower, weights, factors)
             before += count
-    shifts[filled:] = factors[level]
+    fill_shifts(shifts, filled, shifts.size, factors[level])
     for place in range(values.size):
-        values[place] += shifts[bins.bins[place]]
+        values[place] += shifts[of_value[place]]
 
 
 @inlined
 def value_in_bin(values, number, wanted, bins):
     """Return the value at a position (from 0) among those of a bin."""
-    count = collect(values, number, bins)
+    count = collect(values, bins.heads[number], bins.links, bins.places, bins.values)
     own = bins.values[:count]
     if count > _FEW:
         return np.sort(own)[wanted]

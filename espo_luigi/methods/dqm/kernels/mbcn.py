@@ -8,6 +8,7 @@ import numpy as np
 
 from espo_luigi.methods.dqm.kernels.adapting import count_kept, draw_sorted, needs_adapting
 from espo_luigi.methods.dqm.kernels.bins import (
+    Bins,
     count_before_bins,
     empty_bins,
     fill_bins,
@@ -52,9 +53,10 @@ class Univariates(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Series (variable, place), members end to end: as they are, their ranks, and sorted."""
+    """Series (variable, place), members end to end: as they are, where all are there, their ranks, and sorted."""
 
     series: np.ndarray
+    complete: np.ndarray
     ranks: np.ndarray
     values: np.ndarray
 
@@ -82,28 +84,28 @@ def sort_series(given, cell, members):
     ranks = np.empty(series.shape, dtype=np.int32)
     values = np.empty(series.shape, dtype=given.dtype)
     keys = np.empty((2, size * length), dtype=np.uint64)
+    complete = np.ones(size * length, dtype=np.bool_)
     for variable in range(given.shape[0]):
         for member in range(size):
             part = series[variable, member * length : (member + 1) * length]
             copy_to(part, given[variable, cell, members.start + member])
         sort_cell(series[variable], keys, ranks[variable], values[variable])
-    return Sorted(series, ranks, values)
+        for place in range(size * length):
+            complete[place] &= not np.isnan(series[variable, place])
+    return Sorted(series, complete, ranks, values)
 
 
 @inlined
-def take_sample(series, length, span, groups, number, places, kept):
+def take_sample(complete, length, span, groups, number, places, kept):
     """Fill ``places`` with those of a sample's days that have all variables, and ``kept`` with the days to keep.
 
     The sample's times are counted from the span's first in each member's ``length``. Returns how many there are.
     """
     count, n_kept = 0, 0
-    for start in range(0, series.shape[1], length):
+    for start in range(0, complete.size, length):
         for index in range(groups.starts[number], groups.starts[number + 1]):
             time = span[0] + groups.times[index]
-            complete = True
-            for variable in range(series.shape[0]):
-                complete &= not np.isnan(series[variable, start + time])
-            if complete:
+            if complete[start + time]:
                 places[count] = start + time
                 if groups.central[index] and span[2] <= time and time < span[3]:
                     kept[n_kept] = count
@@ -113,21 +115,34 @@ def take_sample(series, length, span, groups, number, places, kept):
 
 
 @inlined
-def standardised(series, places, out):
+def product(one, other):
+    """Return the scalar product, by four sums that do not wait for each other."""
+    first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+    whole = one.size - one.size % 4
+    for place in range(0, whole, 4):
+        first += one[place] * other[place]
+        second += one[place + 1] * other[place + 1]
+        third += one[place + 2] * other[place + 2]
+        fourth += one[place + 3] * other[place + 3]
+    for place in range(whole, one.size):
+        first += one[place] * other[place]
+    return (first + second) + (third + fourth)
+
+
+@inlined
+def standardised(series, places, ones, out):
     """Fill ``out`` (variable, day) with a sample's values by their mean and standard deviation; constant ones are 0."""
     size = places.size
     for variable in range(out.shape[0]):
         own, row = series[variable], out[variable]
-        total = 0.0
         for day in range(size):
             row[day] = own[places[day]]
-            total += row[day]
-        mean, squares = total / size, 0.0
+        mean = product(row, ones) / size
         for day in range(size):
             row[day] -= mean
-            squares += row[day] * row[day]
-        deviation = np.sqrt(squares / size)
-        factor = 1 / deviation if deviation > 0 else 0.0
+        deviation = np.sqrt(product(row, row) / size)
+        # Of equal values, the mean may be off by a rounding.
+        factor = 1 / deviation if deviation > 1e-14 * abs(mean) else 0.0
         for day in range(size):
             row[day] *= factor
 
@@ -195,43 +210,55 @@ def adjust_rotated(samples, turns, steps, bins, factors):
 
 
 @inlined
-def sort_sample(ranks, values, places, bits, place_of, out, order):
-    """Fill ``out`` with a sample's values, ascending, and ``order`` with their days; two arguments are room."""
-    bits[:] = 0
+def sort_sample(source, variable, places, room, out, order):
+    """Fill ``out`` with a sample's values, ascending, and ``order``, unless it is empty, with their days."""
+    ranks, values, bits, place_of = source.ranks[variable], source.values[variable], room.bits, room.place_of
+    n_words = (ranks.size >> 6) + 1
+    bits[:n_words] = 0
     for day in range(places.size):
         rank = ranks[places[day]]
         bits[rank >> 6] |= _ONE << (np.uint64(rank) & _LOW_SIX)
-        place_of[rank] = day
+        if order.size > 0:
+            place_of[rank] = day
     count = 0
-    for word in range(bits.size):
+    for word in range(n_words):
         rest = bits[word]
         while rest:
             rank = (word << 6) + np.int64(trailing_zeros(rest))
-            out[count], order[count] = values[rank], place_of[rank]
+            out[count] = values[rank]
+            if order.size > 0:
+                order[count] = place_of[rank]
             count += 1
             rest &= rest - _ONE
 
 
 @inlined
 def order_nearly(values, order):
-    """Sort values that are nearly sorted, and ``order`` with them."""
+    """Sort values that are nearly sorted, and ``order`` with them, unless it is empty."""
     left = _MOVES * values.size
     for index in range(1, values.size):
-        value, day, place = values[index], order[index], index
+        value, place = values[index], index
         while place > 0 and values[place - 1] > value:
-            values[place], order[place] = values[place - 1], order[place - 1]
+            values[place] = values[place - 1]
             place -= 1
-        values[place], order[place] = value, day
+        values[place] = value
+        if order.size > 0:
+            day = order[index]
+            for later in range(index, place, -1):
+                order[later] = order[later - 1]
+            order[place] = day
         left -= index - place
         if left < 0:
             break
     if left < 0:
         sorting = np.argsort(values)
-        values[:], order[:] = values[sorting].copy(), order[sorting].copy()
+        values[:] = values[sorting].copy()
+        if order.size > 0:
+            order[:] = order[sorting].copy()
 
 
 @inlined
-def adapt_sorted(values, order, threshold, dry, start, number):
+def adapt_sorted(values, order, threshold, dry, draws):
     """Make dry values of a sorted sample wet, in the proportion of the training (Themeßl et al. 2012)."""
     dry_reference, dry_historical, top = dry
     if not needs_adapting(dry_reference, dry_historical):
@@ -240,7 +267,7 @@ def adapt_sorted(values, order, threshold, dry, start, number):
     kept = count_kept(values.size, n_dry, (dry_reference / dry_historical) * (n_dry / values.size))
     if kept < n_dry:
         scratch, starts = np.empty((2, n_dry - kept)), np.empty(n_dry - kept + 1, dtype=np.int32)
-        draw_sorted(start, number, threshold, top, scratch, starts, values[kept:n_dry])
+        draw_sorted(draws[0], draws[1], threshold, top, scratch, starts, values[kept:n_dry])
         order_nearly(values, order)
 
 
@@ -260,7 +287,7 @@ def factor_between(place, level, known, factors, linear):
 
 
 @inlined
-def train_alone(reference, historical, order, variable, how, start, number):
+def train_alone(reference, historical, order, variable, how, draws):
     """Train a variable on sorted samples; ``historical`` is changed."""
     levels = how.levels[variable, : how.n_levels[variable]]
     multiplicative, threshold = how.multiplicative[variable], how.thresholds[variable]
@@ -275,7 +302,7 @@ def train_alone(reference, historical, order, variable, how, start, number):
         top = np.empty(1)
         quantiles_of_sorted(reference, np.full(1, share), top)
         dry = (np.searchsorted(reference, threshold, side="right") / reference.size, share, top[0])
-        adapt_sorted(historical, order, threshold, dry, start, number)
+        adapt_sorted(historical, order, threshold, dry, draws)
     scaling = 0.0
     if how.detrend >= 0:
         means = reference.mean(), historical.mean()
@@ -292,25 +319,47 @@ def train_alone(reference, historical, order, variable, how, start, number):
 
 
 @inlined
+def last_of_level(level, least, most, size, known):
+    """Return the last doubled rank that is nearer to a level than to the next one; the last of all for the last."""
+    if level == known.size - 1:
+        return 2 * size
+    middle = known[level] / 2 + known[level + 1] / 2
+    doubled = min(max(np.int64(2 * size * (middle / most * (most - least) + least)), 1), 2 * size)
+    while doubled > 1 and not spread(doubled / 2 / size, least, most) <= middle:
+        doubled -= 1
+    while doubled < 2 * size and spread((doubled + 1) / 2 / size, least, most) <= middle:
+        doubled += 1
+    return doubled
+
+
+@inlined
 def adjust_by_rank(values, trained, multiplicative, linear):
     """Adjust a sorted sample by quantile delta mapping; equal values have their mean rank."""
-    size, level = values.size, 0
+    size, level, known = values.size, 0, trained.known
     end, start = 1, size - 1
     while end < size and values[end] == values[0]:
         end += 1
     while start > 0 and values[start - 1] == values[start]:
         start -= 1
     least, most = (1 + end) / 2 / size, (start + 1 + size) / 2 / size
+    last = last_of_level(0, least, most, size, known)
     start = 0
     while start < size:
         end, value = start + 1, values[start]
         while end < size and values[end] == value:
             end += 1
-        share = spread((start + 1 + end) / 2 / size, least, most)
-        level = level_from(level, share, trained.known, linear)
-        factor = factor_between(share, level, trained.known, trained.factors, linear)
+        if linear:
+            share = spread((start + 1 + end) / 2 / size, least, most)
+            level = level_from(level, share, known, linear)
+            factor = factor_between(share, level, known, trained.factors, linear)
+        else:
+            while start + 1 + end > last:
+                level += 1
+                last = last_of_level(level, least, most, size, known)
+            factor = trained.factors[level]
         adjusted = value if value > trained.limit else correct(value, factor, multiplicative)
-        values[start:end] = adjusted
+        for place in range(start, end):
+            values[place] = adjusted
         start = end
 
 
@@ -341,31 +390,43 @@ def adjust_detrended(values, order, times, trained, multiplicative, linear, degr
     order_nearly(values, order)
 
 
-@inlined
-def largest(groups, members):
-    """Return the size of the largest sample."""
-    return members * np.diff(groups.starts).max()
+class Room(NamedTuple):
+    """Arrays that are used again for each sample: as long as the largest, or (``bits``, ``place_of``) as a series."""
+
+    bins: Bins
+    before: np.ndarray
+    bits: np.ndarray
+    place_of: np.ndarray
+    ones: np.ndarray
+    places: np.ndarray
+    kept: np.ndarray
+    values: np.ndarray
+    order: np.ndarray
 
 
 @inlined
-def trace(traced, variable, cell, places, kept, ranks, values, order):
-    """Fill what is traced of a sample's kept days; ``ranks`` (from 0) are those after the rotations."""
-    length = traced.shape[-1]
-    before = np.empty(order.size, dtype=np.int64)
-    before[order] = np.arange(order.size)
-    for index in range(kept.size):
-        day = kept[index]
-        out = traced[:, variable, cell, places[day] // length, places[day] % length]
-        out[0], out[1], out[2] = values[before[day]], before[day] + 1, ranks[index] + 1
-        out[3], out[4] = places[order[ranks[index]]], order.size
+def make_room(longest, most, with_order):
+    """Return room for series and samples of up to so many values."""
+    bins = empty_bins(most)
+    return Room(
+        bins,
+        np.empty(bins.heads.size, dtype=np.int64),
+        np.empty((longest >> 6) + 1, dtype=np.uint64),
+        np.empty(longest + 64 if with_order else 0, dtype=np.int32),
+        np.ones(most),
+        np.empty((2, most), dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty((2, most)),
+        np.empty(most if with_order else 0, dtype=np.int64),
+    )
 
 
 @inlined
-def adjust_alone(values, order, places, length, variable, how, trained, linear, start, number):
+def adjust_alone(values, order, places, length, variable, how, trained, linear, draws):
     """Adjust a variable's sorted sample by itself, and sort it again."""
     multiplicative, threshold = how.multiplicative[variable], how.thresholds[variable]
     if not np.isnan(threshold):
-        adapt_sorted(values, order, threshold, trained.dry, start, number)
+        adapt_sorted(values, order, threshold, trained.dry, draws)
     if trained.known.size == 0:
         values[:] = np.nan
     elif how.detrend >= 0:
@@ -379,101 +440,123 @@ def adjust_alone(values, order, places, length, variable, how, trained, linear, 
 
 
 @inlined
-def adjust_pool(  # noqa: C901
-    reference, historical, simulation, length, turns, levels, linear, how, plan, seed, out, traced, cell, first_member
-):
+def draws_of(seed, variable, number):
+    """Return the start of a variable's draws, and the number of the sample."""
+    return stream(mixed(seed + np.uint64(variable + 1)), NEW_VALUE), number
+
+
+@inlined
+def trace(traced, places, kept, rotated, values, order, room):
+    """Fill what is traced of a sample's kept days, (5, 1, member, time); ranks are from 1."""
+    before = np.empty(order.size, dtype=np.int64)
+    for rank in range(order.size):
+        before[order[rank]] = rank
+    for day in kept:
+        rank = rank_in_bins(rotated, day, room.before, room.bins)
+        out = traced[:, 0, places[day] // traced.shape[3], places[day] % traced.shape[3]]
+        out[0], out[1], out[2] = values[before[day]], before[day] + 1, rank + 1
+        out[3], out[4] = places[order[rank]], order.size
+
+
+@inlined
+def train_group(reference, historical, sizes, turns, levels, linear, steps, how, room, factors, seed, number):
+    """Fill the rotated factors of a group's samples, and return the univariate training of each variable."""
+    n_variables = factors.shape[1]
+    places, others = room.places[0, : sizes[0]], room.places[1, : sizes[1]]
+    observed, modelled = np.empty((2, n_variables, sizes[0])), np.empty((2, n_variables, sizes[1]))
+    standardised(reference.series, places, room.ones[: sizes[0]], observed[0])
+    standardised(historical.series, others, room.ones[: sizes[1]], modelled[0])
+    train_rotated(observed, modelled, turns, levels, steps, room.bins, factors)
+    alone, order = [], np.empty(sizes[1] if room.order.size > 0 else 0, dtype=np.int64)
+    for variable in range(n_variables):
+        own, other = room.values[0, : sizes[0]], room.values[1, : sizes[1]]
+        sort_sample(reference, variable, places, room, own, order[:0])
+        sort_sample(historical, variable, others, room, other, order[:0])
+        alone.append(train_alone(own, other, order[:0], variable, how, draws_of(seed, variable, number)))
+    return alone
+
+
+@inlined
+def adjust_sample(simulation, places, kept, rotated, alone, how, linear, length, room, seed, number, out, traced):
+    """Adjust each variable of a sample by itself, and give its values to the kept days by their rotated ranks.
+
+    ``out`` and ``traced`` are those of the members of the sample, of a cell.
+    """
+    size = places.size
+    for variable in range(rotated.shape[0]):
+        values, order = room.values[0, :size], room.order[:size]
+        sort_sample(simulation, variable, places, room, values, order)
+        adjust_alone(
+            values, order, places, length, variable, how, alone[variable], linear, draws_of(seed, variable, number)
+        )
+        fill_bins(rotated[variable], room.bins)
+        count_before_bins(room.bins, room.before)
+        for day in kept:
+            rank, place = rank_in_bins(rotated[variable], day, room.before, room.bins), places[day]
+            out[variable, place // length, place % length] = values[rank]
+        if traced.shape[2] > 0:
+            trace(traced[:, variable], places, kept, rotated[variable], values, order, room)
+
+
+@inlined
+def adjust_pool(reference, historical, simulation, turns, levels, linear, how, plan, seed, out, traced):
     """Adjust a cell's members, sorted as a single series, group by group, in each window of years."""
-    n_variables, n_groups = simulation.series.shape[0], plan.calibration.starts.size - 1
-    calibration_length = reference.series.shape[1]
-    whole = np.array([0, calibration_length, 0, calibration_length], dtype=np.int64)
-    n_pooled = historical.series.shape[1] // calibration_length
-    most_trained = largest(plan.calibration, n_pooled)
-    most = max(most_trained, largest(plan.simulation, n_pooled))
-    room, places, kept = empty_bins(most), np.empty((2, most), dtype=np.int64), np.empty(most, dtype=np.int64)
-    bits = np.empty((max(simulation.series.shape[1], historical.series.shape[1]) >> 6) + 1, dtype=np.uint64)
-    place_of, before = np.empty(bits.size << 6, dtype=np.int32), np.empty(room.heads.size, dtype=np.int64)
+    n_variables, n_groups, length = out.shape[0], plan.calibration.starts.size - 1, out.shape[2]
+    trained_length, n_spans = reference.complete.size, plan.spans.shape[0]
+    whole = np.array([0, trained_length, 0, trained_length], dtype=np.int64)
+    most = out.shape[1] * max(np.diff(plan.calibration.starts).max(), np.diff(plan.simulation.starts).max())
+    longest = max(simulation.complete.size, historical.complete.size)
+    room = make_room(longest, most, traced.shape[2] > 0 or how.detrend >= 0)
     factors = np.empty((turns.shape[0] - 1, n_variables, levels.size + 1))
-    trained_steps, steps = steps_of(0, levels, linear), steps_of(0, levels, linear)
-    samples = np.empty((2, n_variables, 0))
-    values, order, ranks = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    others, unused = np.empty(most), np.empty(most, dtype=np.int64)
+    trained_steps, steps, samples = (
+        steps_of(0, levels, linear),
+        steps_of(0, levels, linear),
+        np.empty((2, n_variables, 0)),
+    )
     for group in range(n_groups):
-        n_observed, _ = take_sample(
-            reference.series, calibration_length, whole, plan.calibration, group, places[0], kept
+        sizes = (
+            take_sample(reference.complete, trained_length, whole, plan.calibration, group, room.places[0], room.kept)[
+                0
+            ],
+            take_sample(historical.complete, trained_length, whole, plan.calibration, group, room.places[1], room.kept)[
+                0
+            ],
         )
-        n_modelled, _ = take_sample(
-            historical.series, calibration_length, whole, plan.calibration, group, places[1], kept
-        )
-        if n_observed == 0 or n_modelled == 0:
+        if min(sizes) == 0:
             continue
-        if trained_steps.lower.size != 2 * n_modelled + 1:
-            trained_steps = steps_of(n_modelled, levels, linear)
-        observed, modelled = np.empty((2, n_variables, n_observed)), np.empty((2, n_variables, n_modelled))
-        standardised(reference.series, places[0, :n_observed], observed[0])
-        standardised(historical.series, places[1, :n_modelled], modelled[0])
-        train_rotated(observed, modelled, turns, levels, trained_steps, room, factors)
-        alone = []
-        for variable in range(n_variables):
-            start = stream(mixed(seed + np.uint64(variable + 1)), NEW_VALUE)
-            sort_sample(
-                reference.ranks[variable],
-                reference.values[variable],
-                places[0, :n_observed],
-                bits,
-                place_of,
-                others,
-                unused,
-            )
-            sort_sample(
-                historical.ranks[variable],
-                historical.values[variable],
-                places[1, :n_modelled],
-                bits,
-                place_of,
-                values,
-                order,
-            )
-            alone.append(
-                train_alone(
-                    others[:n_observed],
-                    values[:n_modelled],
-                    order[:n_modelled],
-                    variable,
-                    how,
-                    start,
-                    group * (1 + len(plan.spans)),
-                )
-            )
-        for number in range(plan.spans.shape[0]):
-            span = plan.spans[number]
+        if trained_steps.lower.size != 2 * sizes[1] + 1:
+            trained_steps = steps_of(sizes[1], levels, linear)
+        first = group * (n_spans + 1)
+        alone = train_group(
+            reference, historical, sizes, turns, levels, linear, trained_steps, how, room, factors, seed, first
+        )
+        for number in range(n_spans):
+            span, which = plan.spans[number], plan.spans[number, 4] * n_groups + group
             size, n_kept = take_sample(
-                simulation.series, length, span, plan.simulation, span[4] * n_groups + group, places[0], kept
+                simulation.complete, length, span, plan.simulation, which, room.places[0], room.kept
             )
             if n_kept == 0:
                 continue
-            own = places[0, :size]
             if samples.shape[2] != size:
                 samples, steps = np.empty((2, n_variables, size)), steps_of(size, levels, linear)
-            standardised(simulation.series, own, samples[0])
-            rotated = samples[adjust_rotated(samples, turns, steps, room, factors)]
-            for variable in range(n_variables):
-                start = stream(mixed(seed + np.uint64(variable + 1)), NEW_VALUE)
-                sort_sample(simulation.ranks[variable], simulation.values[variable], own, bits, place_of, values, order)
-                adjust_alone(
-                    values[:size], order[:size], own, length, variable, how, alone[variable], linear, start,
-                    group * (1 + len(plan.spans)) + number + 1,
-                )  # fmt: skip
-                fill_bins(rotated[variable], room)
-                count_before_bins(room, before)
-                for index in range(n_kept):
-                    ranks[index] = rank_in_bins(rotated[variable], kept[index], before, room)
-                    place = own[kept[index]]
-                    out[variable, cell, first_member + place // length, place % length] = values[ranks[index]]
-                if traced.shape[2] > 0:
-                    trace(
-                        traced[:, :, :, first_member:], variable, cell, own, kept[:n_kept], ranks, values[:size],
-                        order[:size],
-                    )  # fmt: skip
+            places, kept = room.places[0, :size], room.kept[:n_kept]
+            standardised(simulation.series, places, room.ones[:size], samples[0])
+            rotated = samples[adjust_rotated(samples, turns, steps, room.bins, factors)]
+            adjust_sample(
+                simulation,
+                places,
+                kept,
+                rotated,
+                alone,
+                how,
+                linear,
+                length,
+                room,
+                seed,
+                first + number + 1,
+                out,
+                traced,
+            )
 
 
 @compiled
@@ -489,15 +572,12 @@ def adjust_together(reference, historical, simulation, rotations, levels, linear
                 observed,
                 sort_series(historical, cell, members),
                 sort_series(simulation, cell, members),
-                simulation.shape[3],
                 successive(rotations[cell, pool]),
                 levels,
                 linear,
                 how,
                 plan,
                 seeds[cell, pool],
-                out,
-                traced,
-                cell,
-                members.start,
+                out[:, cell, members],
+                traced[:, :, min(cell, traced.shape[2]) : cell + 1, members],
             )

@@ -286,7 +286,11 @@ class Together(Method):
         if space := spaces[place]:
             for values in (given, result, alone):
                 space.put_back(values)
-        return steps_of_day(
+        raw, noise = block["simulation"].values.reshape(series["simulation"].shape)[place, 0, member, day], []
+        if not space and raw != given[member, day]:
+            said = "Values below `jitter_under` are noise."
+            noise = [Step("noise", float(given[member, day]), setup.units[variable], said)]
+        return noise + steps_of_day(
             traced[:, place, 0],
             float(given[member, day]),
             float(result[member, day]),

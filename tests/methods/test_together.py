@@ -13,7 +13,7 @@ from espo_luigi.methods import blocks, together
 from espo_luigi.methods.base import method_named
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2009"], {"dtr": "*", "pr": "*"}
+KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2006"], {"dtr": "*", "pr": "*"}
 BY_VARIABLE = {name: {"kind": kind} for name, kind in KINDS.items()}
 WINDOWS = {"window": 3, "step": 3}
 
@@ -34,7 +34,7 @@ def series(seed: int, first: str, last: str, cells: int = 3) -> xr.Dataset:
     return xr.Dataset(made, {"time": time, "loc": np.arange(cells)})
 
 
-REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2009")
+REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2006")
 
 
 def adjusted(method: str, training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
@@ -143,7 +143,7 @@ SHARE: dict[str, Any] = {"additive_space": {"lower_bound": "0 K", "upper_bound":
 
 def pool_of(*seeds: int) -> xr.Dataset:
     """Members by their labels."""
-    members = [series(seed, "2001", "2009").assign_coords(realization=f"m{seed}") for seed in seeds]
+    members = [series(seed, "2001", "2006").assign_coords(realization=f"m{seed}") for seed in seeds]
     return xr.concat(members, "realization").transpose("loc", "realization", "time").clip(max=290)
 
 

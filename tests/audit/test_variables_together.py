@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import dask
-import numpy as np
 import pytest
 import xarray as xr
 from any_variables import KNOWN, PERIOD, configuration, write_raw
@@ -18,56 +16,25 @@ from luigi.configuration import LuigiConfigParser
 
 from espo_luigi.audit.sample import audit
 from espo_luigi.audit.value import way_of
-from espo_luigi.methods.base import Block, Method, Setup, Step
-from espo_luigi.science.seeds import cell_generator
 from espo_luigi.tasks.context import context
 
 SIM = "CMIP6_ScenarioMIP_X_Any_ssp370_r1i1p1f1_gn"
 LAND = 46.25, -65.25
 
 
-class Noisy(Method):
-    """Scale the variables to the reference's means, with noise of the cell, the member and the variable."""
-
-    trains = False
-    variables_together = True
-    needs_reference_to_adjust = True
-
-    def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
-        """Scale."""
-        moved = block["simulation"] * (block["reference"].mean("time") / block["historical"].mean("time"))
-        shape = len(setup.units), len(setup.member_seeds), len(setup.time)
-        for place, cell in enumerate(block["cell"].values):
-            draws = [cell_generator(seed, "simulation", int(cell)).random(shape[::2]) for seed in setup.member_seeds]
-            moved.values[:, place] *= 1 + np.stack(draws, 1).reshape(moved[:, place].shape).astype(moved.dtype) / 50
-        return moved.to_dataset(name="scenario")
-
-    def steps(
-        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
-    ) -> list[Step]:
-        """The value with its noise."""
-        made = self.adjust(block, trained, setup)["scenario"].values.reshape(len(setup.units), -1, len(setup.time))
-        return [Step("noisy", float(made[list(setup.units).index(variable), member, day]), setup.units[variable])]
-
-
-@pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    point, known = metadata.EntryPoint("noisy", f"{__name__}:Noisy", "espo_luigi.methods"), metadata.entry_points
-
-    def points(**of: str) -> Any:
-        return (point,) if of == {"group": "espo_luigi.methods"} else known(**of)
-
-    monkeypatch.setattr(metadata, "entry_points", points)
-
-
 Run = Callable[..., None]
 OTHER = SIM.replace("r1i", "r2i")
 NAMES = ["tasmax", "dtr", "pr"]
-NOISY = {
-    "method": "noisy",
+MBCN = {
+    "method": "MBCn",
     "variables": NAMES,
-    "training_args": {"period": KNOWN},
-    "adjusting_args": {"periods": PERIOD},
+    "training_args": {
+        "period": KNOWN,
+        "group": {"group": "5D", "window": 5},
+        "n_iter": 3,
+        "by_variable": {"dtr": {"kind": "*"}, "pr": {"kind": "*", "jitter_under": {"thresh": "0.01 mm d-1"}}},
+    },
+    "adjusting_args": {"periods": PERIOD, "moving_yearly_window": {"window": 3, "step": 1}},
 }
 
 
@@ -105,13 +72,14 @@ def run(tmp_path: Path, own_settings: LuigiConfigParser) -> Run:
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_products_of_variables_together_are_explained_and_audited_by_single_cells(run: Run, v2: bool) -> None:
-    run(NOISY, v2=v2)
+    run(MBCN, v2=v2)
     assert list(context().pools.values()) == ([(SIM, OTHER)] if v2 else [(SIM,), (OTHER,)])
     way = way_of(OTHER, *LAND, "1993-07-14")
     assert list(way.adjusted) == NAMES and {*way.products} == {"tasmax", "tasmin", "pr", *(["dtr"] if v2 else [])}
     assert all(product.identical for product in way.products.values())
     for name, adjusted in way.adjusted.items():
-        assert [step.name for step in adjusted.steps] == ["regridded", "noisy", "adjusted"], name
+        told = [step.name for step in adjusted.steps if step.name != "noise"]
+        assert told == ["regridded", "univariate", "rank before", "rank after", "result", "adjusted"], name
     found = audit(6, 1)
     assert not found.differences and not found.failures
     assert all(row.identical == row.values for row in found.rows)

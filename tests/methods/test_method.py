@@ -130,6 +130,14 @@ def test_variables_are_adjusted_together_in_any_blocks(chunks: dict[str, int] | 
         assert made[name].attrs["units"] == "K"
 
 
+def test_variables_together_do_not_depend_on_the_order_of_values_in_memory() -> None:
+    """Of a sum in single precision, which rounds off otherwise along another axis."""
+    given = {"reference": series(0), "historical": series(3)}
+    turned = {name: one.transpose("time", "loc").map(np.ascontiguousarray) for name, one in given.items()}
+    made = [blocks.train(*one.values(), method="together", period=[2001, 2004], seed="x") for one in (given, turned)]
+    xr.testing.assert_identical(*made)
+
+
 @pytest.mark.parametrize("variable", ["tasmax", "dtr"])
 def test_steps_are_those_of_one_of_the_variables_together(variable: str) -> None:
     reference, simulation = (one.isel(loc=[2]) for one in (series(0), series(3, last=2006)))

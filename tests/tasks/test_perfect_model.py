@@ -20,7 +20,7 @@ from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.perfect_model import Adjustment
 from espo_luigi.report.reading import job_results
 from espo_luigi.tasks import perfect_model
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import context, forget
 
 Configure = Callable[..., list[Path]]
 
@@ -207,6 +207,32 @@ def test_a_period_in_the_gap_of_two_stretches_is_refused(configured: Configure) 
     edit(config, change)
     with pytest.raises(ConfigurationError, match=r"`perfect_model.periods`: got 2010-2050, .* 1950-2020, 2041-2100"):
         perfect_model.tasks_for(())
+
+
+def test_a_method_of_several_variables_takes_all_or_the_configured_group(configured: Configure) -> None:
+    files = configured(perfect_model={"methods": ["MBCn", "DQM"]})
+    (of_all,) = perfect_model.adjustments(context())["MBCn"]
+    assert of_all.variables == context().config.biasadjust.adjusted and len(of_all.variables) == 3
+    assert set(of_all.training["by_variable"]) == set(of_all.variables)
+    assert [tuple(map(int, one)) for one in of_all.adjusting["periods"]] == [(1991, 2020), (2041, 2070), (2071, 2100)]
+    assert "moving_yearly_window" not in of_all.adjusting
+
+    def change(content: dict[str, Any]) -> None:
+        own = content["biasadjust"]["variables"]
+        content["biasadjust"]["variables"] = {
+            "pr": own["pr"],
+            "heat": {"method": "MBCn", "variables": ["tasmax", "dtr"], "training_args": {"n_iter": 3}},
+        }
+
+    edit(files[0], change)
+    forget()
+    found = perfect_model.adjustments(context())
+    assert [how.variables for how in found["adjusted"]] == [("pr",), ("tasmax", "dtr")]
+    assert found["MBCn"] == found["adjusted"][1:] and found["MBCn"][0].training["n_iter"] == 3
+    assert found["MBCn"][0].adjusting["periods"] == ("1950", "2100")
+    assert [how.variables for how in found["DQM"]] == [("pr",), ("tasmax",), ("dtr",)]
+    assert found["DQM"][1].training["group"] == {"group": "time.dayofyear", "window": 31}
+    perfect_model.tasks_for(())
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def steps_of_day(
             *([f"of {len(pool)} members"] if pool else []),
         ]
     )
-    others = " and ".join(name for name in setup.units if name != variable)
+    others = ", ".join(name for name in setup.units if name != variable)
     donor_day = f"{day_of(setup.time.index[when])}{f' of {pool[who]}' if pool else ''}"
     return [
         Step("univariate", alone, units, f"{factor}: {training['base']} of {variable} alone, in {sample}."),

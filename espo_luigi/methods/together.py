@@ -8,6 +8,7 @@ adjusted by itself, with random draws of its own, in double precision.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -37,6 +38,8 @@ from espo_luigi.science import seeds
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import threshold_in
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # compiled kernels take longer to import than a configuration to be read
     from espo_luigi.methods.mbcn.transform import Plan
@@ -230,6 +233,25 @@ class Together(Method):
             if one.kind == "*" and (self.variant == "OTC" or getattr(training, "cov_factor", "") == "cholesky"):
                 given = "OTC" if self.variant == "OTC" else "cov_factor: cholesky"
                 yield _problem(f"{given} has no multiplicative factors; expected '+'", (*at, "kind"), one.kind)
+
+    def chosen(self, setup: Setup) -> Method:
+        """Return itself, and log which code computes.
+
+        Raises
+        ------
+        ConfigurationError
+            If xsdba would count steps of five days in years of other lengths than 365 days.
+        """
+        longest, group = setup.time.days_in_longest_year, Grouping.of(setup.training["group"])
+        if self.by_xsdba and group.name == "5D" and longest != 365:
+            raise ConfigurationError(
+                f"training_args.group: 5D by xsdba is for years of 365 days, and the simulation's have {longest} "
+                f"({setup.time.calendar}); expected time.dayofyear, or `engine: auto`."
+            )
+        logger.info(
+            "%s of %s by %s", self.variant, " and ".join(setup.units), "xsdba" if self.by_xsdba else "our kernels"
+        )
+        return self
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Adjust each cell, and each member by itself.

@@ -264,3 +264,25 @@ def test_variables_that_are_adjusted_together_get_the_truths_correlation_and_oth
     assert (error.sel(adjustment="MBCn") <= found["dependence_noise"]).all()
     assert (error.sel(adjustment="DQM") > 5 * found["dependence_noise"]).all()
     assert found["level"].sel(adjustment="MBCn", property=["mean", "q95"]).notnull().all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_method_of_ibicus_adjusts_the_sampled_cells_as_ibicus_does() -> None:
+    debias = pytest.importorskip("ibicus.debias", reason="needs the package ibicus: pip install -e '.[test]'")
+    truth, simulation = series(1), series(2, bias=5, warming=7)
+    periods = [CALIBRATION, LATER]
+    how = Adjustment(("tasmax",), "ibicus.LinearScaling", {"period": CALIBRATION}, {"periods": periods}, {"seed": "s"})
+    found = compared(truth, simulation, **{ADJUSTED: by("Scaling"), "ibicus.LinearScaling": how})
+    of_ibicus = found.sel(adjustment="ibicus.LinearScaling", season="DJF", property="mean")
+    known, before, later = (
+        one.sel(time=slice(*map(str, years)))
+        for one, years in ((truth, CALIBRATION), (simulation, CALIBRATION), (simulation, LATER))
+    )
+    made = later.astype(float)
+    for cell in range(2):
+        made[cell] = debias.LinearScaling.from_variable("tasmax").apply_location(
+            *(one.values[cell].astype(float) for one in (known, before, later)),
+            *(one["time"].values for one in (known, before, later)),
+        )
+    np.testing.assert_allclose(of_ibicus["level"], winter_mean(made, LATER) - winter_mean(truth, LATER), atol=2e-4)
+    assert of_ibicus["level_of_all"].isnull() and found["level_of_all"].sel(adjustment=ADJUSTED, season="DJF")[0] > 0

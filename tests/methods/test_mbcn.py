@@ -9,8 +9,13 @@ import pytest
 import xarray as xr
 import xsdba
 from xsdba import adjustment
-from xsdba.utils import equally_spaced_nodes
+from xsdba._adjustment import _npdft_adjust, _npdft_train
+from xsdba.nbutils import _quantile
+from xsdba.processing import grouped_time_indexes
+from xsdba.utils import _interp_on_quantiles_1D, equally_spaced_nodes, rank
 
+from espo_luigi.errors import DataError
+from espo_luigi.methods.dqm.windows import year_windows
 from espo_luigi.methods.mbcn import transform
 from espo_luigi.methods.mbcn.transform import Univariate
 from espo_luigi.science.calendar import TimeAxis
@@ -52,23 +57,13 @@ def xsdbas(
 ) -> xr.DataArray:
     """Adjust a cell by xsdba's MBCn, in a few of its groups only, for it takes a fifth of a second for each."""
     group, interp = xsdba.Grouper(how["group"], how["window"]), how.get("interp", "nearest")
-    original = adjustment.grouped_time_indexes
+    original = grouped_time_indexes
 
     def some(*arguments: Any) -> list[xr.DataArray]:
-        made = []
-        for indexes in original(*arguments):
-            dim = next(dim for dim in indexes.dims if dim not in ("time", indexes.attrs.get("time_dim")))
-            dim = original(*arguments)[1].attrs["group_dim"]
-            made.append(
-                indexes.isel(
-                    {
-                        dim: sorted(
-                            {0, 1, indexes.sizes[dim] // 2, indexes.sizes[dim] - 1} & set(range(indexes.sizes[dim]))
-                        )
-                    }
-                )
-            )
-        return made
+        of_days, of_windows = original(*arguments)
+        dim = of_windows.attrs["group_dim"]
+        last = of_windows.sizes[dim] - 1
+        return [one.isel({dim: sorted({0, min(1, last), last // 2, last})}) for one in (of_days, of_windows)]
 
     monkeypatch.setattr(adjustment, "grouped_time_indexes", some)
     reference, historical, simulation = (
@@ -118,3 +113,178 @@ def test_it_equals_xsdba(monkeypatch: pytest.MonkeyPatch, group: str, window: in
     error = np.abs(made[:, 1] - expected)[:, days] / reference[:, 1].std(axis=-1, keepdims=True)
     assert (error < 1e-4).mean() > 0.999
     assert np.abs(made[:, 1] - simulation[:, 1]).max() > 1
+
+
+def by_formulas(reference: np.ndarray, historical: np.ndarray, simulation: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Adjust a sample (variable, day) by xsdba's functions, one after the other; samples of any sizes."""
+    how = {"method": "nearest", "extrap": "constant"}
+    factors, _ = _npdft_train(reference, historical, turns, LEVELS, n_escore=-1, standardize=True, **how)
+    mean, deviation = simulation.mean(-1, keepdims=True), simulation.std(-1, keepdims=True)
+    rotated = _npdft_adjust((simulation - mean) / deviation, factors, turns, LEVELS, **how)
+    made = np.empty_like(simulation)
+    for place, (kind, levels, *_) in enumerate(VARIABLES):
+        ends = [_quantile(one[place], levels) for one in (reference, historical)]
+        factor = ends[0] / ends[1] if kind == "*" else ends[0] - ends[1]
+        shares = rank(xr.DataArray(simulation[place], dims="time"), pct=True).values
+        found = _interp_on_quantiles_1D(shares, levels, factor, **how)
+        alone = simulation[place] * found if kind == "*" else simulation[place] + found
+        made[place] = np.sort(alone)[np.argsort(np.argsort(rotated[place]))]
+    return made
+
+
+def test_windows_of_years_are_samples_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, long = dates("noleap", 2001, 2007), dates("noleap", 2001, 2013)
+    reference, historical, simulation = series(time, 0), series(time, 1), series(long, 2)
+    axes = TimeAxis.of_index("noleap", time), TimeAxis.of_index("noleap", long)
+    spans = year_windows(axes[1].year, 7, 3)
+    turns = rotations(6)
+    plan = transform.plan(*axes, group="time.dayofyear", window=31, spans=spans)
+    made = transform.adjust(
+        reference, historical, simulation, plan, rotations=turns, levels=LEVELS, variables=VARIABLES, threads=2
+    )
+    assert len(spans) == 3
+    for span in spans:
+        part = simulation[:, 0, span.first : span.last]
+        data = reference[:, 0], historical[:, 0], part
+        expected = xsdbas(monkeypatch, time, data, turns[0, 0], group="time.dayofyear", window=31).values
+        kept = np.zeros(part.shape[1], bool)
+        kept[span.kept_first - span.first : span.kept_last - span.first] = True
+        kept &= expected[0] != 0
+        assert kept.sum() >= 12
+        np.testing.assert_allclose(made[:, 0, span.first : span.last][:, kept], expected[:, kept], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("group", "window"), [("time.month", 1), ("time", 1), ("5D", 3), ("time.dayofyear", 5)])
+@pytest.mark.parametrize("calendar", ["standard", "360_day"])
+def test_members_together_are_a_sample(calendar: str, group: str, window: int) -> None:
+    time, long = dates(calendar, 2001, 2006), dates(calendar, 2001, 2009)
+    if calendar == "standard":
+        time, long = time.to_datetimeindex(time_unit="ns"), long.to_datetimeindex(time_unit="ns")
+    axes = TimeAxis.of_index(calendar, time), TimeAxis.of_index(calendar, long)
+    reference, historical, simulation = series(time, 0), series(time, 1, (2,)), series(long, 2, (2,))
+    plan = transform.plan(*axes, group=group, window=window)
+    how = {"levels": LEVELS, "variables": VARIABLES}
+    turns = rotations(7)
+    made = transform.adjust(reference, historical, simulation, plan, rotations=turns, **how)
+    # The days of a group, and of its sample, once more from the definitions
+    kept, samples = [], []
+    for axis in axes:
+        days, months = axis.dayofyear, np.asarray(axis.index.month)
+        place = np.arange(len(axis))
+        own = {"time": place >= 0, "time.month": months == 2, "time.dayofyear": days == 60, "5D": (days - 1) // 5 == 30}
+        kept.append(np.flatnonzero(own[group]))
+        half = {"5D": 5, "time.dayofyear": 2}.get(group, 0)
+        samples.append(np.unique([day + ahead for day in kept[-1] for ahead in range(-half, half + 1)]))
+    sample = simulation[:, 1][..., samples[1]].reshape(3, -1)
+    modelled = historical[:, 1][..., samples[0]].reshape(3, -1)
+    expected = by_formulas(reference[:, 1][:, samples[0]], modelled, sample, turns[1, 0]).reshape(3, 2, -1)
+    np.testing.assert_allclose(made[:, 1][..., kept[1]], expected[..., np.isin(samples[1], kept[1])], rtol=1e-9)
+    own = [rotations(8, 2), rotations(9, 2)]
+    apart = transform.adjust(reference, historical, simulation, plan, rotations=own[0], **how)
+    alone = transform.adjust(reference, historical[:, :, 1], simulation[:, :, 1], plan, rotations=own[0][:, 1:], **how)
+    np.testing.assert_array_equal(apart[:, :, 1], alone)
+
+
+@pytest.mark.parametrize("detrend", [0, 1])
+def test_detrended_quantile_mapping_equals_xsdba(monkeypatch: pytest.MonkeyPatch, detrend: int) -> None:
+    time = dates("noleap", 2001, 2007)
+    axis = TimeAxis.of_index("noleap", time)
+    reference, historical, simulation = (series(time, seed) for seed in (0, 1, 2))
+    turns, plan = rotations(5), transform.plan(axis, axis, group="5D", window=3)
+    made = transform.adjust(
+        reference,
+        historical,
+        simulation,
+        plan,
+        rotations=turns,
+        levels=LEVELS,
+        variables=VARIABLES,
+        detrend=detrend,
+    )
+    data = reference[:, 1], historical[:, 1], simulation[:, 1]
+    base = {"base": "DetrendedQuantileMapping", "adjusting": {"detrend": detrend}}
+    expected = xsdbas(monkeypatch, time, data, turns[1, 0], group="5D", window=3, **base).values
+    days = expected[0] != 0
+    error = np.abs(made[:, 1] - expected)[:, days] / reference[:, 1].std(axis=-1, keepdims=True)
+    assert (error < 1e-4).mean() > 0.999
+
+
+def test_wet_days_and_tails_are_those_of_xsdba(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = dates("noleap", 2001, 2007)
+    axis = TimeAxis.of_index("noleap", time)
+    reference, historical, simulation = (series(time, seed) for seed in (0, 1, 2))
+    reference[2] *= 4
+    for one in (historical, simulation):
+        one[2] = np.where(one[2] < 1, 0, one[2])
+    simulation[2, 1, [40, 900]] = 500.0
+    turns, plan = rotations(5), transform.plan(axis, axis)
+    shares, data = [], (reference[:, 1], historical[:, 1], simulation[:, 1])
+    for threshold, more in ((None, {}), (1.0, {"adapt_freq_thresh": "1 mm"})):
+        variables = [*VARIABLES[:2], Univariate("+", LEVELS, threshold, 10.0)]
+        made = transform.adjust(
+            reference, historical, simulation, plan, rotations=turns, levels=LEVELS, variables=variables
+        )[:, 1]
+        own = {"pr": more | {"kind": "+", "nquantiles": 20, "max_tail_factor": 10.0}}
+        expected = xsdbas(monkeypatch, time, data, turns[1, 0], group="time", window=1, more=own).values
+        if threshold is None:
+            error = np.abs(made - expected) / reference[:, 1].std(axis=-1, keepdims=True)
+            assert (error < 1e-4).mean() > 0.999
+            assert (made[2] == 500).sum() == 2
+        shares.append([(one > 1).mean() for one in (made[2], expected[2])])
+    assert abs(shares[1][0] - shares[1][1]) < 0.005
+    assert abs(shares[1][0] - shares[0][0]) > 0.02
+
+
+def test_days_are_traced_to_their_donors() -> None:
+    time = dates("noleap", 2001, 2004)
+    axis = TimeAxis.of_index("noleap", time)
+    reference, historical, simulation = (series(time, seed, (2,) * (seed > 0)) for seed in (0, 1, 2))
+    plan = transform.plan(axis, axis)
+    for detrend in (None, 1):
+        how = {"rotations": rotations(5), "levels": LEVELS, "variables": VARIABLES, "detrend": detrend}
+        traced = np.full((5, *simulation.shape), np.nan)
+        made = transform.adjust(reference, historical, simulation, plan, traced=traced, **how)
+        np.testing.assert_array_equal(made, transform.adjust(reference, historical, simulation, plan, **how))
+        alone, before, after, donor, size = traced[:, :, 1].reshape(5, 3, -1)
+        assert (size == 2 * time.size).all()
+        for place, values in enumerate(made[:, 1].reshape(3, -1)):
+            np.testing.assert_array_equal(values, alone[place, donor[place].astype(int)])
+            np.testing.assert_array_equal(np.sort(alone[place])[after[place].astype(int) - 1], values)
+            np.testing.assert_array_equal(np.sort(alone[place])[before[place].astype(int) - 1], alone[place])
+        assert (before != after).any()
+
+
+def test_a_day_that_lacks_a_variable_is_missing_in_all() -> None:
+    time = dates("noleap", 2001, 2004)
+    axis = TimeAxis.of_index("noleap", time)
+    reference, historical, simulation = (series(time, seed) for seed in (0, 1, 2))
+    reference[0, 0, :30], historical[1, 0, 50:60], simulation[2, 0, 100:110] = np.nan, np.nan, np.nan
+    simulation[1, 1] = 5.0  # a constant variable has no rank of its own
+    turns, plan = rotations(5), transform.plan(axis, axis)
+    made = transform.adjust(
+        reference, historical, simulation, plan, rotations=turns, levels=LEVELS, variables=VARIABLES
+    )
+    missing = np.zeros(time.size, bool)
+    missing[100:110] = True
+    for values in made[:, 0]:
+        np.testing.assert_array_equal(np.isnan(values), missing)
+    lacking = [np.isnan(one[:, 0]).any(0) for one in (reference, historical, simulation)]
+    parts = [one[:, 0][:, ~gap] for one, gap in zip((reference, historical, simulation), lacking, strict=True)]
+    np.testing.assert_allclose(made[:, 0][:, ~missing], by_formulas(*parts, turns[0, 0]), rtol=1e-9)
+    assert np.isfinite(made[:, 1]).all()
+
+
+def test_what_cannot_be_laid_out_is_refused() -> None:
+    axis = TimeAxis.of_index("noleap", dates("noleap", 2001, 2004))
+    for group, window, said in (
+        ("time.season", 1, "expected time, time.month, time.dayofyear or 5D"),
+        ("5D", 4, "expected an odd one"),
+        ("time.month", 3, "of 1 for months"),
+        ("5D", 75, "overlap"),
+    ):
+        with pytest.raises(DataError, match=said):
+            transform.plan(axis, axis, group=group, window=window)
+    values = series(dates("noleap", 2001, 2004), 0)
+    plan = transform.plan(axis, axis)
+    with pytest.raises(DataError, match="1 or 1 pools"):
+        transform.adjust(values, values, values, plan, rotations=rotations(1, 3), levels=LEVELS, variables=VARIABLES)

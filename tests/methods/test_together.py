@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from espo_luigi.errors import DataError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks, together
 from espo_luigi.methods.base import method_named
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2009"], {"dtr": "*", "pr": "*"}
+KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2006"], {"dtr": "*", "pr": "*"}
 BY_VARIABLE = {name: {"kind": kind} for name, kind in KINDS.items()}
 WINDOWS = {"window": 3, "step": 3}
 
@@ -34,7 +34,7 @@ def series(seed: int, first: str, last: str, cells: int = 3) -> xr.Dataset:
     return xr.Dataset(made, {"time": time, "loc": np.arange(cells)})
 
 
-REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2009")
+REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2006")
 
 
 def adjusted(method: str, training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
@@ -143,7 +143,7 @@ SHARE: dict[str, Any] = {"additive_space": {"lower_bound": "0 K", "upper_bound":
 
 def pool_of(*seeds: int) -> xr.Dataset:
     """Members by their labels."""
-    members = [series(seed, "2001", "2009").assign_coords(realization=f"m{seed}") for seed in seeds]
+    members = [series(seed, "2001", "2006").assign_coords(realization=f"m{seed}") for seed in seeds]
     return xr.concat(members, "realization").transpose("loc", "realization", "time").clip(max=290)
 
 
@@ -186,3 +186,12 @@ def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_g
         return
     with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
         adjusted("MBCn", training, simulation=nothing, engine=engine)
+
+
+def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
+    given: dict[str, Any] = {
+        name: one.convert_calendar("360_day", align_on="date")
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    with pytest.raises(ConfigurationError, match="5D by xsdba is for years of 365 days, and the simulation's have 360"):
+        adjusted("MBCn", {"group": {"group": "5D", "window": 3}}, engine="xsdba", **given)

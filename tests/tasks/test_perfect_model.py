@@ -1,5 +1,6 @@
 """Simulations of one experiment are paired; what cannot be compared is refused before anything is submitted."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,10 @@ from espo_luigi.commands.cli import main
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.perfect_model import Adjustment
+from espo_luigi.report.perfect_model import Pair, write_page
 from espo_luigi.report.reading import job_results
 from espo_luigi.tasks import perfect_model
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import context, forget
 
 Configure = Callable[..., list[Path]]
 
@@ -184,6 +186,25 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     assert sorted(again) == ["PerfectModel", "PerfectPair"]
 
 
+@pytest.mark.long
+def test_a_pair_of_two_calendars_is_compared_with_mbcn_of_all_variables_and_shown(
+    configured: Configure, tmp_path: Path
+) -> None:
+    configured(**{**SHORT, "perfect_model": {"cells": 2, "periods": [[2021, 2040]], "methods": ["MBCn"]}})
+    one, other = context().simulations
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    errors = pair.compute(regridded(1, "noleap", 0.0), regridded(2, "360_day", 4.0)).load()
+    assert errors["adjustment"].values.tolist() == ["raw", "adjusted", "Scaling", "MBCn"]
+    names = context().config.biasadjust.adjusted
+    joint = [*map(", ".join, itertools.combinations(names, 2)), f"energy {', '.join(names)}"]
+    assert sorted(errors["joint"].values) == sorted(joint) and errors["dependence"].notnull().all()
+    np.testing.assert_allclose(errors["level"].sel(adjustment="MBCn", variable="tasmax", property="mean"), 0, atol=0.6)
+    store.write_store(errors, pair.out_errors().path, pair.marker())
+    write_page([Pair(one, other, False, (pair.out_errors().path,))], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"Rank correlation {joint[0]}" in page and "≈</td>" in page and "could not be drawn" not in page
+
+
 def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
     configured(perfect_model={"simulations": ["Demo-NoLeap"]})
     assert main(["perfect-model"]) == 1
@@ -207,6 +228,32 @@ def test_a_period_in_the_gap_of_two_stretches_is_refused(configured: Configure) 
     edit(config, change)
     with pytest.raises(ConfigurationError, match=r"`perfect_model.periods`: got 2010-2050, .* 1950-2020, 2041-2100"):
         perfect_model.tasks_for(())
+
+
+def test_a_method_of_several_variables_takes_all_or_the_configured_group(configured: Configure) -> None:
+    files = configured(perfect_model={"methods": ["MBCn", "DQM"]})
+    (of_all,) = perfect_model.adjustments(context())["MBCn"]
+    assert of_all.variables == context().config.biasadjust.adjusted and len(of_all.variables) == 3
+    assert set(of_all.training["by_variable"]) == set(of_all.variables)
+    assert [tuple(map(int, one)) for one in of_all.adjusting["periods"]] == [(1991, 2020), (2041, 2070), (2071, 2100)]
+    assert "moving_yearly_window" not in of_all.adjusting
+
+    def change(content: dict[str, Any]) -> None:
+        own = content["biasadjust"]["variables"]
+        content["biasadjust"]["variables"] = {
+            "pr": own["pr"],
+            "heat": {"method": "MBCn", "variables": ["tasmax", "dtr"], "training_args": {"n_iter": 3}},
+        }
+
+    edit(files[0], change)
+    forget()
+    found = perfect_model.adjustments(context())
+    assert [how.variables for how in found["adjusted"]] == [("pr",), ("tasmax", "dtr")]
+    assert found["MBCn"] == found["adjusted"][1:] and found["MBCn"][0].training["n_iter"] == 3
+    assert found["MBCn"][0].adjusting["periods"] == ("1950", "2100")
+    assert [how.variables for how in found["DQM"]] == [("pr",), ("tasmax",), ("dtr",)]
+    assert found["DQM"][1].training["group"] == {"group": "time.dayofyear", "window": 31}
+    perfect_model.tasks_for(())
 
 
 @pytest.mark.parametrize(

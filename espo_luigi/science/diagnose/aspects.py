@@ -508,7 +508,7 @@ def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) 
     sums = [one.transpose("source", REALIZATION, "year", "cell") for one in sums_of(members, aspect.name)]
     everything = np.ones((1, years))
     value = np.stack([_number(aspect, everything, sums, source)[0] for source in _in_order(members)])
-    drawn, simulated = (_weights(random, years, aspect.years_together) for _ in range(2))
+    drawn, simulated = (weights_of_years(random, years, aspect.years_together) for _ in range(2))
     of_reference = _number(aspect, drawn, sums, "reference")
     # A sample's own spread is too small.
     blocks = max(years / aspect.years_together, LEAST_BLOCKS)
@@ -545,8 +545,8 @@ def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], sourc
     return np.mean(of_members, axis=0)
 
 
-def _weights(random: np.random.Generator, years: int, together: int) -> np.ndarray:
-    """How often each resampling has each year."""
+def weights_of_years(random: np.random.Generator, years: int, together: int) -> np.ndarray:
+    """Return how often each resampling has each year, (resampling, year)."""
     chosen = yearly.drawn_years(random, years, together, RESAMPLINGS)
     weights = np.zeros((RESAMPLINGS, years))
     np.add.at(weights, (np.arange(RESAMPLINGS)[:, None], chosen), 1.0)

@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from espo_luigi.science.diagnose.yearly import SEASONS, Days, correlation, correlation_sums, drawn_years, ranked
+from espo_luigi.science.diagnose.aspects import weights_of_years
+from espo_luigi.science.diagnose.yearly import SEASONS, Days, correlation, correlation_sums, ranked
 
 # The source that each variable adjusted by itself makes, to compare with variables that are adjusted together.
 USUAL = "DQM"
-RESAMPLINGS = 1000
 # The energy distance of resampled years exceeds that of the noise in one case of twenty.
 NOISE_QUANTILE = 0.95
 DAYS_APART = 3
@@ -60,7 +60,7 @@ def energy_noise(reference: np.ndarray, years: np.ndarray, random: np.random.Gen
     """
     row = np.unique(years, return_inverse=True)[1]
     of_year = np.eye(row.max() + 1)
-    often = [of_year[drawn_years(random, len(of_year), 1, RESAMPLINGS)].sum(axis=1) for _ in range(2)]
+    often = [weights_of_years(random, len(of_year), 1) for _ in range(2)]
     made = np.full(reference.shape[1], np.nan)
     for cell in range(len(made)):
         known = ~np.isnan(reference[:, cell]).any(axis=0)

@@ -69,13 +69,14 @@ def persistent(random: np.random.Generator, cells: int) -> np.ndarray:
 
 def test_the_noise_is_what_independent_samples_of_one_climate_exceed_in_about_one_case_of_twenty() -> None:
     random, years = np.random.default_rng(5), np.repeat(np.arange(30), 30)
-    first, second = persistent(random, 60), persistent(random, 60)
+    first, second = persistent(random, 40), persistent(random, 40)
     noise = dependence.energy_noise(first, years, random)
-    beyond = dependence.energy_distance(first, second) > noise
-    assert beyond.mean() == pytest.approx(0.05, abs=0.08)
+    distance = dependence.energy_distance(first, second)
+    assert (distance > noise).mean() < 0.13
+    assert noise.mean() == pytest.approx(np.quantile(distance, 0.95), rel=0.3)
     # Days by themselves would have far less noise.
-    by_day = dependence.energy_noise(first[:, :3], np.arange(900), random)
-    assert (by_day < 0.5 * noise[:3]).all()
+    by_day = dependence.energy_noise(first[:, :1], np.arange(900), random)
+    assert (by_day < 0.5 * noise[:1]).all()
 
 
 def series(of: str) -> xr.Dataset:

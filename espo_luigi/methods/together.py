@@ -73,7 +73,8 @@ class VariableArguments(Arguments):
 
     kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors; + by default")
     jitter_under: JitterUnder | None = Field(
-        default=None, description="{thresh}: noise replaces values under it in all series"
+        default=None,
+        description="{thresh}: noise replaces values under it in all series; with adapt_freq_thresh, 0 in the scenario",
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(
         default=None, description="dry days are adapted up to this; kind `*`"
@@ -177,7 +178,7 @@ class Together(Method):
 
     def __init__(self, variant: str) -> None:
         super().__init__(variant)
-        if variant != "MBCn" and not _has_pot():
+        if variant != "MBCn" and not find_spec("ot"):
             raise ConfigurationError(f"method {variant} needs the package POT: pip install espo_luigi[together]")
         self.Training = _TRAINING[variant]
 
@@ -267,6 +268,9 @@ class Together(Method):
         for values, space in zip(made, spaces, strict=True):
             if space:
                 space.put_back(values)
+        for name, under in _dry(setup).items():
+            values = made[list(setup.units).index(name)]
+            values[values < under] = 0
         return data.copy(data=made.reshape(data.shape).astype(setup.dtype)).to_dataset(name="scenario")
 
     def steps(
@@ -290,16 +294,19 @@ class Together(Method):
         if not space and raw != given[member, day]:
             said = "Values below `jitter_under` are noise."
             noise = [Step("noise", float(given[member, day]), setup.units[variable], said)]
-        return noise + steps_of_day(
+        unit, value = setup.units[variable], float(result[member, day])
+        told = steps_of_day(
             traced[:, place, 0],
             float(given[member, day]),
-            float(result[member, day]),
+            value,
             setup,
             variable=variable,
-            units=setup.units[variable],
+            units=unit,
             day=day,
             member=member,
         )
+        dry = told and value < _dry(setup).get(variable, -np.inf)
+        return noise + told + ([Step("dry", 0.0, unit, "Amounts below `jitter_under` are 0 again.")] if dry else [])
 
     def _by_xsdba(self, series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray) -> np.ndarray:
         """Return the scenario of all cells with data, each member by itself."""
@@ -409,22 +416,27 @@ def _plan(setup: Setup) -> Plan:
     return plan(setup.calibration, setup.time, group=group.name, window=group.window, spans=_spans(setup))
 
 
-@functools.cache
-def _has_pot() -> bool:
-    return find_spec("ot") is not None
-
-
 def _by_variable(setup: Setup, key: str) -> dict[str, Any]:
-    """Return an argument by variable, with thresholds in the variable's unit."""
-    found = {name: one[key] for name, one in setup.training.get("by_variable", {}).items() if one.get(key) is not None}
-    return found
+    """Return an argument of the variables that have it."""
+    return {name: one[key] for name, one in setup.training.get("by_variable", {}).items() if one.get(key) is not None}
 
 
 def _thresholds(setup: Setup) -> dict[str, float]:
     """Return the thresholds of dry days, in the variables' units."""
-    return {
-        name: threshold_in(one, setup.units[name]) for name, one in _by_variable(setup, "adapt_freq_thresh").items()
-    }
+    given = _by_variable(setup, "adapt_freq_thresh")
+    return {name: threshold_in(one, setup.units[name]) for name, one in given.items()}
+
+
+def _noise(setup: Setup) -> dict[str, float]:
+    """Return the thresholds of noise, in the variables' units."""
+    given = _by_variable(setup, "jitter_under")
+    return {name: threshold_in(one["thresh"], setup.units[name]) for name, one in given.items() if one}
+
+
+def _dry(setup: Setup) -> dict[str, float]:
+    """Return the thresholds of the noise of amounts: values with `adapt_freq_thresh`, other than small ranges."""
+    amounts = _by_variable(setup, "adapt_freq_thresh")
+    return {name: under for name, under in _noise(setup).items() if name in amounts}
 
 
 def _texts(setup: Setup) -> dict[str, str]:
@@ -448,12 +460,10 @@ def _prepared(block: Block, series: str, setup: Setup, spaces: list[Bounded | No
     data, cells = block[series], block["cell"].values.ravel()
     members = data.sizes.get(REALIZATION, 1)
     values = np.array(data.values, np.float64).reshape(len(setup.units), cells.size, members, data.sizes["time"])
-    noise, of_members = _by_variable(setup, "jitter_under"), [setup.seed]
-    if REALIZATION in data.dims:
-        of_members = setup.member_seeds
-    for place, ((name, unit), space) in enumerate(zip(setup.units.items(), spaces, strict=True)):
-        if noise.get(name):
-            under, role = threshold_in(noise[name]["thresh"], unit), f"{series}+{name}"
+    of_members = setup.member_seeds if REALIZATION in data.dims else [setup.seed]
+    for place, (name, space) in enumerate(zip(setup.units, spaces, strict=True)):
+        if under := _noise(setup).get(name):
+            role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
         if space:
             space.check(values[place], series)

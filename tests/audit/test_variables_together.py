@@ -25,6 +25,7 @@ LAND = 46.25, -65.25
 Run = Callable[..., None]
 OTHER = SIM.replace("r1i", "r2i")
 NAMES = ["tasmax", "dtr", "pr"]
+PR = {"kind": "*", "jitter_under": {"thresh": "1 mm d-1"}, "adapt_freq_thresh": "2 mm d-1"}
 MBCN = {
     "method": "MBCn",
     "variables": NAMES,
@@ -32,7 +33,7 @@ MBCN = {
         "period": KNOWN,
         "group": {"group": "5D", "window": 5},
         "n_iter": 3,
-        "by_variable": {"dtr": {"kind": "*"}, "pr": {"kind": "*", "jitter_under": {"thresh": "0.01 mm d-1"}}},
+        "by_variable": {"dtr": {"kind": "*"}, "pr": PR},
     },
     "adjusting_args": {"periods": PERIOD, "moving_yearly_window": {"window": 3, "step": 1}},
 }

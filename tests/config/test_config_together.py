@@ -169,7 +169,7 @@ def test_leap_years_are_refused_by_xsdba_and_taken_by_the_kernels(adjusting: Adj
 
 
 def test_a_missing_package_is_named_with_its_extra(adjusting: Adjusting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_has_pot", lambda: False)
+    monkeypatch.setattr(together, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"dOTC needs the package POT: pip install espo_luigi\[together\]"):
         adjusting(method="dOTC")
     adjusting()

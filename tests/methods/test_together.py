@@ -172,6 +172,22 @@ def test_noise_dry_days_bounds_and_members_are_the_same_however_cells_are_cut(to
         xr.testing.assert_equal(alone, made.isel(realization=[1]))
 
 
+@pytest.mark.parametrize(("method", "engine"), [("MBCn", "auto"), ("MBCn", "xsdba"), ("dOTC", "auto")])
+def test_days_with_noise_of_amounts_are_dry_in_the_scenario_and_ranges_keep_theirs(method: str, engine: str) -> None:
+    with_dry_days = {
+        name: one.assign(pr=one["pr"].where(one["pr"] > 0.8, 0))
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    by_variable = {"pr": RAIN, "dtr": {"kind": "*", "jitter_under": {"thresh": "0.5 K"}}}
+    training = {"group": "time", "by_variable": by_variable, **({"n_iter": 2} if method == "MBCn" else {})}
+    if method == "dOTC":
+        by_variable["pr"] = RAIN | {"bin_width": 0.5}
+    given: dict[str, Any] = {"moving_yearly_window": WINDOWS, "engine": engine, **with_dry_days}
+    made = adjusted(method, training, **given).sel(time=slice(*KNOWN))
+    assert not ((made["pr"] > 0) & (made["pr"] < 0.5)).any() and (made["pr"] >= 0).all() and (made["dtr"] > 0).all()
+    assert abs((made["pr"] == 0).mean() - (with_dry_days["reference"]["pr"] == 0).mean()) < 0.05
+
+
 @pytest.mark.parametrize("engine", ["auto", "xsdba"])
 def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_gaps(engine: str) -> None:
     nothing = SIMULATION.copy(deep=True)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import xarray as xr
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
-from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection
+from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import YearWindow, year_windows
 from espo_luigi.methods.xsdba import (
@@ -199,19 +199,19 @@ class Together(Method):
         periods = [(int(one), int(other)) for one, other in each_period(adjusting.periods)]
         told = "" if self.variant != "MBCn" else " with `engine: xsdba`"
         if window and (short := [f"{one}-{other}" for one, other in periods if other - one + 1 < window.window]):
-            yield _problem(
+            yield problem(
                 f"has windows of {window.window} years, and {', '.join(short)} has fewer",
                 ("adjusting_args", "moving_yearly_window"),
                 window,
             )
         if self.variant == "OTC" and (window or periods != [(first, last)]):
-            yield _problem(
+            yield problem(
                 f"OTC corrects the years of the training only, {first}-{last}; expected them, or `method: dOTC`",
                 ("adjusting_args", "periods"),
                 adjusting.periods,
             )
         elif self.by_xsdba and any((window.window if window else other - one + 1) != years for one, other in periods):
-            yield _problem(
+            yield problem(
                 f"{self.variant}{told} adjusts as many years at once as the training has, {years}; expected periods "
                 f"of so many, or `moving_yearly_window` with such a window",
                 ("adjusting_args", "moving_yearly_window"),
@@ -219,21 +219,19 @@ class Together(Method):
             )
         group, at = Grouping.of(training.model_dump()["group"]), ("training_args", "group")
         if self.by_xsdba and group.add_dims:
-            yield _problem(
-                f"{self.variant}{told} adjusts each member by itself; leave add_dims out", at, training.group
-            )
+            yield problem(f"{self.variant}{told} adjusts each member by itself; leave add_dims out", at, training.group)
         if self.by_xsdba and self.variant == "MBCn" and group.name == "time.month":
-            yield _problem("xsdba's MBCn has no months; expected time.dayofyear, 5D or time", at, training.group)
+            yield problem("xsdba's MBCn has no months; expected time.dayofyear, 5D or time", at, training.group)
         yield from self._problems_of_variables(training)
 
     def _problems_of_variables(self, training: Any) -> Iterator[InitErrorDetails]:
         for name, one in training.by_variable.items():
             at = ("training_args", "by_variable", name)
             if self.variant == "OTC" and one.adapt_freq_thresh:
-                yield _problem("xsdba's OTC fails with it; leave it out", (*at, "adapt_freq_thresh"), name)
+                yield problem("xsdba's OTC fails with it; leave it out", (*at, "adapt_freq_thresh"), name)
             if one.kind == "*" and (self.variant == "OTC" or getattr(training, "cov_factor", "") == "cholesky"):
                 given = "OTC" if self.variant == "OTC" else "cov_factor: cholesky"
-                yield _problem(f"{given} has no multiplicative factors; expected '+'", (*at, "kind"), one.kind)
+                yield problem(f"{given} has no multiplicative factors; expected '+'", (*at, "kind"), one.kind)
 
     def chosen(self, setup: Setup) -> Method:
         """Return itself, and log which code computes.
@@ -356,11 +354,6 @@ class Together(Method):
             cov = None if given["cov_factor"] == "none" else given["cov_factor"]
             arguments |= {"cov_factor": cov, "adapt_freq_thresh": _texts(setup)}
             return xsdba.dOTC.adjust(*before.values(), simulation, **arguments)
-
-
-def _problem(told: str, loc: tuple[str, ...], given: Any) -> InitErrorDetails:
-    problem = PydanticCustomError("value_error", "{told}", {"told": told})
-    return InitErrorDetails(type=problem, loc=loc, input=given)
 
 
 def _spans(setup: Setup) -> list[YearWindow]:

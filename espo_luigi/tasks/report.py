@@ -154,7 +154,7 @@ class YearlySums(SeriesTask):
         if together:
             here, beside = self._with_usual(here), self._with_usual(beside)
         sums = aspects.yearly_sums(here, beside, period=self.period, table=config.table, together=together)
-        if groups := [group for group in together if {*group} <= {*here[dependence.USUAL]}]:
+        if groups := [group for group in together if {*group} <= {*here.get(dependence.USUAL, ())}]:
             random = cell_generator(f"{self.sim_id}+{self.diag_domain}", "years", 0)
             sums = sums.merge(dependence.energies(here, groups=groups, random=random))
         return sums.assign_attrs(cells=_cells_of(cells))
@@ -171,7 +171,9 @@ class YearlySums(SeriesTask):
                 trained = blocks.train(known, raw, period=period, **how["training_args"], **shared)
                 adjusting = how["adjusting_args"] | jitter_of_range(name, config.table)
                 usual[name] = blocks.adjust(raw, trained, periods=[period], **adjusting, **shared)
-        return {**days, dependence.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})}
+        # Products may lack all variables of the groups.
+        made = {dependence.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})} if usual else {}
+        return {**days, **made}
 
 
 class NotCalibrated(EspoTask):

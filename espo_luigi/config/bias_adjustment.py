@@ -87,9 +87,10 @@ def _wrong_method(given: Mapping[str, Any]) -> str:
         return str(error)
     if not together:
         several = f"expected a method of several ({', '.join(TOGETHER)}), or no `variables`"
-        return f"{name} adjusts each variable by itself; {several}" if given.get("variables") else ""
+        return f"the method {name} adjusts each variable by itself; {several}" if given.get("variables") else ""
     if not given.get("variables"):
-        return f"{name} adjusts several variables; expected `variables: [NAME, NAME]`, under a name of the group's own"
+        expected = "expected `variables: [NAME, NAME]`, under a name of the group's own"
+        return f"the method {name} adjusts several variables together; {expected}"
     if own := [key for one in sections for key in one if key in _OF_ONE and name in TOGETHER]:
         told = f"under this key are a single variable's settings, too ({', '.join(own)})"
         return f"{told}; expected another name of the group, and `null` here"

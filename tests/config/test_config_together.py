@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "method",
         {"variables": []},
-        "got 'MBCn' (text): MBCn adjusts several variables; expected `variables: [NAME, NAME]`",
+        "adjusts several variables together; expected `variables: [NAME, NAME]`",
     ),
     ("method", {"method": "mbcn"}, "did you mean MBCn?"),
     (

@@ -72,6 +72,10 @@ def test_members_of_pools_are_together_and_transport_has_windows_as_long_as_its_
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
     assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
+    content["biasadjust"]["variables"] = {"short": {**groups["MBCn"], "training_args": {"group": "time.month"}}}
+    give_usual_settings(content)
+    given = content["biasadjust"]["variables"]["short"]["training_args"]["group"]
+    assert given == {"group": "time.month", "add_dims": ["realization"]}, "the name alone is no other choice of members"
     assert made["dOTC"]["training_args"]["group"] == made["OTC"]["training_args"]["group"] == {"group": "time.month"}
     assert made["dOTC"]["adjusting_args"] == {"moving_yearly_window": {"window": 20, "step": 20}}
     assert made["OTC"]["adjusting_args"] == {} and "kind" not in made["OTC"]["training_args"]["by_variable"]["pr"]
@@ -101,6 +105,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "expected a number and a unit that converts to kg m-2 s-1",
     ),
     ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 6}}}, "expected an odd window"),
+    ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 75}}}, "five days, below 72"),
+    (
+        "training_args.group",
+        {"training_args": {"group": {"group": "time.dayofyear", "window": 30}}},
+        "expected an odd window below 360, and it is 30",
+    ),
+    ("training_args.group", {"training_args": {"group": {"group": "time.dayofyear", "window": 367}}}, "below 360"),
     (
         "training_args.group",
         {"training_args": {"group": {"group": "time.month", "window": 3}}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,22 @@ def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_g
         return
     with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
         adjusted("MBCn", training, simulation=nothing, engine=engine)
+
+
+def test_two_threads_give_numpys_generator_back() -> None:
+    def draw() -> None:
+        with together.drawing("a", "x", 1):
+            pass
+
+    usual, other = np.random.default_rng, threading.Thread(target=draw)
+    try:
+        with together.drawing("a", "x", 0):
+            other.start()
+            other.join(0.05)  # it waits for the lock
+        other.join()
+        assert np.random.default_rng is usual
+    finally:
+        np.random.default_rng = usual
 
 
 def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:

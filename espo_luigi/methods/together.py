@@ -459,7 +459,7 @@ def _prepared(block: Block, series: str, setup: Setup, spaces: list[Bounded | No
             role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
         if space:
-            space.check(values[place], series)
+            space.check(values[place], series, f"*.training_args.by_variable.{name}")
             values[place] = space.transformed(values[place])
     return values
 

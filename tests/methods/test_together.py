@@ -204,6 +204,15 @@ def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_g
         adjusted("MBCn", training, simulation=nothing, engine=engine)
 
 
+def test_values_at_a_bound_name_the_groups_key() -> None:
+    training = {"group": "time", "n_iter": 1, "by_variable": {"dtr": SHARE}}
+    reference = REFERENCE.assign(dtr=REFERENCE["dtr"].clip(max=29).where(REFERENCE["pr"] > 0.2, 0))
+    with pytest.raises(
+        DataError, match=r"`biasadjust\.variables\.\*\.training_args\.by_variable\.dtr\.additive_space\."
+    ):
+        adjusted("MBCn", training, reference=reference)
+
+
 def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
     given: dict[str, Any] = {
         name: one.convert_calendar("360_day", align_on="date")

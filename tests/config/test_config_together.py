@@ -135,6 +135,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "expected a number and a unit that converts to kg m-2 s-1",
     ),
     ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 6}}}, "expected an odd window"),
+    ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 75}}}, "five days, below 72"),
+    (
+        "training_args.group",
+        {"training_args": {"group": {"group": "time.dayofyear", "window": 30}}},
+        "expected an odd window below 360, and it is 30",
+    ),
+    ("training_args.group", {"training_args": {"group": {"group": "time.dayofyear", "window": 367}}}, "below 360"),
     (
         "training_args.group",
         {"training_args": {"group": {"group": "time.month", "window": 3}}},

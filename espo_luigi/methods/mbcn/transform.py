@@ -143,8 +143,8 @@ def adjust(
     DataError
         If shapes do not match.
     """
+    _check_shapes(reference, historical, simulation, rotations)
     shape = (*simulation.shape[:2], simulation.shape[2] if simulation.ndim == 4 else 1, simulation.shape[-1])
-    _check_shapes(reference, historical, rotations, shape)
     members, modelled = simulation.reshape(shape), historical.reshape(*shape[:3], -1)
     adjusted = np.empty(shape, simulation.dtype)
     turns, draws = np.asarray(rotations, np.float64), seeds
@@ -239,12 +239,13 @@ def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univar
     )
 
 
-def _check_shapes(reference: np.ndarray, historical: np.ndarray, rotations: np.ndarray, shape: tuple[int, ...]) -> None:
-    n_variables, n_cells, members, _ = shape
-    if reference.shape[:2] != shape[:2] or historical.shape[-1] != reference.shape[-1]:
+def _check_shapes(reference: np.ndarray, historical: np.ndarray, simulation: np.ndarray, rotations: np.ndarray) -> None:
+    (n_variables, n_cells, *pool), length = simulation.shape[:-1], reference.shape[-1]
+    trained, members = (*simulation.shape[:-1], length), pool[0] if pool else 1
+    if n_variables < 2 or reference.shape != (n_variables, n_cells, length) or historical.shape != trained:
         raise DataError(
-            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {shape}; expected the "
-            "same variables and cells, and a calibration of one length."
+            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {simulation.shape}; "
+            "expected the same variables (two or more), cells and members, and a calibration of one length."
         )
     pools = rotations.shape[1]
     if rotations.shape[0] != n_cells or rotations.shape[3:] != (n_variables,) * 2 or pools not in (1, members):

@@ -52,8 +52,8 @@ def give_usual_settings(content: Content) -> None:
 
 
 def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return usual settings with what is given in their place, key by key; `group: NAME` is a group's name."""
-    if usual.get("group") and isinstance(given.get("group"), str) and isinstance(usual["group"], Mapping):
+    """Return usual settings with what is given in their place, key by key."""
+    if usual.get("group") and isinstance(given.get("group"), str):  # a group's name alone
         given = {**given, "group": {"group": given["group"]}}
     both = {key: (usual[key], one) for key, one in given.items() if key in usual}
     deep = {key: _laid_over(*two) for key, two in both.items() if all(isinstance(one, Mapping) for one in two)}

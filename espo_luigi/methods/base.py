@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
@@ -244,6 +244,11 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
 @functools.cache
 def _class_of(package: str) -> type[Method]:
     return registered(Method, package, _OURS, METHODS)
+
+
+def problem(told: str, loc: tuple[int | str, ...], given: Any) -> InitErrorDetails:
+    """Return the error of validation that says so, about what is given at a place."""
+    return InitErrorDetails(type=PydanticCustomError("value_error", "{told}", {"told": told}), loc=loc, input=given)
 
 
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:

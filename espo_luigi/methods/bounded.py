@@ -14,8 +14,6 @@ import numpy as np
 
 from espo_luigi.errors import DataError
 
-_KEY = "training_args.additive_space.clip_next_to_bounds"
-
 
 @dataclass(frozen=True)
 class Bounded:
@@ -78,8 +76,8 @@ class Bounded:
         formula = f"ln(({above}) / ({upper:g} - x))" if self.trans == "logit" else f"ln({above})"
         return f"{formula}, x in {self.units}{moved}."
 
-    def check(self, values: np.ndarray, series: str) -> None:
-        """Raise `DataError` if values lie where `clip` allows none: their number, the bounds and the key."""
+    def check(self, values: np.ndarray, series: str, under: str = "") -> None:
+        """Raise `DataError` if values lie where `clip` allows none: their number, the bounds, the key (`under` it)."""
         if self.clip == "permissive":
             return
         upper = np.inf if self.upper is None else self.upper
@@ -92,7 +90,8 @@ class Bounded:
             f"{outside} of {known.size} values of {self.variable} of the {series} are {where} its bounds "
             f"{self.lower:g} to {upper:g} {self.units}: they go from {known.min():.6g} to {known.max():.6g}, and "
             f"{self.trans} has no value there. Correct the bounds or the data, or set "
-            f"`biasadjust.variables.{self.variable}.{_KEY}: {remedy}`, which moves them inside, or a `margin`."
+            f"`biasadjust.variables.{under or self.variable + '.training_args'}.additive_space.clip_next_to_bounds: "
+            f"{remedy}`, which moves them inside, or a `margin`."
         )
 
     def transformed(self, values: np.ndarray) -> np.ndarray:

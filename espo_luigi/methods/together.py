@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import xarray as xr
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
-from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection
+from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import YearWindow, year_windows
 from espo_luigi.methods.xsdba import (
@@ -75,7 +75,8 @@ class VariableArguments(Arguments):
 
     kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors; + by default")
     jitter_under: JitterUnder | None = Field(
-        default=None, description="{thresh}: noise replaces values under it in all series"
+        default=None,
+        description="{thresh}: noise replaces values under it in all series; with adapt_freq_thresh, 0 in the scenario",
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(
         default=None, description="dry days are adapted up to this; kind `*`"
@@ -179,7 +180,7 @@ class Together(Method):
 
     def __init__(self, variant: str) -> None:
         super().__init__(variant)
-        if variant != "MBCn" and not _has_pot():
+        if variant != "MBCn" and not find_spec("ot"):
             raise ConfigurationError(f"method {variant} needs the package POT: pip install espo_luigi[together]")
         self.Training = _TRAINING[variant]
 
@@ -200,19 +201,19 @@ class Together(Method):
         periods = [(int(one), int(other)) for one, other in each_period(adjusting.periods)]
         told = "" if self.variant != "MBCn" else " with `engine: xsdba`"
         if window and (short := [f"{one}-{other}" for one, other in periods if other - one + 1 < window.window]):
-            yield _problem(
+            yield problem(
                 f"has windows of {window.window} years, and {', '.join(short)} has fewer",
                 ("adjusting_args", "moving_yearly_window"),
                 window,
             )
         if self.variant == "OTC" and (window or periods != [(first, last)]):
-            yield _problem(
+            yield problem(
                 f"OTC corrects the years of the training only, {first}-{last}; expected them, or `method: dOTC`",
                 ("adjusting_args", "periods"),
                 adjusting.periods,
             )
         elif self.by_xsdba and any((window.window if window else other - one + 1) != years for one, other in periods):
-            yield _problem(
+            yield problem(
                 f"{self.variant}{told} adjusts as many years at once as the training has, {years}; expected periods "
                 f"of so many, or `moving_yearly_window` with such a window",
                 ("adjusting_args", "moving_yearly_window"),
@@ -220,21 +221,19 @@ class Together(Method):
             )
         group, at = Grouping.of(training.model_dump()["group"]), ("training_args", "group")
         if self.by_xsdba and group.add_dims:
-            yield _problem(
-                f"{self.variant}{told} adjusts each member by itself; leave add_dims out", at, training.group
-            )
+            yield problem(f"{self.variant}{told} adjusts each member by itself; leave add_dims out", at, training.group)
         if self.by_xsdba and self.variant == "MBCn" and group.name == "time.month":
-            yield _problem("xsdba's MBCn has no months; expected time.dayofyear, 5D or time", at, training.group)
+            yield problem("xsdba's MBCn has no months; expected time.dayofyear, 5D or time", at, training.group)
         yield from self._problems_of_variables(training)
 
     def _problems_of_variables(self, training: Any) -> Iterator[InitErrorDetails]:
         for name, one in training.by_variable.items():
             at = ("training_args", "by_variable", name)
             if self.variant == "OTC" and one.adapt_freq_thresh:
-                yield _problem("xsdba's OTC fails with it; leave it out", (*at, "adapt_freq_thresh"), name)
+                yield problem("xsdba's OTC fails with it; leave it out", (*at, "adapt_freq_thresh"), name)
             if one.kind == "*" and (self.variant == "OTC" or getattr(training, "cov_factor", "") == "cholesky"):
                 given = "OTC" if self.variant == "OTC" else "cov_factor: cholesky"
-                yield _problem(f"{given} has no multiplicative factors; expected '+'", (*at, "kind"), one.kind)
+                yield problem(f"{given} has no multiplicative factors; expected '+'", (*at, "kind"), one.kind)
 
     def chosen(self, setup: Setup) -> Method:
         """Return itself, and log which code computes.
@@ -269,6 +268,9 @@ class Together(Method):
         for values, space in zip(made, spaces, strict=True):
             if space:
                 space.put_back(values)
+        for name, under in _dry(setup).items():
+            values = made[list(setup.units).index(name)]
+            values[values < under] = 0
         return data.copy(data=made.reshape(data.shape).astype(setup.dtype)).to_dataset(name="scenario")
 
     def steps(
@@ -292,16 +294,19 @@ class Together(Method):
         if not space and raw != given[member, day]:
             said = "Values below `jitter_under` are noise."
             noise = [Step("noise", float(given[member, day]), setup.units[variable], said)]
-        return noise + steps_of_day(
+        unit, value = setup.units[variable], float(result[member, day])
+        told = steps_of_day(
             traced[:, place, 0],
             float(given[member, day]),
-            float(result[member, day]),
+            value,
             setup,
             variable=variable,
-            units=setup.units[variable],
+            units=unit,
             day=day,
             member=member,
         )
+        dry = told and value < _dry(setup).get(variable, -np.inf)
+        return noise + told + ([Step("dry", 0.0, unit, "Amounts below `jitter_under` are 0 again.")] if dry else [])
 
     def _by_xsdba(self, series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray) -> np.ndarray:
         """Return the scenario of all cells with data, each member by itself."""
@@ -351,11 +356,6 @@ class Together(Method):
             cov = None if given["cov_factor"] == "none" else given["cov_factor"]
             arguments |= {"cov_factor": cov, "adapt_freq_thresh": _texts(setup)}
             return xsdba.dOTC.adjust(*before.values(), simulation, **arguments)
-
-
-def _problem(told: str, loc: tuple[str, ...], given: Any) -> InitErrorDetails:
-    problem = PydanticCustomError("value_error", "{told}", {"told": told})
-    return InitErrorDetails(type=problem, loc=loc, input=given)
 
 
 def _spans(setup: Setup) -> list[YearWindow]:
@@ -411,22 +411,27 @@ def _plan(setup: Setup) -> Plan:
     return plan(setup.calibration, setup.time, group=group.name, window=group.window, spans=_spans(setup))
 
 
-@functools.cache
-def _has_pot() -> bool:
-    return find_spec("ot") is not None
-
-
 def _by_variable(setup: Setup, key: str) -> dict[str, Any]:
-    """Return an argument by variable, with thresholds in the variable's unit."""
-    found = {name: one[key] for name, one in setup.training.get("by_variable", {}).items() if one.get(key) is not None}
-    return found
+    """Return an argument of the variables that have it."""
+    return {name: one[key] for name, one in setup.training.get("by_variable", {}).items() if one.get(key) is not None}
 
 
 def _thresholds(setup: Setup) -> dict[str, float]:
     """Return the thresholds of dry days, in the variables' units."""
-    return {
-        name: threshold_in(one, setup.units[name]) for name, one in _by_variable(setup, "adapt_freq_thresh").items()
-    }
+    given = _by_variable(setup, "adapt_freq_thresh")
+    return {name: threshold_in(one, setup.units[name]) for name, one in given.items()}
+
+
+def _noise(setup: Setup) -> dict[str, float]:
+    """Return the thresholds of noise, in the variables' units."""
+    given = _by_variable(setup, "jitter_under")
+    return {name: threshold_in(one["thresh"], setup.units[name]) for name, one in given.items() if one}
+
+
+def _dry(setup: Setup) -> dict[str, float]:
+    """Return the thresholds of the noise of amounts: values with `adapt_freq_thresh`, other than small ranges."""
+    amounts = _by_variable(setup, "adapt_freq_thresh")
+    return {name: under for name, under in _noise(setup).items() if name in amounts}
 
 
 def _texts(setup: Setup) -> dict[str, str]:
@@ -450,15 +455,13 @@ def _prepared(block: Block, series: str, setup: Setup, spaces: list[Bounded | No
     data, cells = block[series], block["cell"].values.ravel()
     members = data.sizes.get(REALIZATION, 1)
     values = np.array(data.values, np.float64).reshape(len(setup.units), cells.size, members, data.sizes["time"])
-    noise, of_members = _by_variable(setup, "jitter_under"), [setup.seed]
-    if REALIZATION in data.dims:
-        of_members = setup.member_seeds
-    for place, ((name, unit), space) in enumerate(zip(setup.units.items(), spaces, strict=True)):
-        if noise.get(name):
-            under, role = threshold_in(noise[name]["thresh"], unit), f"{series}+{name}"
+    of_members = setup.member_seeds if REALIZATION in data.dims else [setup.seed]
+    for place, (name, space) in enumerate(zip(setup.units, spaces, strict=True)):
+        if under := _noise(setup).get(name):
+            role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
         if space:
-            space.check(values[place], series)
+            space.check(values[place], series, f"*.training_args.by_variable.{name}")
             values[place] = space.transformed(values[place])
     return values
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,15 @@ LAND = 46.25, -65.25
 Run = Callable[..., None]
 OTHER = SIM.replace("r1i", "r2i")
 NAMES = ["tasmax", "dtr", "pr"]
-MBCN = {
+PR = {"kind": "*", "jitter_under": {"thresh": "1 mm d-1"}, "adapt_freq_thresh": "2 mm d-1"}
+MBCN: dict[str, Any] = {
     "method": "MBCn",
     "variables": NAMES,
     "training_args": {
         "period": KNOWN,
         "group": {"group": "5D", "window": 5},
         "n_iter": 3,
-        "by_variable": {"dtr": {"kind": "*"}, "pr": {"kind": "*", "jitter_under": {"thresh": "0.01 mm d-1"}}},
+        "by_variable": {"dtr": {"kind": "*"}, "pr": PR},
     },
     "adjusting_args": {"periods": PERIOD, "moving_yearly_window": {"window": 3, "step": 1}},
 }
@@ -70,16 +72,24 @@ def run(tmp_path: Path, own_settings: LuigiConfigParser) -> Run:
     return made
 
 
-@pytest.mark.parametrize("v2", [False, True])
-def test_products_of_variables_together_are_explained_and_audited_by_single_cells(run: Run, v2: bool) -> None:
-    run(MBCN, v2=v2)
+@pytest.mark.parametrize(("v2", "group"), [(False, {}), (True, {}), (True, {"add_dims": []})])
+def test_products_of_variables_together_are_explained_and_audited_by_single_cells(
+    run: Run, v2: bool, group: dict[str, Any]
+) -> None:
+    training: dict[str, Any] = MBCN["training_args"]
+    run(MBCN | {"training_args": training | {"group": training["group"] | group}}, v2=v2)
     assert list(context().pools.values()) == ([(SIM, OTHER)] if v2 else [(SIM,), (OTHER,)])
-    way = way_of(OTHER, *LAND, "1993-07-14")
+    around = way_of(OTHER, *LAND, "1993-07-14").adjusted["pr"]
+    dry = around.adjusted.index(0) - around.day
+    way = way_of(OTHER, *LAND, f"{date(1993, 7, 14) + timedelta(dry)}")
     assert list(way.adjusted) == NAMES and {*way.products} == {"tasmax", "tasmin", "pr", *(["dtr"] if v2 else [])}
     assert all(product.identical for product in way.products.values())
     for name, adjusted in way.adjusted.items():
         told = [step.name for step in adjusted.steps if step.name != "noise"]
-        assert told == ["regridded", "univariate", "rank before", "rank after", "result", "adjusted"], name
+        last = ["dry", "adjusted"] if name == "pr" else ["adjusted"]
+        assert told == ["regridded", "univariate", "rank before", "rank after", "result", *last], name
+        alone = next(step for step in adjusted.steps if step.name == "univariate")
+        assert ("of 2 members" in alone.sentence) == (v2 and not group)
     found = audit(6, 1)
     assert not found.differences and not found.failures
     assert all(row.identical == row.values for row in found.rows)

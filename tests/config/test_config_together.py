@@ -67,27 +67,55 @@ def test_what_is_given_is_laid_over_and_null_leaves_out(adjusting: Adjusting) ->
 
 def test_members_of_pools_are_together_and_transport_has_windows_as_long_as_its_training() -> None:
     custom = {"ref_period": [1991, 2010], "sim_period": [1950, 2100]}
-    groups = {name: {"method": name, "variables": ["pr", "tasmax"]} for name in ("MBCn", "OTC", "dOTC")}
+    groups: Any = {name: {"method": name, "variables": ["pr", "tasmax"]} for name in ("MBCn", "OTC", "dOTC")}
+    groups["months"] = {**groups["MBCn"], "training_args": {"group": "time.month"}}
     content: Any = {"custom": custom, "subregions": {}, "biasadjust": {"variables": groups}}
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
     assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
-    content["biasadjust"]["variables"] = {"short": {**groups["MBCn"], "training_args": {"group": "time.month"}}}
-    give_usual_settings(content)
-    given = content["biasadjust"]["variables"]["short"]["training_args"]["group"]
-    assert given == {"group": "time.month", "add_dims": ["realization"]}, "the name alone is no other choice of members"
+    assert made["months"]["training_args"]["group"] == {"group": "time.month", "add_dims": ["realization"]}
     assert made["dOTC"]["training_args"]["group"] == made["OTC"]["training_args"]["group"] == {"group": "time.month"}
     assert made["dOTC"]["adjusting_args"] == {"moving_yearly_window": {"window": 20, "step": 20}}
     assert made["OTC"]["adjusting_args"] == {} and "kind" not in made["OTC"]["training_args"]["by_variable"]["pr"]
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("", {"variables": ["pr"]}, "pr alone is no group; expected two variables or more"),
-    ("", {"variables": []}, "adjusts several variables together; expected `variables: [NAME, NAME]`"),
+    ("variables", {"variables": ["pr"]}, "got ['pr'] (a list): pr alone is no group; expected two variables or more"),
     (
-        "",
+        "method",
+        {"variables": []},
+        "got 'MBCn' (text): MBCn adjusts several variables; expected `variables: [NAME, NAME]`",
+    ),
+    ("method", {"method": "mbcn"}, "did you mean MBCn?"),
+    (
+        "method",
+        {"method": "QuantileDeltaMapping"},
+        "QuantileDeltaMapping adjusts each variable by itself; expected a method of several (MBCn, OTC, dOTC)",
+    ),
+    (
+        "training_args.by_variable.hurs",
         {"training_args": {"by_variable": {"hurs": {"kind": "+"}}}},
-        "by_variable: hurs is not adjusted here; expected names of `variables`: tasmax, dtr, pr",
+        "got 'hurs' (text): not adjusted here; expected names of `variables`: tasmax, dtr, pr",
+    ),
+    (
+        "training_args.by_variable.pr.nquantile",
+        {"training_args": {"by_variable": {"pr": {"nquantile": 10}}}},
+        "unknown key; did you mean nquantiles?",
+    ),
+    (
+        "training_args.n_iter",
+        {"training_args": {"n_iter": 0}},
+        "got 0 (a whole number): expected greater than or equal to 1",
+    ),
+    (
+        "training_args.base",
+        {"training_args": {"base": "DQM"}},
+        "got 'DQM' (text), expected 'QuantileDeltaMapping' or 'DetrendedQuantileMapping'",
+    ),
+    (
+        "adjusting_args.moving_yearly_window",
+        {"adjusting_args": {"moving_yearly_window": {"window": 20, "step": 30}}},
+        "{window: 30, step: 10}",
     ),
     (
         "training_args.by_variable.pr",
@@ -117,7 +145,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"training_args": {"group": {"group": "time.month", "window": 3}}},
         "months have no window",
     ),
-    ("training_args.group", {"training_args": {"group": "time.season"}}, "expected 'time.dayofyear'"),
+    (
+        "training_args.group",
+        {"training_args": {"group": "time.season"}},
+        "got 'time.season' (text), expected 'time.dayofyear', '5D', 'time.month' or 'time'",
+    ),
     (
         "adjusting_args.moving_yearly_window",
         {"adjusting_args": {"periods": ["1991", "2010"], "moving_yearly_window": {"window": 30, "step": 10}}},
@@ -166,8 +198,21 @@ def test_what_cannot_be_is_refused_with_its_key(
     adjusting: Adjusting, key: str, group: dict[str, Any], message: str
 ) -> None:
     path = ".".join(filter(None, ("biasadjust.variables.joint", key)))
-    with pytest.raises(ConfigurationError, match=rf"`{re.escape(path)}`(.|\n)*{re.escape(message)}"):
+    with pytest.raises(ConfigurationError, match=rf"`{re.escape(path)}`.*{re.escape(message)}") as caught:
         adjusting(**group)
+    assert "missing" not in str(caught.value), "arguments of a wrong method are not told of"
+
+
+@pytest.mark.parametrize("names", [{}, {"variables": ["tasmax", "dtr"]}])
+def test_a_method_of_several_on_a_variables_own_key_is_one_problem_which_says_what_to_do(
+    content: dict[str, Any], write: Callable[..., Path], names: dict[str, Any]
+) -> None:
+    second = write({"biasadjust": {"variables": {"tasmax": {"method": "MBCn", **names}}}}, name="second.yml")
+    told = "expected another name of the group, and `null` here" if names else "expected `variables: [NAME, NAME]`"
+    with pytest.raises(
+        ConfigurationError, match=rf"has a problem:\n- `biasadjust.variables.tasmax.method`.*{re.escape(told)}"
+    ):
+        load([write(content), second])
 
 
 def test_leap_years_are_refused_by_xsdba_and_taken_by_the_kernels(adjusting: Adjusting) -> None:
@@ -180,7 +225,7 @@ def test_leap_years_are_refused_by_xsdba_and_taken_by_the_kernels(adjusting: Adj
 
 
 def test_a_missing_package_is_named_with_its_extra(adjusting: Adjusting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "_has_pot", lambda: False)
+    monkeypatch.setattr(together, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"dOTC needs the package POT: pip install espo_luigi\[together\]"):
         adjusting(method="dOTC")
     adjusting()

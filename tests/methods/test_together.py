@@ -173,6 +173,22 @@ def test_noise_dry_days_bounds_and_members_are_the_same_however_cells_are_cut(to
         xr.testing.assert_equal(alone, made.isel(realization=[1]))
 
 
+@pytest.mark.parametrize(("method", "engine"), [("MBCn", "auto"), ("MBCn", "xsdba"), ("dOTC", "auto")])
+def test_days_with_noise_of_amounts_are_dry_in_the_scenario_and_ranges_keep_theirs(method: str, engine: str) -> None:
+    with_dry_days = {
+        name: one.assign(pr=one["pr"].where(one["pr"] > 0.8, 0))
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    by_variable = {"pr": RAIN, "dtr": {"kind": "*", "jitter_under": {"thresh": "0.5 K"}}}
+    training = {"group": "time", "by_variable": by_variable, **({"n_iter": 2} if method == "MBCn" else {})}
+    if method == "dOTC":
+        by_variable["pr"] = RAIN | {"bin_width": 0.5}
+    given: dict[str, Any] = {"moving_yearly_window": WINDOWS, "engine": engine, **with_dry_days}
+    made = adjusted(method, training, **given).sel(time=slice(*KNOWN))
+    assert not ((made["pr"] > 0) & (made["pr"] < 0.5)).any() and (made["pr"] >= 0).all() and (made["dtr"] > 0).all()
+    assert abs((made["pr"] == 0).mean() - (with_dry_days["reference"]["pr"] == 0).mean()) < 0.05
+
+
 @pytest.mark.parametrize("engine", ["auto", "xsdba"])
 def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_gaps(engine: str) -> None:
     nothing = SIMULATION.copy(deep=True)
@@ -203,6 +219,15 @@ def test_two_threads_give_numpys_generator_back() -> None:
         assert np.random.default_rng is usual
     finally:
         np.random.default_rng = usual
+
+
+def test_values_at_a_bound_name_the_groups_key() -> None:
+    training = {"group": "time", "n_iter": 1, "by_variable": {"dtr": SHARE}}
+    reference = REFERENCE.assign(dtr=REFERENCE["dtr"].clip(max=29).where(REFERENCE["pr"] > 0.2, 0))
+    with pytest.raises(
+        DataError, match=r"`biasadjust\.variables\.\*\.training_args\.by_variable\.dtr\.additive_space\."
+    ):
+        adjusted("MBCn", training, reference=reference)
 
 
 def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:

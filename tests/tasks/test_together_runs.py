@@ -17,6 +17,7 @@ from test_isimip import DATA, LIMITS, OWN, REGRID, SIM, STRETCHES, configuration
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.value import way_of
+from espo_luigi.commands import cli
 from espo_luigi.tasks.report import write_now
 
 KNOWN, ALL = ["1991", "1994"], ["1991", "1998"]
@@ -27,7 +28,8 @@ CHANGES: dict[str, Any] = {
     "custom__sim_period": ALL,
     "health_checks__start_date": "1991-01-01",
     "health_checks__end_date": "1998-12-30",
-    "biasadjust__variables": {"joint": JOINT},
+    # The export needs an institution.
+    "biasadjust__variables": {"joint": JOINT | {"adjusting_args": {"bias_adjust_institution": "ESPO-DEMO"}}},
 }
 
 
@@ -63,6 +65,10 @@ def test_a_group_reaches_products_checks_diagnostics_and_the_report(
     assert abs(found - wanted) < 0.05 and abs(found - wanted) < abs(raw - wanted)
     said = made["pr"].attrs["bias_adjustment"]
     assert said.startswith("MBCn(") and "'5D'" in said and "adapt_freq_thresh" in said
+    assert cli.main(["export", "--sim-id", NOLEAP, str(tmp_path / "netcdf")]) == 0
+    with xr.open_mfdataset(map(str, (tmp_path / "netcdf").rglob("pr_*.nc"))) as exported:
+        np.testing.assert_array_equal(exported["pr"].sel(at).transpose(*made["pr"].dims), made["pr"])
+        assert exported["pr"].attrs["bias_adjustment"] == said
     way = way_of(NOLEAP, float(made["lat"][0]), float(made["lon"][0]), "1992-07-14", "tasmin")
     names = [step.name for step in way.adjusted["dtr"].steps]
     assert names[0] == "regridded" and "rank after" in names

@@ -114,7 +114,8 @@ def adjust(
 
     In each sample: values by their mean and standard deviation; rotations, after each of which every axis is adjusted
     by ranks; a univariate adjustment of each variable; and its values in the order of the ranks after the rotations.
-    A day that lacks a variable is missing in all, and is NaN. All is computed in float64.
+    A day that lacks a variable is missing in all, and is NaN. A level has no factor where it is not finite: the nearest
+    that is applies, and without any, values stay. All is computed in float64.
 
     Parameters
     ----------

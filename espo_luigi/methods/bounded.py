@@ -94,21 +94,26 @@ class Bounded:
             f"{remedy}`, which moves them inside, or a `margin`."
         )
 
-    def transformed(self, values: np.ndarray) -> np.ndarray:
-        """Return the transforms of values that `check` accepts, in their type; NaN stays."""
+    def transformed(self, values: np.ndarray, dtype: np.dtype[Any] | None = None) -> np.ndarray:
+        """Return the transforms of values that `check` accepts, in their type; NaN stays.
+
+        Values are moved next to a bound in the type `dtype` of the data, by default the values' own.
+        """
         of, (lower, upper) = values.dtype.type, self.wider
+        near = of if dtype is None else dtype.type
         if self.margin:
             values = values.copy()
             self.limit(values)
         if self.clip:
-            high = None if upper is None else np.nextafter(of(upper), of(-np.inf))
-            values = values.clip(np.nextafter(of(lower), of(np.inf)), high)
+            high = None if upper is None else np.nextafter(near(upper), near(-np.inf))
+            values = values.clip(np.nextafter(near(lower), near(np.inf)), high)
         out = values - of(lower)
         if self.trans == "logit":
             assert upper is not None
             out /= of(upper) - of(lower)
         if self.clip:
-            out.clip(np.nextafter(of(0), of(1)), np.nextafter(of(1), of(0)) if self.trans == "logit" else None, out=out)
+            ends = np.nextafter(near(0), near(1)), np.nextafter(near(1), near(0)) if self.trans == "logit" else None
+            out.clip(*ends, out=out)
         if self.trans == "logit":
             out /= 1 - out
         return np.log(out, out=out)

@@ -20,12 +20,11 @@ from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
 from espo_luigi.science.diagnose import dependence
+from espo_luigi.science.diagnose.aspects import weights_of_years
 from espo_luigi.science.diagnose.yearly import (
     SEASONS,
     Days,
     Period,
-    correlation,
-    correlation_sums,
     display_units,
     drawn_years,
     of_differences,
@@ -38,9 +37,8 @@ from espo_luigi.science.variables import VARIABLES, Variable
 TRUTH, RAW, ADJUSTED, SCALING = "truth", "raw", "adjusted", "Scaling"
 CALIBRATION, ENERGY = "calibration", "energy"
 PROPERTIES = ("mean", "q05", "q95", "q99", "wet_days")
-REPLICATES, BLOCK_YEARS, NOISE_LEVEL = 100, 5, 0.95
+REPLICATES, BLOCK_YEARS = 100, 5
 _QUANTILES = {"q05": 0.05, "q95": 0.95, "q99": 0.99}
-_THIN = slice(None, None, 3)  # successive days have much in common
 _DIMS = ("period", "season", "property")
 
 Arguments = Mapping[str, Any]
@@ -246,65 +244,36 @@ def _dependence(
 
     The noise of correlations is that of `resampled`; that of energy distances is the sum over both periods.
     """
-    given = {
-        label: [of[name].transpose(..., "time") for name in group] for label, of in series.items() if {*group} <= {*of}
-    }
-    draws = seeds.cell_generator(seed, "years", 0)
-    errors, away, noise = [], [], []
-    for name, period in periods.items():
-        days = {label: [_by_year(of, period) for of in each] for label, each in given.items()}
-        for season in range(len(SEASONS)):
-            values = {
-                label: np.stack(
-                    [of.values[..., np.concatenate(at[season])] for of, at in zip(each, days[label], strict=True)]
-                )
-                for label, each in given.items()
-            }
-            known, lengths = values.pop(TRUTH), [len(of_year) for of_year in days[TRUTH][0][season]]
-            years = np.repeat(np.arange(len(lengths)), lengths)
-            away.append(_correlations_away(known, lengths, draws))
-            noise.append(np.nanmean(dependence.energy_noise(known[..., _THIN], years[_THIN], draws)))
-            if name != CALIBRATION:
-                errors.append([_joint_errors(known, other) for other in values.values()])
-    first, *later = (last - begin + 1 for begin, last in periods.values())
-    wider = np.reshape([_by_few_blocks(first, each) for each in later], (-1, 1, 1, 1))
-    apart = np.reshape(away, (1 + len(later), len(SEASONS), *away[0].shape))
-    limits = np.quantile(wider * np.nanmean(abs(apart[1:] - apart[0]), axis=-1), NOISE_LEVEL, axis=2)
-    energy = np.reshape(noise, (-1, len(SEASONS)))
-    found = np.reshape(errors, (len(later), len(SEASONS), *np.shape(errors)[1:]))
+    given = {label: xr.Dataset({name: of[name] for name in group}) for label, of in series.items() if {*group} <= {*of}}
+    draws, labels = seeds.cell_generator(seed, "years", 0), [label for label in given if label != TRUTH]
+    errors, away, noise = list[Any](), list[np.ndarray](), list[float]()
+    for first, last in periods.values():
+        compared = [TRUTH, *labels] if away else [TRUTH]  # the calibration's own errors are not asked for
+        here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
+        length = last - first + 1
+        for _, values, years in dependence.seasons_of(here, group):
+            known = dependence.rank_correlation(values[TRUTH])
+            often = weights_of_years(draws, length, _block(length))[:REPLICATES, years - first]
+            away.append(_scale(length) * (dependence.rank_correlation(values[TRUTH], often) - known[:, None]))
+            energy, limit = dependence.energies_of(values, years, draws)
+            noise.append(float(np.nanmean(limit)))
+            apart = (dependence.rank_correlation(values[label]) - known for label in compared[1:])
+            errors += [[*pairs, distance] for pairs, distance in zip(apart, energy, strict=True)]
+    spans, of_seasons = [last - first + 1 for first, last in periods.values()], (len(periods), len(SEASONS))
+    drawn, energies = np.reshape(away, (*of_seasons, *away[0].shape)), np.reshape(noise, of_seasons)
+    wider = np.reshape([_by_few_blocks(spans[0], span) for span in spans[1:]], (-1, 1, 1, 1))
+    means = wider * np.nanmean(abs(drawn[1:] - drawn[0]), axis=-1)
+    limits = [np.quantile(means, dependence.NOISE_QUANTILE, axis=-1), (energies[1:] + energies[0])[..., None]]
+    shape = len(periods) - 1, len(SEASONS), len(labels), *np.shape(errors)[1:]
     names = [*map(", ".join, itertools.combinations(group, 2)), f"{ENERGY} {', '.join(group)}"]
-    labels = {"adjustment": list(values), "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
-    limits = np.concatenate([limits, (energy[1:] + energy[0])[..., None]], axis=-1)
+    coords = {"adjustment": labels, "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
     return xr.Dataset(
         {
-            "dependence": (("period", "season", "adjustment", "joint", "cell"), found.astype(np.float32)),
-            "dependence_noise": (("period", "season", "joint"), limits.astype(np.float32)),
+            "dependence": (("period", "season", "adjustment", "joint", "cell"), np.float32(np.reshape(errors, shape))),
+            "dependence_noise": (("period", "season", "joint"), np.float32(np.concatenate(limits, axis=-1))),
         },
-        {name: (name, np.array(words, dtype=object)) for name, words in labels.items()},
+        {name: (name, np.array(words, dtype=object)) for name, words in coords.items()},
     )
-
-
-def _joint_errors(known: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the error of each pair's correlation, then the energy distance: (joint, cell)."""
-    apart = dependence.rank_correlation(other) - dependence.rank_correlation(known)
-    return np.concatenate([apart, dependence.energy_distance(known[..., _THIN], other[..., _THIN])[None]])
-
-
-def _correlations_away(values: np.ndarray, lengths: Sequence[int], draws: np.random.Generator) -> np.ndarray:
-    """Return how far the correlations of resampled years are from the season's: (replicate, pair, cell).
-
-    Days keep their ranks among all days, which is fast, and differs little.
-    """
-    from scipy.stats import rankdata
-
-    years = len(lengths)
-    block = _block(years)
-    ranks = rankdata(values, axis=-1) - (values.shape[-1] + 1) / 2
-    first = np.cumsum([0, *lengths[:-1]])
-    pairs = [np.stack(correlation_sums(*pair)) for pair in itertools.combinations(ranks, 2)]
-    sums = np.add.reduceat(np.stack(pairs, axis=1), first, axis=-1)  # (term, pair, cell, year)
-    drawn = [correlation(*sums[..., chosen].sum(axis=-1)) for chosen in drawn_years(draws, years, block, REPLICATES)]
-    return np.sqrt(2 * years / max(years - block, 1)) * (np.stack(drawn) - correlation(*sums.sum(axis=-1)))
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
@@ -406,6 +375,11 @@ def _block(years: int) -> int:
     return max(1, min(BLOCK_YEARS, years // 6))
 
 
+def _scale(years: int) -> float:
+    """Return what makes deviations of resampled years those between two realisations."""
+    return float(np.sqrt(2 * years / max(years - _block(years), 1)))
+
+
 def _by_few_blocks(*years: int) -> float:
     """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
     from scipy.stats import norm, t
@@ -431,11 +405,9 @@ def _deviations(
 ) -> np.ndarray:
     """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
     years = len(by_year[0])
-    block = _block(years)
     actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
-    scale = np.sqrt(2 * years / max(years - block, 1))
     made = np.empty((REPLICATES, *actual.shape))
-    for number, chosen in enumerate(drawn_years(draws, years, block, REPLICATES)):
+    for number, chosen in enumerate(drawn_years(draws, years, _block(years), REPLICATES)):
         days = [np.concatenate([season[year] for year in chosen]) for season in by_year]
-        made[number] = scale * (_climates(values, [days], wet)[..., 0, :, :] - actual)
+        made[number] = _scale(years) * (_climates(values, [days], wet)[..., 0, :, :] - actual)
     return made

@@ -35,6 +35,7 @@ from espo_luigi.methods.xsdba import (
     as_quantiles,
 )
 from espo_luigi.science import seeds
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import threshold_in
@@ -97,7 +98,7 @@ class VariableOfMBCn(VariableArguments):
     """How MBCn adjusts a variable before it reorders the values."""
 
     nquantiles: Annotated[int | list[float], BeforeValidator(as_quantiles)] | None = Field(
-        default=None, description="how many quantiles, or which; the group's by default"
+        default=None, description="how many quantiles, or which; 50 in usual settings, else the rotations'"
     )
     max_tail_factor: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="values over so many last quantiles are kept"
@@ -121,7 +122,7 @@ class MBCnTraining(TrainingSection):
     )
     n_iter: Annotated[Integer, Field(ge=1)] = Field(default=20, description="the number of rotations")
     nquantiles: Annotated[int | list[float], BeforeValidator(as_quantiles)] = Field(
-        default=20, description="how many quantiles, or which"
+        default=20, description="how many quantiles the rotations have, or which"
     )
     interp: Literal["nearest", "linear"] = Field(default="nearest", description="how factors are found")
     extrapolation: Literal["constant"] = Field(default="constant", description="factors beyond the quantiles")
@@ -173,7 +174,7 @@ class Together(Method):
     needs_reference_to_adjust = True
     # In double precision, three variables of 151 years have 1.3 MB a cell.
     cells_in_a_block = 50
-    # xsdba's MBCn adapts frequencies of a block at a time.
+    # Those of the stores are larger; besides, xsdba's MBCn adapts frequencies of a block at a time.
     fixed_blocks = True
 
     def __init__(self, variant: str) -> None:
@@ -255,56 +256,49 @@ class Together(Method):
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Adjust each cell, and each member by itself.
 
+        A cell of which a variable has no day at all is NaN; by our kernels, so is any day that lacks a variable.
+
         Raises
         ------
         DataError
-            If a cell lacks some days; cells of which a variable has no day at all are NaN.
+            By xsdba, if a cell lacks some days.
         """
-        spaces, cells, data = _spaces(setup), block["cell"].values.ravel(), block["simulation"]
-        series = {name: _prepared(block, name, setup, spaces) for name in _SERIES}
+        cells, data, series = block["cell"].values.ravel(), block["simulation"], _series(block, setup)
         made = self._by_xsdba(series, setup, cells) if self.by_xsdba else _by_kernels(series, setup, cells)
-        for values, space in zip(made, spaces, strict=True):
-            if space:
-                space.put_back(values)
         for name, under in _dry(setup).items():
             values = made[list(setup.units).index(name)]
             values[values < under] = 0
-        return data.copy(data=made.reshape(data.shape).astype(setup.dtype)).to_dataset(name="scenario")
+        of_each = zip(made, _spaces(setup).values(), strict=True)
+        scenario = np.stack([_put_back(values, space, setup) for values, space in of_each])
+        return data.copy(data=scenario.reshape(data.shape)).to_dataset(name="scenario")
 
     def steps(
         self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
     ) -> list[Step]:
-        """Return the steps of a variable's value; by xsdba, none are known."""
+        """Return the steps of a variable's value; none of a missing value, or by xsdba."""
         if self.by_xsdba:
             return []
         from espo_luigi.methods.mbcn.steps import steps_of_day
         from espo_luigi.methods.mbcn.transform import TRACED
 
-        place, spaces = list(setup.units).index(variable), _spaces(setup)
-        series = {name: _prepared(block, name, setup, spaces) for name in _SERIES}
+        place, space, unit = list(setup.units).index(variable), _spaces(setup)[variable], setup.units[variable]
+        series = _series(block, setup)
         traced = np.full((len(TRACED), *series["simulation"].shape), np.nan)
         made = _by_kernels(series, setup, block["cell"].values.ravel(), traced)
-        given, result, alone = (one[place, 0] for one in (series["simulation"], made, traced[0]))
-        if space := spaces[place]:
-            for values in (given, result, alone):
-                space.put_back(values)
-        raw, noise = block["simulation"].values.reshape(series["simulation"].shape)[place, 0, member, day], []
-        if not space and raw != given[member, day]:
-            said = "Values below `jitter_under` are noise."
-            noise = [Step("noise", float(given[member, day]), setup.units[variable], said)]
-        unit, value = setup.units[variable], float(result[member, day])
-        told = steps_of_day(
-            traced[:, place, 0],
-            float(given[member, day]),
-            value,
-            setup,
-            variable=variable,
-            units=unit,
-            day=day,
-            member=member,
+        traced[0, place] = _put_back(traced[0, place], space, setup)
+        given, value = (
+            float(_put_back(one[place], space, setup)[0, member, day]) for one in (series["simulation"], made)
         )
-        dry = told and value < _dry(setup).get(variable, -np.inf)
-        return noise + told + ([Step("dry", 0.0, unit, "Amounts below `jitter_under` are 0 again.")] if dry else [])
+        told = steps_of_day(
+            traced[:, place, 0], given, value, setup, variable=variable, units=unit, day=day, member=member
+        )
+        if not told:
+            return []
+        if not space and given != float(block["simulation"].values.reshape(made.shape)[place, 0, member, day]):
+            told.insert(0, Step("noise", given, unit, "Values below `jitter_under` are noise."))
+        if made[place, 0, member, day] < _dry(setup).get(variable, -np.inf):
+            told.append(Step("dry", 0.0, unit, "Amounts below `jitter_under` are 0 again."))
+        return told
 
     def _by_xsdba(self, series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray) -> np.ndarray:
         """Return the scenario of all cells with data, each member by itself."""
@@ -319,10 +313,10 @@ class Together(Method):
 
     def _in_windows(self, given: Mapping[str, np.ndarray], setup: Setup, seed: str, cells: np.ndarray) -> np.ndarray:
         """Return the scenario of series (variable, cell, time), in windows of years."""
-        years, spans = setup.time.year, _spans(setup) or [YearWindow(0, len(setup.time), 0, len(setup.time))]
+        years = setup.time.year
         assert setup.calibration is not None
         days, made = len(setup.calibration), np.empty_like(given["simulation"])
-        for first, last, kept_first, kept_last in spans:
+        for first, last, kept_first, kept_last in spans_of(setup):
             if last - first != days:
                 raise DataError(
                     f"{int(years[first])}-{int(years[last - 1])} has {last - first} days, and the training {days}; "
@@ -356,10 +350,10 @@ class Together(Method):
             return xsdba.dOTC.adjust(*before.values(), simulation, **arguments)
 
 
-def _spans(setup: Setup) -> list[YearWindow]:
-    """Return the windows of years of the simulation, if there are some."""
-    windows = setup.adjusting.get("moving_yearly_window")
-    return year_windows(setup.time.year, **windows) if windows else []
+def spans_of(setup: Setup) -> list[YearWindow]:
+    """Return the windows of years of the simulation, or all of it."""
+    windows, whole = setup.adjusting.get("moving_yearly_window"), len(setup.time)
+    return year_windows(setup.time.year, **windows) if windows else [YearWindow(0, whole, 0, whole)]
 
 
 def _by_kernels(
@@ -399,14 +393,20 @@ def _by_kernels(
     )
 
 
-@functools.lru_cache(maxsize=1)
 def _plan(setup: Setup) -> Plan:
-    """Lay out the samples, which all blocks share."""
+    """Lay out the samples, which all blocks of a period share."""
+    group, days = Grouping.of(setup.training["group"]), (setup.calibration, setup.time)
+    axes = [(axis.calendar, axis.days.tobytes()) for axis in days if axis is not None]
+    return _laid_out(tuple(axes), group.name, group.window, tuple(spans_of(setup)))
+
+
+@functools.lru_cache(maxsize=4)
+def _laid_out(axes: tuple[tuple[str, bytes], ...], group: str, window: int, spans: tuple[YearWindow, ...]) -> Plan:
+    """Lay out the samples of the dates of calibration and simulation; setups of other blocks have equal ones."""
     from espo_luigi.methods.mbcn.transform import plan
 
-    group = Grouping.of(setup.training["group"])
-    assert setup.calibration is not None
-    return plan(setup.calibration, setup.time, group=group.name, window=group.window, spans=_spans(setup))
+    calibration, simulation = (TimeAxis(calendar, np.frombuffer(days)) for calendar, days in axes)
+    return plan(calibration, simulation, group=group, window=window, spans=spans)
 
 
 def _by_variable(setup: Setup, key: str) -> dict[str, Any]:
@@ -436,31 +436,46 @@ def _texts(setup: Setup) -> dict[str, str]:
     return {name: f"{one!r} {setup.units[name]}" for name, one in _thresholds(setup).items()}
 
 
-def _spaces(setup: Setup) -> list[Bounded | None]:
+def _spaces(setup: Setup) -> dict[str, Bounded | None]:
     """Return the additive space of each variable, or None."""
-    given, spaces = _by_variable(setup, "additive_space"), []
+    given, spaces = _by_variable(setup, "additive_space"), dict[str, Bounded | None]()
     for name, unit in setup.units.items():
         space = dict(given.get(name, {}))
         for key in ("lower_bound", "upper_bound", "margin"):
             if space.get(key) is not None:
                 space[key] = f"{threshold_in(space[key], unit)!r} {unit}"
-        spaces.append(Bounded.of({name: unit}, space))
+        spaces[name] = Bounded.of({name: unit}, space)
     return spaces
 
 
-def _prepared(block: Block, series: str, setup: Setup, spaces: list[Bounded | None]) -> np.ndarray:
+def _series(block: Block, setup: Setup) -> dict[str, np.ndarray]:
+    """Return all series as the adjustment takes them."""
+    return {name: _prepared(block, name, setup) for name in _SERIES}
+
+
+def _put_back(values: np.ndarray, space: Bounded | None, setup: Setup) -> np.ndarray:
+    """Return a variable's values in its units and the series' type, which is rounded before values are limited."""
+    if space:
+        space.put_back(values)
+    values = values.astype(setup.dtype)
+    if space:
+        space.limit(values)
+    return values
+
+
+def _prepared(block: Block, series: str, setup: Setup) -> np.ndarray:
     """Return a series as (variable, cell, member, time) in double precision, with noise, transformed."""
     data, cells = block[series], block["cell"].values.ravel()
     members = data.sizes.get(REALIZATION, 1)
     values = np.array(data.values, np.float64).reshape(len(setup.units), cells.size, members, data.sizes["time"])
     of_members = setup.member_seeds if REALIZATION in data.dims else [setup.seed]
-    for place, (name, space) in enumerate(zip(setup.units, spaces, strict=True)):
+    for place, (name, space) in enumerate(_spaces(setup).items()):
         if under := _noise(setup).get(name):
             role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
         if space:
             space.check(values[place], series, f"*.training_args.by_variable.{name}")
-            values[place] = space.transformed(values[place])
+            values[place] = space.transformed(values[place], setup.dtype)
     return values
 
 

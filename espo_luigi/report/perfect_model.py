@@ -16,6 +16,7 @@ from espo_luigi import store
 from espo_luigi.methods.perfect_model import ENERGY
 from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
+from espo_luigi.science.diagnose.dependence import NOISE_QUANTILE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +34,6 @@ FURTHER = (("#CC79A7", "^"), ("#009E73", "P"), ("#F0E442", "*"), ("#CC79A7", "<"
 NOISE_COLOUR = "#888888"
 TITLES = {"mean": "Mean", "q05": "5 % quantile", "q95": "95 % quantile", "q99": "99 % quantile", "wet_days": "Wet days"}
 ASPECTS = {"level": "Error of the level", "change": "Error of the change"}
-NOISE_LEVEL = 0.95
 _MULTIPLES = (
     "≈ marks an error within noise: such methods cannot be told apart. ★ marks the smallest error where none is within "
     "noise. Means, quantiles and wet days are judged by the error of the change; rank correlations and the energy "
@@ -129,7 +129,7 @@ def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     noise = sum(piece[noises] * size / sum(sizes) for piece, size in zip(pieces, sizes, strict=True))
     assert isinstance(whole, xr.Dataset)
     assert isinstance(noise, xr.Dataset)
-    limits = noise.assign(noise=noise["noise"].quantile(NOISE_LEVEL, "replicate").drop_vars("quantile"))
+    limits = noise.assign(noise=noise["noise"].quantile(NOISE_QUANTILE, "replicate").drop_vars("quantile"))
     made = xr.merge([sampled.mean("cell"), whole, limits], join="outer", compat="no_conflicts")
     return made.assign_coords(units=pieces[0]["units"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -54,3 +56,27 @@ def test_a_value_is_the_univariate_value_of_the_day_that_has_its_rank(members: t
             change = alone.value / given if name == "pr" else alone.value - given
             assert f"{change:.4g}" in alone.sentence and "all days, 2001-2003" in alone.sentence
             assert f"among {n_members * TIME.size}." in before.sentence
+
+
+@pytest.mark.parametrize(
+    ("how", "given", "alone", "said"),
+    [
+        ({"adapt_freq_thresh": "1 mm d-1"}, 0.2, 3.0, "made wet:"),
+        ({"adapt_freq_thresh": "1 mm d-1"}, 2.0, 3.0, "× 1.5:"),
+        ({"max_tail_factor": 10}, 900.0, 900.0, "kept:"),
+    ],
+)
+def test_days_that_are_made_wet_or_kept_have_no_factor(
+    how: dict[str, Any], given: float, alone: float, said: str
+) -> None:
+    axis = TimeAxis.of(xr.DataArray(np.zeros(TIME.size), {"time": TIME}, ["time"]))
+    training = {
+        "group": "time",
+        "n_iter": 4,
+        "base": "QuantileDeltaMapping",
+        "by_variable": {"pr": {"kind": "*", **how}},
+    }
+    setup = Setup(UNITS, axis, np.dtype("f8"), training, "seed")
+    traced = np.array([alone, 4, 5, 6, TIME.size])[:, None, None] * np.ones((5, 1, TIME.size))
+    told = steps_of_day(traced, given, 2.0, setup, variable="pr", units="mm d-1", day=5, member=0)
+    assert told[0].sentence.startswith(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks, together
-from espo_luigi.methods.base import method_named
+from espo_luigi.methods.base import Block, Setup, method_named
+from espo_luigi.science.calendar import TimeAxis
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2006"], {"dtr": "*", "pr": "*"}
@@ -220,3 +222,49 @@ def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
     }
     with pytest.raises(ConfigurationError, match="5D by xsdba is for years of 365 days, and the simulation's have 360"):
         adjusted("MBCn", {"group": {"group": "5D", "window": 3}}, engine="xsdba", **given)
+
+
+def block_of(simulation: xr.Dataset, **by_variable: Any) -> tuple[Block, Setup]:
+    """A block of three cells with what else its adjustment needs."""
+    both = {"reference": REFERENCE, "historical": simulation.sel(time=slice(*KNOWN)), "simulation": simulation}
+    block = {name: ds.to_dataarray().transpose("variable", "loc", "time") for name, ds in both.items()}
+    training = {"group": {"group": "time"}, "n_iter": 2, "nquantiles": 10, "interp": "nearest"}
+    training |= {"base": "QuantileDeltaMapping", "by_variable": by_variable}
+    units = {str(name): str(one.attrs["units"]) for name, one in simulation.items()}
+    axes = [TimeAxis.of(block[name]) for name in ("simulation", "reference")]
+    setup = Setup(units, axes[0], np.dtype("f4"), training, "seed", calibration=axes[1])
+    return {**block, "cell": xr.DataArray(np.arange(3), dims="loc")}, setup
+
+
+def test_a_day_that_lacks_a_variable_has_no_steps() -> None:
+    simulation = SIMULATION.copy(deep=True)
+    simulation["pr"][0, [7, 8]], simulation["dtr"][0, 7], simulation["pr"][0, 9] = 0.1, np.nan, np.nan
+    block, setup = block_of(simulation, pr=RAIN)
+    method, nothing = method_named("MBCn"), xr.Dataset()
+    one = {name: da.isel(loc=[0]) for name, da in block.items()}
+    scenario = method.adjust(one, nothing, setup)["scenario"].sel(variable="pr").isel(loc=0)
+    assert scenario.isnull().values[[7, 8, 9]].tolist() == [True, False, True]
+    told = [method.steps(one, nothing, setup, day, variable="pr") for day in (7, 8, 9)]
+    assert told[0] == told[2] == [] and told[1][0].name == "noise" and told[1][-1].value == float(scenario[8])
+
+
+def test_values_at_bounds_are_moved_and_limited_as_numbers_of_the_series_type() -> None:
+    bounds = {"lower_bound": "0 K", "upper_bound": "0.3 K", "trans": "logit", "clip_next_to_bounds": "permissive"}
+    share = SIMULATION.assign(dtr=(SIMULATION["dtr"] / 30).clip(max=0.3).assign_attrs(units="K"))
+    share["dtr"][:, :400] = 0
+    block, setup = block_of(share, dtr={"additive_space": bounds})
+    (space,) = [one for one in together._spaces(setup).values() if one]
+    inside = together._prepared(block, "simulation", setup)[1]
+    # Of the next number above 0 in single precision, 1.4e-45, over 0.3; in double precision, -744.
+    assert inside.min() == pytest.approx(np.log(2.0**-149 / 0.3), abs=0.5)
+    back = together._put_back(inside, space, setup)
+    assert back.dtype == "f4" and back.max().astype(float) <= 0.3 and back.min() >= 0
+
+
+def test_samples_are_laid_out_once_whatever_the_order_of_blocks_and_periods() -> None:
+    _, setup = block_of(SIMULATION)
+    _, other = block_of(SIMULATION.sel(time=slice("2004", "2006")))
+    other = replace(other, calibration=setup.calibration)
+    first, second = together._plan(setup), together._plan(other)
+    assert together._plan(replace(setup)) is first and together._plan(other) is second
+    assert first is not second

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.methods.base import Setup, Step
-from espo_luigi.methods.dqm.windows import year_windows
+from espo_luigi.methods.together import spans_of
 from espo_luigi.methods.xsdba import Grouping
 from espo_luigi.science.calendar import day_of
+from espo_luigi.science.units import threshold_in
 
 # Of the sample of a day, after xsdba's names of groups.
 _SAMPLES = {
@@ -31,7 +32,11 @@ def steps_of_day(
         return []
     training, how = setup.training, setup.training.get("by_variable", {}).get(variable, {})
     times, group = how.get("kind") == "*" and given != 0, Grouping.of(training["group"])
-    factor = f"× {alone / given:.4g}" if times else f"{alone - given:+.4g} {units}"
+    factor, dry = f"× {alone / given:.4g}" if times else f"{alone - given:+.4g} {units}", how.get("adapt_freq_thresh")
+    if dry and given <= threshold_in(dry, units) < alone:
+        factor = "made wet"
+    elif how.get("max_tail_factor") and alone == given:
+        factor = "kept"
     who, when = divmod(int(donor), len(setup.time))
     pool = setup.members if setup.members and group.add_dims else ()
     sample = ", ".join(
@@ -58,7 +63,6 @@ def steps_of_day(
 
 def _years(setup: Setup, day: int) -> str:
     """The years of the sample: those of the window that keeps the day, or the whole period."""
-    years, window = setup.time.year, setup.adjusting.get("moving_yearly_window")
-    spans = year_windows(years, **window) if window else [(0, len(years), 0, len(years))]
-    first, last = next((one[0], one[1]) for one in spans if one[2] <= day < one[3])
+    years = setup.time.year
+    first, last = next((one.first, one.last) for one in spans_of(setup) if one.kept_first <= day < one.kept_last)
     return f"{years[first]}-{years[last - 1]}"

@@ -6,7 +6,7 @@ All of it is of arrays in memory, (variable, cell, time).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -18,19 +18,20 @@ from espo_luigi.science.diagnose.yearly import SEASONS, Days, correlation, corre
 USUAL = "DQM"
 # The energy distance of resampled years exceeds that of the noise in one case of twenty.
 NOISE_QUANTILE = 0.95
-DAYS_APART = 3
 
 
-def rank_correlation(values: np.ndarray) -> np.ndarray:
+def rank_correlation(values: np.ndarray, often: np.ndarray | None = None) -> np.ndarray:
     """Return Spearman's correlation of each pair of variables, in the order of `itertools.combinations`.
 
     Of `values` (variable, cell, time), in any units; the result is (pair, cell), NaN of a constant. Days on which
-    either variable is NaN are left out.
+    either variable is NaN are left out. Of resamplings that have each day so `often` (resampling, time), the result is
+    (pair, resampling, cell); days keep their ranks among all days, which is fast, and differs little.
     """
     days = np.ones(values.shape[-1], bool)
+    weights = days * 1.0 if often is None else often
     pairs = itertools.combinations(np.moveaxis(values, -1, 1), 2)
     sums = (correlation_sums(*ranked(first, second, days)) for first, second in pairs)
-    return np.stack([correlation(*(terms.sum(axis=0) for terms in of_pair)) for of_pair in sums])
+    return np.stack([correlation(*(weights @ terms for terms in of_pair)) for of_pair in sums])
 
 
 def energy_distance(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -92,17 +93,41 @@ def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return cdist(first, second)
 
 
+def seasons_of(
+    sources: Mapping[str, xr.Dataset], group: Sequence[str]
+) -> Iterator[tuple[str, dict[str, np.ndarray], np.ndarray]]:
+    """Yield of each season its name, a group's values (variable, cell, time) by source, and the first one's years.
+
+    Sources are in memory, of any calendar, and their years may differ.
+    """
+    days = {name: Days.of(ds) for name, ds in sources.items()}
+    series = {name: np.stack([ds[of].transpose(..., "time").values for of in group]) for name, ds in sources.items()}
+    first = next(iter(days.values()))
+    for place, season in enumerate(SEASONS):
+        values = {name: of[..., days[name].season == place] for name, of in series.items()}
+        yield season, values, first.year[first.season == place]
+
+
+def energies_of(
+    values: Mapping[str, np.ndarray], years: np.ndarray, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the energy distances of further sources from the first, (source, cell), and their noise, (cell).
+
+    Every third day counts, as successive days have much in common. Arguments are as of `seasons_of` and `energy_noise`.
+    """
+    known, *others = (of[..., ::3] for of in values.values())
+    return np.array([energy_distance(known, other) for other in others]), energy_noise(known, years[::3], random)
+
+
 def energies(
     sources: Mapping[str, xr.Dataset], *, groups: Collection[Sequence[str]], random: np.random.Generator
 ) -> xr.Dataset:
     """Return how far the joint distribution of each group of variables is from the reference's, by season.
 
-    Every third day counts, as successive days have much in common.
-
     Parameters
     ----------
     sources
-        `reference` and others, (time, cell), in memory, of the same years and any calendar, with all groups' variables.
+        `reference`, then others, (time, cell), in memory, of the same years, any calendar, and all groups' variables.
     groups
         The variables of each.
     random
@@ -114,17 +139,10 @@ def energies(
         `energy` (distance, other, cell) and `energy_noise` (distance, cell); the labels along `distance` have the
         variables and the season.
     """
-    days, made = {name: Days.of(ds) for name, ds in sources.items()}, {}
-    others = [name for name in sources if name != "reference"]
-    for group, (place, season) in itertools.product(groups, enumerate(SEASONS)):
-        chosen = {name: np.flatnonzero(of.season == place)[::DAYS_APART] for name, of in days.items()}
-        values = {
-            name: np.stack([ds[one].transpose("cell", "time").values[:, chosen[name]] for one in group])
-            for name, ds in sources.items()
-        }
-        known, years = values["reference"], days["reference"].year[chosen["reference"]]
-        energy = np.stack([energy_distance(known, values[name]) for name in others])
-        noise = energy_noise(known, years, random)
-        both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", noise)}
-        made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
+    made, (_, *others) = {}, sources
+    for group in groups:
+        for season, values, years in seasons_of(sources, group):
+            energy, noise = energies_of(values, years, random)
+            both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", noise)}
+            made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
     return xr.concat(list(made.values()), xr.Variable("distance", list(made)), data_vars="all", join="exact")

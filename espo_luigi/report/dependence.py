@@ -31,8 +31,8 @@ _MEANING = (
     "Adjusted together: {together}. For comparison, DQM is each of these variables adjusted by itself, with its usual "
     "settings, in the sample cells only. Correlations are Spearman's, of days within a season. The energy distance "
     "between joint distributions, standardised by the reference, is 0 where they are equal. Its noise is what samples "
-    "of the reference's own years exceed in {percent:.0f} % of cases; in the other rows, noise is a standard deviation, as "
-    "in “Calibrated and not”."
+    "of the reference's own years exceed in {percent:.0f} % of cases; in the other rows, noise is a standard "
+    "deviation, as in “Calibrated and not”."
 )
 
 

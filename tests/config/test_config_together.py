@@ -74,10 +74,7 @@ def test_members_of_pools_are_together_and_transport_has_windows_as_long_as_its_
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
     assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
-<<<<<<< HEAD
     assert made["xsdba"]["training_args"]["group"] == {"group": "time.dayofyear", "window": 31}, "of any calendar"
-=======
->>>>>>> f44b
     assert made["months"]["training_args"]["group"] == {"group": "time.month", "add_dims": ["realization"]}
     assert made["dOTC"]["training_args"]["group"] == made["OTC"]["training_args"]["group"] == {"group": "time.month"}
     assert made["dOTC"]["adjusting_args"] == {"moving_yearly_window": {"window": 20, "step": 20}}

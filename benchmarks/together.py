@@ -10,8 +10,7 @@ that adjusting reads and writes; the peak memory of a process that does only tha
 xsdba's MBCn is trained once and adjusts one window of 30 years, in a block of `--xsdba-cells` cells and in
 `--xsdba-groups` groups of days over the year; its time is scaled to all groups, windows and cells. What is scaled is a
 second call with the same cells: a first call with other sizes costs seconds more. It shares what a group costs among
-the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has no months, and gets the 30 Aprils as a
-series of their own in one group, which stand for twelve months.
+the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has no months.
 Series are drawn as those of variables.py, in blocks of `--block` cells, which are repeated until all cells are done.
 DQM is measured in 400 cells at least: of fewer, it takes three times as long a cell.
 """
@@ -122,10 +121,8 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
     import xsdba
     from xsdba import adjustment
 
-    how = xsdba.Grouper("time") if group == "month" else xsdba.Grouper(*GROUPS[group].values())
+    how = xsdba.Grouper(GROUPS[group]["group"], GROUPS[group]["window"])
     parts = [series(names, 30, cells, seed) for seed in (1, 20)]
-    if group == "month":
-        parts, some = [one.sel(time=one["time"].dt.month == 4) for one in parts], 1
     reference, simulation = (xsdba.stack_variables(one.astype("f8").fillna(0)) for one in parts)
     original, total = adjustment.grouped_time_indexes, 0
 
@@ -133,9 +130,8 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
         nonlocal total
         made = original(*arguments)
         dim = made[1].attrs["group_dim"]
-        size = made[1].sizes[dim]
-        total = 12 if group == "month" else size
-        kept = np.unique(np.linspace(0, size - 1, some).astype(int))
+        total = made[1].sizes[dim]
+        kept = np.unique(np.linspace(0, total - 1, some).astype(int))
         return [one.isel({dim: kept}) for one in made]
 
     adjustment.grouped_time_indexes = few
@@ -192,7 +188,7 @@ def row(number: int, group: str, cells: int, asked: argparse.Namespace) -> dict[
     ours, peak = alone(mbcn, names, group, asked.years, cells, block)
     univariate, peak_alone = of_dqm(names, asked.years, cells, block)
     theirs = peers_peak = None
-    if asked.xsdba_cells:
+    if group != "month" and asked.xsdba_cells:
         theirs, peers_peak = alone(peer, names, group, asked.years, asked.xsdba_cells, asked.xsdba_groups)
         theirs *= cells / asked.xsdba_cells
     figures = {

@@ -13,7 +13,6 @@ import numpy as np
 from espo_luigi.methods.dqm.kernels.compiled import inlined
 
 _FARTHEST = 2.5  # standard deviations; the first and the last bin have all that is farther
-_BLOCK = 8
 _ONE = np.int64(1) << 32
 _COUNT = -_ONE
 _PLACE = _ONE - 1
@@ -27,23 +26,23 @@ class Bins(NamedTuple):
     ----------
     heads
         Of each bin, how many values it has (the upper 32 bits), and the place of the last.
-    blocks
-        How many values each block of bins has.
     links
         Of each value, the place of the one before it in its bin.
     bins
         Each value's bin.
     shifts
         What is added to the values of each bin.
+    mixed
+        Bins whose values have several factors, and (the upper 32 bits) how many values are in lower bins.
     places, values
         Room for a bin's values, and their places.
     """
 
     heads: np.ndarray
-    blocks: np.ndarray
     links: np.ndarray
     bins: np.ndarray
     shifts: np.ndarray
+    mixed: np.ndarray
     places: np.ndarray
     values: np.ndarray
 
@@ -55,13 +54,15 @@ class Steps(NamedTuple):
     ----------
     lower, weights
         For each doubled mean rank, the level below it (or nearest), and the weight of the next level's factor.
-    cuts
-        The last rank of each level, none for the last; if factors lie between levels, 0: every bin is looked at.
+    firsts, lasts
+        For each number of values, the level of the next rank, and that of the last. If factors lie between levels, the
+        level above: each bin is looked at.
     """
 
     lower: np.ndarray
     weights: np.ndarray
-    cuts: np.ndarray
+    firsts: np.ndarray
+    lasts: np.ndarray
 
 
 @inlined
@@ -72,10 +73,10 @@ def empty_bins(size):
         n_bins *= 2
     return Bins(
         np.zeros(n_bins, dtype=np.int64),
-        np.zeros(n_bins // _BLOCK, dtype=np.int64),
         np.zeros(size, dtype=np.int32),
         np.zeros(size, dtype=np.uint16),
         np.zeros(n_bins),
+        np.zeros(n_bins, dtype=np.int64),
         np.zeros(size, dtype=np.int64),
         np.zeros(size),
     )
@@ -98,22 +99,19 @@ def level_from(level, place, known, linear):
 
 @inlined
 def steps_of(size, levels, linear):
-    """Return where factors change among ``size`` values; each level but the last has a cut."""
+    """Return where factors change among ``size`` values."""
     lower, weights = np.zeros(2 * size + 1, dtype=np.int64), np.zeros(2 * size + 1)
-    cuts = np.full(levels.size + 1, size + 1)
-    if linear:
-        cuts[:] = 0
+    firsts, lasts = np.zeros((2, size + 1), dtype=np.uint32)
     level = 0
     for doubled in range(2, 2 * size + 1):
         rank = relative_rank_of(doubled, size) if size > 1 else 0.5
-        before = level
         level = level_from(level, rank, levels, linear)
         lower[doubled] = level
         if linear and level + 1 < levels.size and rank > levels[level]:
             weights[doubled] = (rank - levels[level]) / (levels[level + 1] - levels[level])
-        elif not linear:
-            cuts[before:level] = (doubled - 1) // 2
-    return Steps(lower, weights, cuts)
+        if doubled % 2 == 0:
+            firsts[doubled // 2 - 1], lasts[doubled // 2] = level, level + np.int64(linear)
+    return Steps(lower, weights, firsts, lasts)
 
 
 @inlined
@@ -128,11 +126,6 @@ def fill_bins(values, bins):
         head = heads[of_value[place]]
         links[place] = np.int32(head & _PLACE)
         heads[of_value[place]] = (head & _COUNT) + _ONE + place
-    for block in range(bins.blocks.size):
-        total = np.int64(0)
-        for number in range(_BLOCK):
-            total += heads[np.uint64(_BLOCK * block + number)] >> 32
-        bins.blocks[block] = total
 
 
 @inlined
@@ -173,42 +166,26 @@ def shift_few(values, count, places, own, before, lower, weights, factors):
 
 
 @inlined
-def fill_shifts(shifts, first, last, value):
-    """Set the shift of bins from the first to before the last."""
-    for number in range(first, last):
-        shifts[number] = value
-
-
-@inlined
 def shift_by_rank(values, bins, steps, factors):
     """Add to each value the factor at its rank; equal values have their mean rank."""
-    heads, links, of_value, shifts, places, own = (
-        bins.heads, bins.links, bins.bins, bins.shifts, bins.places, bins.values
-    )  # fmt: skip
-    lower, weights, cuts = steps
-    level, before, filled = 0, np.int64(0), 0
-    for block in range(bins.blocks.size):
-        after = before + bins.blocks[block]
-        if cuts[level] >= after:
-            before = after
-            continue
-        for number in range(_BLOCK * block, _BLOCK * (block + 1)):
-            count = heads[number] >> 32
-            while cuts[level] <= before and cuts[level] > 0:
-                fill_shifts(shifts, filled, number, factors[level])
-                filled = number
-                level += 1
-            if cuts[level] < before + count:
-                fill_shifts(shifts, filled, number, factors[level])
-                filled = number + 1
-                shifts[number] = 0.0
-                collect(values, heads[number], links, places, own)
-                if count > _FEW:
-                    shift_many(values, places[:count], own[:count], before, steps, factors)
-                else:
-                    shift_few(values, count, places, own, before, lower, weights, factors)
-            before += count
-    fill_shifts(shifts, filled, shifts.size, factors[level])
+    heads, links, of_value, shifts, mixed, places, own = bins
+    lower, weights, firsts, lasts = steps
+    n_mixed, before = 0, np.int64(0)
+    for number in range(heads.size):  # no branch: where factors change cannot be foreseen
+        after = before + (heads[number] >> 32)
+        level = firsts[np.uint64(before)]
+        shifts[number] = factors[level]
+        mixed[np.uint64(n_mixed)] = before * _ONE + number
+        n_mixed += np.int64(lasts[np.uint64(after)] > level)
+        before = after
+    for one in mixed[:n_mixed]:
+        number, before = one & _PLACE, one >> 32
+        shifts[number] = 0.0
+        count = collect(values, heads[number], links, places, own)
+        if count > _FEW:
+            shift_many(values, places[:count], own[:count], before, steps, factors)
+        else:
+            shift_few(values, count, places, own, before, lower, weights, factors)
     for place in range(values.size):
         values[place] += shifts[of_value[place]]
 

@@ -27,6 +27,7 @@ from espo_luigi.methods.dqm.kernels.sorting import sort_cell
 
 _ONE = np.uint64(1)
 _LOW_SIX = np.uint64(63)
+_DAYS = 256
 _MOVES = 16  # of insertion, for each value; then sorting is faster
 
 
@@ -148,17 +149,26 @@ def standardised(series, places, ones, out):
 
 
 @inlined
-def rotate(rotation, values, out):
-    """Fill ``out`` (variable, day) with the rotated values."""
-    for axis in range(out.shape[0]):
-        row, one, other = out[axis], values[0], values[1]
-        first, second = rotation[axis, 0], rotation[axis, 1]
-        for day in range(row.size):
-            row[day] = first * one[day] + second * other[day]
-        for variable in range(2, out.shape[0]):
-            own, weight = values[variable], rotation[axis, variable]
-            for day in range(row.size):
-                row[day] += weight * own[day]
+def rotate(rotation, values, room):
+    """Rotate values (variable, day) in place, a few days at a time, which ``room`` has room for."""
+    n_variables, size = values.shape
+    for start in range(0, size, _DAYS):
+        days = min(_DAYS, size - start)
+        for variable in range(n_variables):
+            own, part = values[variable, start : start + days], room[variable]
+            for day in range(days):
+                part[day] = own[day]
+        one, other, third = room[0], room[1], room[min(2, n_variables - 1)]
+        for axis in range(n_variables):
+            row, weights = values[axis, start : start + days], rotation[axis]
+            first, second = weights[0], weights[1]
+            last = weights[2] if n_variables > 2 else 0.0
+            for day in range(days):
+                row[day] = first * one[day] + second * other[day] + last * third[day]
+            for variable in range(3, n_variables):
+                part, weight = room[variable], weights[variable]
+                for day in range(days):
+                    row[day] += weight * part[day]
 
 
 @inlined
@@ -182,31 +192,29 @@ def train_rotated(reference, historical, turns, levels, steps, bins, factors):
     """Fill the factors (rotation, variable, level) of the rotated and standardised samples, (2, variable, day) each."""
     own, other = np.empty((2, levels.size))
     for number in range(turns.shape[0] - 1):
-        now, then = number % 2, 1 - number % 2
-        rotate(turns[number], reference[now], reference[then])
-        rotate(turns[number], historical[now], historical[then])
+        rotate(turns[number], reference[0], reference[1])
+        rotate(turns[number], historical[0], historical[1])
         for axis in range(factors.shape[1]):
-            fill_bins(reference[then, axis], bins)
-            quantiles_in_bins(reference[then, axis], bins, levels, own)
-            fill_bins(historical[then, axis], bins)
-            quantiles_in_bins(historical[then, axis], bins, levels, other)
+            fill_bins(reference[0, axis], bins)
+            quantiles_in_bins(reference[0, axis], bins, levels, own)
+            fill_bins(historical[0, axis], bins)
+            quantiles_in_bins(historical[0, axis], bins, levels, other)
             for level in range(levels.size):
                 factors[number, axis, level] = own[level] - other[level]
             factors[number, axis, levels.size] = factors[number, axis, levels.size - 1]
-            shift_by_rank(historical[then, axis], bins, steps, factors[number, axis])
+            shift_by_rank(historical[0, axis], bins, steps, factors[number, axis])
 
 
 @inlined
 def adjust_rotated(samples, turns, steps, bins, factors):
     """Rotate and adjust a standardised sample, ``samples[0]``; return the place of the result, rotated back."""
     for number in range(turns.shape[0]):
-        now, then = number % 2, 1 - number % 2
-        rotate(turns[number], samples[now], samples[then])
+        rotate(turns[number], samples[0], samples[1])
         if number < factors.shape[0]:
             for axis in range(factors.shape[1]):
-                fill_bins(samples[then, axis], bins)
-                shift_by_rank(samples[then, axis], bins, steps, factors[number, axis])
-    return turns.shape[0] % 2
+                fill_bins(samples[0, axis], bins)
+                shift_by_rank(samples[0, axis], bins, steps, factors[number, axis])
+    return 0
 
 
 @inlined

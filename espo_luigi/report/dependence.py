@@ -31,8 +31,8 @@ _MEANING = (
     "Adjusted together: {together}. For comparison, DQM is each of these variables adjusted by itself, with its usual "
     "settings, in the sample cells only. Correlations are Spearman's, of days within a season. The energy distance "
     "between joint distributions, standardised by the reference, is 0 where they are equal. Its noise is what samples "
-    "of the reference's own years exceed in {percent:.0f} % of cases; that of others is a standard deviation, as in "
-    "“Calibrated and not”."
+    "of the reference's own years exceed in {percent:.0f} % of cases; in the other rows, noise is a standard "
+    "deviation, as in “Calibrated and not”."
 )
 
 
@@ -91,8 +91,9 @@ def together_figure(ds: xr.Dataset, *, title: str = "") -> Figure:
         left.plot(ds["value"].sel(aspect=names, source=of), range(len(names)), linestyle="none", label=of, **looks)
         if of in _SIDES:
             right.plot(ds["energy"].sel(other=of), range(len(distances)), linestyle="none", **looks)
-    noise: Any = {"width": ds["energy_noise"].values, "label": "noise of the reference's years"}
-    right.barh(range(len(distances)), height=0.8, color="#DDDDDD", **noise)
+    # A line: bars have no length on a logarithmic axis, which has no zero.
+    noise: Any = {"colors": "#888888", "linewidth": 1.5, "label": "noise of the reference's years"}
+    right.vlines(ds["energy_noise"], *np.add.outer([-0.4, 0.4], range(len(distances))), **noise)
     words = [described(ds, name)[0].removeprefix("Correlation of ") for name in names]
     for axes, ticks in ((left, words), (right, distances)):
         axes.set_yticks(range(len(ticks)), ticks)

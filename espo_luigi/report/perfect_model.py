@@ -111,7 +111,7 @@ def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
     names = [name for name in ("level", "change", "dependence") if all(name in piece for piece in pieces)]
-    noises = ["noise", "dependence_noise"][: len(names) - 1]
+    noises = [name for name in ("noise", "dependence_noise") if all(name in piece for piece in pieces)]
     sampled = xr.concat(
         [abs(piece[names].reset_coords(drop=True)) for piece in pieces],
         dim="cell",

@@ -261,7 +261,9 @@ def _joint(
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(first)} and {_word(second)}, {season}{', dry days alike' if dry else ''}"
             sums = partial(_correlation, first, second, season, dry)
-            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, by)
+            # Rotations of days mix the dry ones, alike in amounts, with the barely wet.
+            sets = () if dry else by
+            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, sets)
     # The next cell's tasmin is much as its tasmax.
     for name in (name for name in units if name != "tasmin" or "tasmax" not in units):
         for season in _TWO_SEASONS:
@@ -281,7 +283,7 @@ def aspects_of(
     """Return the aspects of a set of variables by name, in order: those of which all that they need is there.
 
     The daily range of tasmax and tasmin is there where both are, for its correlations only. Of groups of variables that
-    are adjusted `together`, the correlations of all pairs are aspects, and calibrated.
+    are adjusted `together`, the correlations of all pairs are aspects, calibrated unless a variable has dry days.
     """
     units = {name: yearly.display_units(name, table) for name in yearly.in_order(names, table)}
     first = next((name for name, of in table.items() if of.wet is not None), "")

@@ -1,4 +1,4 @@
-"""How variables hang together: rank correlations of pairs, and the energy distance between joint distributions.
+"""Dependence between variables: rank correlations of pairs, and the energy distance between joint distributions.
 
 All of it is of arrays in memory, (variable, cell, time).
 """

@@ -23,7 +23,7 @@ from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
 from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection, problem
 from espo_luigi.methods.bounded import Bounded
-from espo_luigi.methods.dqm.windows import YearWindow, year_windows
+from espo_luigi.methods.dqm.windows import YearWindow, spans_of
 from espo_luigi.methods.xsdba import (
     AdditiveSpace,
     Group,
@@ -318,7 +318,7 @@ class Together(Method):
         years = setup.time.year
         assert setup.calibration is not None
         days, made = len(setup.calibration), np.empty_like(given["simulation"])
-        for first, last, kept_first, kept_last in spans_of(setup):
+        for first, last, kept_first, kept_last in spans_of(years, setup.adjusting.get("moving_yearly_window")):
             if last - first != days:
                 raise DataError(
                     f"{int(years[first])}-{int(years[last - 1])} has {last - first} days, and the training {days}; "
@@ -350,12 +350,6 @@ class Together(Method):
             cov = None if given["cov_factor"] == "none" else given["cov_factor"]
             arguments |= {"cov_factor": cov, "adapt_freq_thresh": _texts(setup)}
             return xsdba.dOTC.adjust(*before.values(), simulation, **arguments)
-
-
-def spans_of(setup: Setup) -> list[YearWindow]:
-    """Return the windows of years of the simulation, or all of it."""
-    windows, whole = setup.adjusting.get("moving_yearly_window"), len(setup.time)
-    return year_windows(setup.time.year, **windows) if windows else [YearWindow(0, whole, 0, whole)]
 
 
 def _by_kernels(
@@ -399,7 +393,8 @@ def _plan(setup: Setup) -> Plan:
     """Lay out the samples, which all blocks of a period share."""
     group, days = Grouping.of(setup.training["group"]), (setup.calibration, setup.time)
     axes = [(axis.calendar, axis.days.tobytes()) for axis in days if axis is not None]
-    return _laid_out(tuple(axes), group.name, group.window, tuple(spans_of(setup)))
+    spans = spans_of(setup.time.year, setup.adjusting.get("moving_yearly_window"))
+    return _laid_out(tuple(axes), group.name, group.window, tuple(spans))
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from espo_luigi.methods.base import Setup, Step
-from espo_luigi.methods.together import spans_of
+from espo_luigi.methods.dqm.windows import spans_of
 from espo_luigi.methods.xsdba import Grouping
 from espo_luigi.science.calendar import day_of
 from espo_luigi.science.units import threshold_in
@@ -63,6 +63,6 @@ def steps_of_day(
 
 def _years(setup: Setup, day: int) -> str:
     """The years of the sample: those of the window that keeps the day, or the whole period."""
-    years = setup.time.year
-    first, last = next((one.first, one.last) for one in spans_of(setup) if one.kept_first <= day < one.kept_last)
+    years, windows = setup.time.year, setup.adjusting.get("moving_yearly_window")
+    first, last = next((of.first, of.last) for of in spans_of(years, windows) if of.kept_first <= day < of.kept_last)
     return f"{years[first]}-{years[last - 1]}"

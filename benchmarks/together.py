@@ -1,14 +1,17 @@
 """Time MBCn of several variables together: our kernels, xsdba's MBCn, and our DQM of the same variables, in one go.
 
-    python benchmarks/together.py --cells 2500 --variables 2 3 4 5
-    python benchmarks/together.py --cells 500 --group 5D/7 dayofyear/31 month
+    python benchmarks/together.py --cells 2500 --variables 2 3 5 --group 5D/7 month
+    python benchmarks/together.py --cells 50 150 --xsdba-cells 0
 
-A row is a number of variables and a grouping: CPU seconds of training and adjusting all cells, `--years` years of which
-30 calibrate, MBCn in windows of 30 years with steps of 10, DQM by its usual settings; bytes that adjusting reads and
-writes; the peak memory of a process that does only that. The last line is the same as JSON.
+A row is a number of variables, a grouping and a number of cells: CPU seconds of training and adjusting all cells,
+`--years` years of which 30 calibrate, MBCn in windows of 30 years with steps of 10, DQM by its usual settings; bytes
+that adjusting reads and writes; the peak memory of a process that does only that. The last line is the same as JSON.
 
 xsdba's MBCn is trained once and adjusts one window of 30 years, in a block of `--xsdba-cells` cells and in
-`--xsdba-groups` groups of days over the year; its time is scaled to all groups, windows and cells. It has no months.
+`--xsdba-groups` groups of days over the year; its time is scaled to all groups, windows and cells. What is scaled is a
+second call with the same cells: a first call with other sizes costs seconds more. It shares what a group costs among
+the cells of its block: of 10 cells, a cell takes twice as long as of 150. It has no months, and gets the 30 Aprils as a
+series of their own in one group, which stand for twelve months.
 Series are drawn as those of variables.py, in blocks of `--block` cells, which are repeated until all cells are done.
 DQM is measured in 400 cells at least: of fewer, it takes three times as long a cell.
 """
@@ -16,6 +19,8 @@ DQM is measured in 400 cells at least: of fewer, it takes three times as long a 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -101,7 +106,7 @@ def mbcn(names: tuple[str, ...], group: str, years: int, cells: int, block: int)
     return in_blocks(cells, block, work, f"MBCn of {len(names)}, {group}")
 
 
-def dqm(names: tuple[str, ...], group: str, years: int, cells: int, block: int) -> float:
+def dqm(names: tuple[str, ...], years: int, cells: int, block: int) -> float:
     """Return CPU seconds of our DQM, each variable by its usual settings."""
     variables.CELLS_OF_A_BLOCK = block
     spent = 0.0
@@ -117,17 +122,20 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
     import xsdba
     from xsdba import adjustment
 
-    how = xsdba.Grouper(GROUPS[group]["group"], GROUPS[group]["window"])
-    parts = {"reference": series(names, 30, cells, 1), "simulation": series(names, 30, cells, 20)}
-    reference, simulation = (xsdba.stack_variables(one.astype("f8").fillna(0)) for one in parts.values())
+    how = xsdba.Grouper("time") if group == "month" else xsdba.Grouper(*GROUPS[group].values())
+    parts = [series(names, 30, cells, seed) for seed in (1, 20)]
+    if group == "month":
+        parts, some = [one.sel(time=one["time"].dt.month == 4) for one in parts], 1
+    reference, simulation = (xsdba.stack_variables(one.astype("f8").fillna(0)) for one in parts)
     original, total = adjustment.grouped_time_indexes, 0
 
     def few(*arguments: Any) -> list[xr.DataArray]:
         nonlocal total
         made = original(*arguments)
         dim = made[1].attrs["group_dim"]
-        total = made[1].sizes[dim]
-        kept = np.unique(np.linspace(0, total - 1, some).astype(int))
+        size = made[1].sizes[dim]
+        total = 12 if group == "month" else size
+        kept = np.unique(np.linspace(0, size - 1, some).astype(int))
         return [one.isel({dim: kept}) for one in made]
 
     adjustment.grouped_time_indexes = few
@@ -136,19 +144,18 @@ def peer(names: tuple[str, ...], group: str, years: int, cells: int, some: int) 
         for name, one in by_variable(names).items()
     }
 
-    def run(cell: slice) -> tuple[float, float]:
-        given, raw = reference.isel(loc=cell), simulation.isel(loc=cell)
+    def run() -> tuple[float, float]:
         began = time.process_time()
         how_trained = {"nquantiles": N_QUANTILES, "group": how}
-        trained = xsdba.MBCn.train(given, raw, base_kws=how_trained, n_iter=N_ITER)
+        trained = xsdba.MBCn.train(reference, simulation, base_kws=how_trained, n_iter=N_ITER)
         trained.ds.load()
         halfway = time.process_time()
         print(f"\rxsdba's MBCn of {len(names)}, {group}: trained ", end="", file=sys.stderr, flush=True)
-        trained.adjust(sim=raw, ref=given, hist=raw, base_kws_vars=own).load()
+        trained.adjust(sim=simulation, ref=reference, hist=simulation, base_kws_vars=own).load()
         return halfway - began, time.process_time() - halfway
 
-    run(slice(1))  # compiles
-    training, adjusting = run(slice(None))
+    run()  # compiles for these sizes
+    training, adjusting = run()
     of_years = np.repeat(np.arange(FIRST_YEAR, FIRST_YEAR + years), 365)
     return (training + len(year_windows(of_years, **WINDOWS)) * adjusting) * total / some
 
@@ -171,22 +178,29 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def row(number: int, group: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of a number of variables and a grouping, and print them."""
-    names, block = NAMES[:number], min(asked.block, asked.cells)
-    ours, peak = alone(mbcn, names, group, asked.years, asked.cells, block)
-    most = max(asked.cells, DQM_CELLS)
-    univariate, peak_alone = alone(dqm, names, group, asked.years, most, max(block, DQM_CELLS))
-    univariate *= asked.cells / most
+@functools.cache
+def of_dqm(names: tuple[str, ...], years: int, cells: int, block: int) -> tuple[float, float]:
+    """Return CPU seconds of DQM, and its peak memory in GB: the same for any grouping of MBCn."""
+    most = max(cells, DQM_CELLS)
+    seconds, peak = alone(dqm, names, years, most, max(block, DQM_CELLS))
+    return seconds * cells / most, peak
+
+
+def row(number: int, group: str, cells: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of a number of variables, a grouping and a number of cells, and print them."""
+    names, block = NAMES[:number], min(asked.block, cells)
+    ours, peak = alone(mbcn, names, group, asked.years, cells, block)
+    univariate, peak_alone = of_dqm(names, asked.years, cells, block)
     theirs = peers_peak = None
-    if group != "month" and asked.xsdba_cells:
+    if asked.xsdba_cells:
         theirs, peers_peak = alone(peer, names, group, asked.years, asked.xsdba_cells, asked.xsdba_groups)
-        theirs *= asked.cells / asked.xsdba_cells
+        theirs *= cells / asked.xsdba_cells
     figures = {
         "variables": number,
         "group": group,
+        "cells": cells,
         "mbcn_s": ours,
-        "ms_a_cell": 1000 * ours / asked.cells,
+        "ms_a_cell": 1000 * ours / cells,
         "xsdba_s": theirs,
         "ratio_to_xsdba": theirs / ours if theirs else None,
         "dqm_s": univariate,
@@ -194,8 +208,8 @@ def row(number: int, group: str, asked: argparse.Namespace) -> dict[str, Any]:
         "peak_gb": peak,
         "dqm_peak_gb": peak_alone,
         "xsdba_peak_gb": peers_peak,
-        "gb_read_and_written": 2 * number * asked.cells * asked.years * 365 * 4 / 1e9,
-        "north_america_core_hours": ours / asked.cells * NORTH_AMERICA / 3600,
+        "gb_read_and_written": 2 * number * cells * asked.years * 365 * 4 / 1e9,
+        "north_america_core_hours": ours / cells * NORTH_AMERICA / 3600,
     }
     print("".join(_cell(one) for one in figures.values()), flush=True)
     return figures
@@ -208,17 +222,18 @@ def _cell(one: Any) -> str:
 def main() -> None:
     """Print a table, and the same as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=2500)
-    parser.add_argument("--variables", type=int, nargs="+", choices=range(2, 6), default=[3], help="how many")
-    parser.add_argument("--group", nargs="+", choices=GROUPS, default=["5D/7"])
+    parser.add_argument("--cells", type=int, nargs="+", default=[2500])
+    parser.add_argument("--variables", type=int, nargs="+", choices=range(2, 6), default=[2, 3, 5], help="how many")
+    parser.add_argument("--group", nargs="+", choices=GROUPS, default=["5D/7", "month"])
     parser.add_argument("--years", type=int, default=151)
     parser.add_argument("--block", type=int, default=500, help="cells that are in memory at once")
-    parser.add_argument("--xsdba-cells", type=int, default=50, help="0 leaves xsdba out")
-    parser.add_argument("--xsdba-groups", type=int, default=6)
+    parser.add_argument("--xsdba-cells", type=int, default=150, help="0 leaves xsdba out")
+    parser.add_argument("--xsdba-groups", type=int, default=2)
     asked = parser.parse_args()
     heads: tuple[str, ...] = (
         "variables",
         "group",
+        "cells",
         "MBCn [s]",
         "ms/cell",
         "xsdba [s]",
@@ -229,7 +244,8 @@ def main() -> None:
     )
     heads += ("of DQM", "of xsdba", "GB r+w", "NAM [h]")
     print("".join(f"{head:>{13 if head == 'group' else 10}}" for head in heads), flush=True)
-    rows = [row(number, group, asked) for number in asked.variables for group in asked.group]
+    every = itertools.product(asked.variables, asked.group, asked.cells)
+    rows = [row(*one, asked) for one in every]
     print(f"load {os.getloadavg()[0]:.1f}; NAM: core-hours of {NORTH_AMERICA} cells")
     print(json.dumps({"arguments": vars(asked), "rows": rows}))
 

@@ -64,10 +64,9 @@ def _of_the_method(section: str) -> WrapValidator:
 def _line(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
     """Return an error of a method's arguments, which names those that the method takes if it is an unknown key."""
     if one["type"] == "extra_forbidden":
-        *above, key = one["loc"]
-        keys = keys_beside(model, one["loc"])
-        foreign = f"the method {method} does not take it; it takes {', '.join(keys)}"
-        return problem(unknown("key", str(key), keys) if above else foreign, one["loc"], one["input"])
+        key, keys = str(one["loc"][-1]), keys_beside(model, one["loc"])
+        foreign = f"the method {method} does not take it; it takes {', '.join(keys)}{nearest(key, keys, cutoff=0.8)}"
+        return problem(unknown("key", key, keys) if one["loc"][1:] else foreign, one["loc"], one["input"])
     if one["type"] not in get_args(ErrorType):  # one of a package's own
         return problem(one["msg"], one["loc"], one["input"])
     return InitErrorDetails(type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx", {}))
@@ -80,23 +79,22 @@ _OF_ONE = ("method", "xclim_train_args", "xclim_adjust_args")
 def _wrong_method(given: Mapping[str, Any]) -> str:
     """Return why the method cannot be, or cannot adjust what is given: its arguments need no look then."""
     sections = [one for one in map(given.get, ("training_args", "adjusting_args")) if isinstance(one, Mapping)]
-    own = [key for one in sections for key in one if key in _OF_ONE]
-    name = given.get("method") or next((one["method"] for one in sections if one.get("method") in METHODS), METHODS[0])
+    if (name := given.get("method")) is None:
+        name = next((one["method"] for one in sections if one.get("method") in METHODS), METHODS[0])
     try:
         together = method_named(name).variables_together
     except ConfigurationError as error:
         return str(error)
     if not together:
         several = f"expected a method of several ({', '.join(TOGETHER)}), or no `variables`"
-        return f"{name} adjusts each variable by itself; {several}" if given.get("variables") else ""
+        return f"the method {name} adjusts each variable by itself; {several}" if given.get("variables") else ""
     if not given.get("variables"):
-        return f"{name} adjusts several variables; expected `variables: [NAME, NAME]`, under a name of the group's own"
-    return (
-        f"under this key are a single variable's settings, too ({', '.join(own)}); expected another name of the "
-        "group, and `null` here"
-        if own
-        else ""
-    )
+        expected = "expected `variables: [NAME, NAME]`, under a name of the group's own"
+        return f"the method {name} adjusts several variables together; {expected}"
+    if own := [key for one in sections for key in one if key in _OF_ONE and name in TOGETHER]:
+        told = f"under this key are a single variable's settings, too ({', '.join(own)})"
+        return f"{told}; expected another name of the group, and `null` here"
+    return ""
 
 
 class VariableAdjustment(Section):
@@ -125,7 +123,7 @@ class VariableAdjustment(Section):
         """Write a method of xsdba where ESPO-G's files have it: both ways are the same configuration."""
         name = value.get("method") if isinstance(value, Mapping) else None
         if isinstance(value, Mapping) and isinstance(name, str | None) and (told := _wrong_method(value)):
-            at = "method" if name else "variables"
+            at = "variables" if name is None else "method"
             raise ValidationError.from_exception_data(cls.__name__, [problem(told, (at,), value[at])])
         short = name.removeprefix("xsdba.") if isinstance(name, str) else ""
         if short not in METHODS:

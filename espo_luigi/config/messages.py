@@ -101,6 +101,7 @@ def _sentence(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    value = value.arguments() if isinstance(value, Section) else value
     text = repr(redacted(value))
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"{short} ({_KINDS.get(type(value), type(value).__name__)})"

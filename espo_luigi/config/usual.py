@@ -70,7 +70,9 @@ def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
         own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
     by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
     training = how.get("training_args")
-    group: dict[str, Any] = {"group": "5D", "window": 7} if method == "MBCn" else {"group": "time.month"}
+    group: dict[str, Any] = {"group": "5D", "window": 7} if by_kernels else {"group": "time.month"}
+    if method == "MBCn" and not by_kernels:  # whose steps of five days are for years of 365 days
+        group = {"group": "time.dayofyear", "window": 31}
     if isinstance(training, Mapping) and "group" in training:  # its window is no other group's
         group = {}
     if by_kernels and "subregions" in content:

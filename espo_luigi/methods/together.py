@@ -59,10 +59,12 @@ class GroupTogether(GroupOfDays):
 
     @model_validator(mode="after")
     def _fits(self) -> GroupTogether:
-        if self.group == "5D" and self.window % 2 == 0:
-            raise ValueError(f"expected an odd window, of steps of five days, and it is {self.window}")
         if self.group == "time.month" and self.window > 1:
             raise ValueError(f"months have no window, and it is {self.window}; take 5D or time.dayofyear")
+        days = 5 if self.group == "5D" else 1
+        if self.window % 2 == 0 or self.window * days >= 360:
+            expected = "an odd window, of steps of five days, below 72" if days == 5 else "an odd window below 360"
+            raise ValueError(f"expected {expected}, and it is {self.window}")
         return self
 
 
@@ -497,8 +499,9 @@ def _with_data(series: Mapping[str, np.ndarray], setup: Setup, cells: np.ndarray
 @contextmanager
 def drawing(seed: str, role: str, cell: int) -> Iterator[None]:
     """Let xsdba draw a cell's own random numbers: from numpy's global generator, and from those that it makes anew."""
-    default, own = np.random.default_rng, seeds.cell_generator(seed, role, cell)
+    own = seeds.cell_generator(seed, role, cell)
     with seeds.numpy_state(seed, role, cell):
+        default = np.random.default_rng  # in the lock: not that of another thread
         np.random.default_rng = lambda seed=None: own if seed is None else default(seed)
         try:
             yield

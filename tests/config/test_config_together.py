@@ -68,11 +68,13 @@ def test_what_is_given_is_laid_over_and_null_leaves_out(adjusting: Adjusting) ->
 def test_members_of_pools_are_together_and_transport_has_windows_as_long_as_its_training() -> None:
     custom = {"ref_period": [1991, 2010], "sim_period": [1950, 2100]}
     groups: Any = {name: {"method": name, "variables": ["pr", "tasmax"]} for name in ("MBCn", "OTC", "dOTC")}
+    groups["xsdba"] = {**groups["MBCn"], "engine": "xsdba"}
     groups["months"] = {**groups["MBCn"], "training_args": {"group": "time.month"}}
     content: Any = {"custom": custom, "subregions": {}, "biasadjust": {"variables": groups}}
     give_usual_settings(content)
     made = content["biasadjust"]["variables"]
     assert made["MBCn"]["training_args"]["group"] == {"group": "5D", "window": 7, "add_dims": ["realization"]}
+    assert made["xsdba"]["training_args"]["group"] == {"group": "time.dayofyear", "window": 31}, "of any calendar"
     assert made["months"]["training_args"]["group"] == {"group": "time.month", "add_dims": ["realization"]}
     assert made["dOTC"]["training_args"]["group"] == made["OTC"]["training_args"]["group"] == {"group": "time.month"}
     assert made["dOTC"]["adjusting_args"] == {"moving_yearly_window": {"window": 20, "step": 20}}
@@ -84,7 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "method",
         {"variables": []},
-        "got 'MBCn' (text): MBCn adjusts several variables; expected `variables: [NAME, NAME]`",
+        "adjusts several variables together; expected `variables: [NAME, NAME]`",
     ),
     ("method", {"method": "mbcn"}, "did you mean MBCn?"),
     (
@@ -133,6 +135,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "expected a number and a unit that converts to kg m-2 s-1",
     ),
     ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 6}}}, "expected an odd window"),
+    ("training_args.group", {"training_args": {"group": {"group": "5D", "window": 75}}}, "five days, below 72"),
+    (
+        "training_args.group",
+        {"training_args": {"group": {"group": "time.dayofyear", "window": 30}}},
+        "expected an odd window below 360, and it is 30",
+    ),
+    ("training_args.group", {"training_args": {"group": {"group": "time.dayofyear", "window": 367}}}, "below 360"),
     (
         "training_args.group",
         {"training_args": {"group": {"group": "time.month", "window": 3}}},
@@ -146,7 +155,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "adjusting_args.moving_yearly_window",
         {"adjusting_args": {"periods": ["1991", "2010"], "moving_yearly_window": {"window": 30, "step": 10}}},
-        "windows of 30 years, and 1991-2010 has fewer",
+        "got {'window': 30, 'step': 10} (a mapping): has windows of 30 years, and 1991-2010 has fewer",
     ),
     (
         "adjusting_args.moving_yearly_window",

@@ -235,6 +235,57 @@ def test_wet_days_and_tails_are_those_of_xsdba(monkeypatch: pytest.MonkeyPatch) 
     assert abs(shares[1][0] - shares[0][0]) > 0.02
 
 
+def make_dry(given: np.ndarray, below: float) -> np.ndarray:
+    """Return series whose precipitation below a limit is 0."""
+    made = given.copy()
+    made[2] = np.where(made[2] < below, 0, made[2])
+    return made
+
+
+@pytest.mark.parametrize("interp", ["nearest", "linear"])
+@pytest.mark.parametrize("detrend", [None, 0, 1])
+def test_zeros_have_no_factor_and_no_days_become_infinite_or_missing(detrend: int | None, interp: str) -> None:
+    """A level whose historical quantile is 0 takes the nearest finite factor; without any, values stay."""
+    time = dates("noleap", 2001, 2004)
+    axis = TimeAxis.of_index("noleap", time)
+    reference, historical, simulation = (series(time, seed)[:, :1] for seed in (0, 1, 2))
+    plan = transform.plan(axis, axis, group="time.month")
+    made = {}
+    for name, below in (
+        ("some", (0, 1, 1.5)),
+        ("model", (0, 99, 99)),
+        ("all", (99, 99, 99)),
+        ("reference", (99, 0, 0)),
+    ):
+        series_of = [make_dry(*one) for one in zip((reference, historical, simulation), below, strict=True)]
+        made[name] = transform.adjust(
+            *series_of,
+            plan,
+            rotations=rotations(5)[:1],
+            levels=LEVELS,
+            variables=VARIABLES,
+            detrend=detrend,
+            interp=interp,
+        )
+        assert np.isfinite(made[name]).all()
+        if name != "reference":
+            assert ((made[name][2] == 0).sum()) == (series_of[2][2] == 0).sum()
+    for name in ("model", "all", "reference"):
+        assert (made[name][2] == 0).all(), "a desert has its zeros"
+    if detrend is None and interp == "nearest":
+        january = np.asarray(time.month) == 1
+        observed, modelled, future = (
+            one[2, 0, january] for one in (reference, make_dry(historical, 1), make_dry(simulation, 1.5))
+        )
+        with np.errstate(divide="ignore"):
+            factors = _quantile(observed, VARIABLES[2].levels) / _quantile(modelled, VARIABLES[2].levels)
+        kept = np.isfinite(factors)
+        assert 0 < kept.sum() < kept.size
+        shares = rank(xr.DataArray(future, dims="time"), pct=True).values
+        found = _interp_on_quantiles_1D(shares, VARIABLES[2].levels[kept], factors[kept], "nearest", "constant")
+        np.testing.assert_allclose(np.sort(made["some"][2, 0, january]), np.sort(future * found), rtol=1e-9)
+
+
 def test_days_are_traced_to_their_donors() -> None:
     time = dates("noleap", 2001, 2004)
     axis = TimeAxis.of_index("noleap", time)
@@ -284,7 +335,11 @@ def test_what_cannot_be_laid_out_is_refused() -> None:
     ):
         with pytest.raises(DataError, match=said):
             transform.plan(axis, axis, group=group, window=window)
-    values = series(dates("noleap", 2001, 2004), 0)
+    values, pool = series(dates("noleap", 2001, 2004), 0), series(dates("noleap", 2001, 2004), 0, (2,))
     plan = transform.plan(axis, axis)
+    how: dict[str, Any] = {"rotations": rotations(1, 3), "levels": LEVELS, "variables": VARIABLES}
     with pytest.raises(DataError, match="1 or 1 pools"):
-        transform.adjust(values, values, values, plan, rotations=rotations(1, 3), levels=LEVELS, variables=VARIABLES)
+        transform.adjust(values, values, values, plan, **how)
+    for given in ((values, values, pool), (values, pool, values), (values[:1], values[:1], values[:1])):
+        with pytest.raises(DataError, match=r"expected the same variables \(two or more\), cells and members"):
+            transform.adjust(*given, plan, **how)

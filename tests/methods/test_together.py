@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,22 @@ def test_values_at_a_bound_name_the_groups_key() -> None:
         DataError, match=r"`biasadjust\.variables\.\*\.training_args\.by_variable\.dtr\.additive_space\."
     ):
         adjusted("MBCn", training, reference=reference)
+
+
+def test_two_threads_give_numpys_generator_back() -> None:
+    def draw() -> None:
+        with together.drawing("a", "x", 1):
+            pass
+
+    usual, other = np.random.default_rng, threading.Thread(target=draw)
+    try:
+        with together.drawing("a", "x", 0):
+            other.start()
+            other.join(0.05)  # it waits for the lock
+        other.join()
+        assert np.random.default_rng is usual
+    finally:
+        np.random.default_rng = usual
 
 
 def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:

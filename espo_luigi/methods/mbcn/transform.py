@@ -114,7 +114,8 @@ def adjust(
 
     In each sample: values by their mean and standard deviation; rotations, after each of which every axis is adjusted
     by ranks; a univariate adjustment of each variable; and its values in the order of the ranks after the rotations.
-    A day that lacks a variable is missing in all, and is NaN. All is computed in float64.
+    A day that lacks a variable is missing in all, and is NaN. A level has no factor where it is not finite: the nearest
+    that is applies, and without any, values stay. All is computed in float64.
 
     Parameters
     ----------
@@ -143,8 +144,8 @@ def adjust(
     DataError
         If shapes do not match.
     """
+    _check_shapes(reference, historical, simulation, rotations)
     shape = (*simulation.shape[:2], simulation.shape[2] if simulation.ndim == 4 else 1, simulation.shape[-1])
-    _check_shapes(reference, historical, rotations, shape)
     members, modelled = simulation.reshape(shape), historical.reshape(*shape[:3], -1)
     adjusted = np.empty(shape, simulation.dtype)
     turns, draws = np.asarray(rotations, np.float64), seeds
@@ -239,12 +240,13 @@ def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univar
     )
 
 
-def _check_shapes(reference: np.ndarray, historical: np.ndarray, rotations: np.ndarray, shape: tuple[int, ...]) -> None:
-    n_variables, n_cells, members, _ = shape
-    if reference.shape[:2] != shape[:2] or historical.shape[-1] != reference.shape[-1]:
+def _check_shapes(reference: np.ndarray, historical: np.ndarray, simulation: np.ndarray, rotations: np.ndarray) -> None:
+    (n_variables, n_cells, *pool), length = simulation.shape[:-1], reference.shape[-1]
+    trained, members = (*simulation.shape[:-1], length), pool[0] if pool else 1
+    if n_variables < 2 or reference.shape != (n_variables, n_cells, length) or historical.shape != trained:
         raise DataError(
-            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {shape}; expected the "
-            "same variables and cells, and a calibration of one length."
+            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {simulation.shape}; "
+            "expected the same variables (two or more), cells and members, and a calibration of one length."
         )
     pools = rotations.shape[1]
     if rotations.shape[0] != n_cells or rotations.shape[3:] != (n_variables,) * 2 or pools not in (1, members):

@@ -64,8 +64,8 @@ class Sorted(NamedTuple):
 class Trained(NamedTuple):
     """A variable's univariate training: factors at levels or historical quantiles, and what adjusting needs besides.
 
-    ``known`` has the levels or quantiles without those whose factors are NaN. ``dry`` has the shares of values up to
-    the threshold in reference and historical, and the highest new value.
+    ``known`` has the levels or quantiles whose factors are finite: that of a historical 0 is not. ``dry`` has the
+    shares of values up to the threshold in reference and historical, and the highest new value.
     """
 
     known: np.ndarray
@@ -307,59 +307,40 @@ def train_alone(reference, historical, order, variable, how, draws):
     if how.detrend >= 0:
         means = reference.mean(), historical.mean()
         scaling = means[0] / means[1] if multiplicative else means[0] - means[1]
+        if not np.isfinite(scaling):
+            scaling = 1.0
         quantiles_of_sorted(historical * (1 / means[1]) if multiplicative else historical - means[1], levels, other)
         quantiles_of_sorted(reference * (1 / means[0]) if multiplicative else reference - means[0], levels, own)
     else:
         quantiles_of_sorted(historical, levels, other)
         quantiles_of_sorted(reference, levels, own)
     factors = own / other if multiplicative else own - other
-    valid = ~np.isnan(factors)
     known = other if how.detrend >= 0 else levels
+    valid = np.isfinite(factors) & np.isfinite(known)
     return Trained(known[valid], factors[valid], scaling, limit, dry)
-
-
-@inlined
-def last_of_level(level, least, most, size, known):
-    """Return the last doubled rank that is nearer to a level than to the next one; the last of all for the last."""
-    if level == known.size - 1:
-        return 2 * size
-    middle = known[level] / 2 + known[level + 1] / 2
-    doubled = min(max(np.int64(2 * size * (middle / most * (most - least) + least)), 1), 2 * size)
-    while doubled > 1 and not spread(doubled / 2 / size, least, most) <= middle:
-        doubled -= 1
-    while doubled < 2 * size and spread((doubled + 1) / 2 / size, least, most) <= middle:
-        doubled += 1
-    return doubled
 
 
 @inlined
 def adjust_by_rank(values, trained, multiplicative, linear):
     """Adjust a sorted sample by quantile delta mapping; equal values have their mean rank."""
-    size, level, known = values.size, 0, trained.known
+    size, level = values.size, 0
     end, start = 1, size - 1
     while end < size and values[end] == values[0]:
         end += 1
     while start > 0 and values[start - 1] == values[start]:
         start -= 1
     least, most = (1 + end) / 2 / size, (start + 1 + size) / 2 / size
-    last = last_of_level(0, least, most, size, known)
     start = 0
     while start < size:
         end, value = start + 1, values[start]
         while end < size and values[end] == value:
             end += 1
-        if linear:
-            share = spread((start + 1 + end) / 2 / size, least, most)
-            level = level_from(level, share, known, linear)
-            factor = factor_between(share, level, known, trained.factors, linear)
-        else:
-            while start + 1 + end > last:
-                level += 1
-                last = last_of_level(level, least, most, size, known)
-            factor = trained.factors[level]
-        adjusted = value if value > trained.limit else correct(value, factor, multiplicative)
+        share = spread((start + 1 + end) / 2 / size, least, most)
+        level = level_from(level, share, trained.known, linear)
+        if not value > trained.limit:
+            value = correct(value, factor_between(share, level, trained.known, trained.factors, linear), multiplicative)
         for place in range(start, end):
-            values[place] = adjusted
+            values[place] = value
         start = end
 
 
@@ -382,12 +363,26 @@ def adjust_detrended(values, order, times, trained, multiplicative, linear, degr
     middle, mean, slope = trend_of(scaled, own_times, degree)
     for index in range(values.size):
         trend = mean + slope * (own_times[index] - middle)
+        if trained.known.size == 0 or (multiplicative and trend == 0):
+            values[index] = scaled[index]
+            continue
         detrended = scaled[index] * (1 / trend) if multiplicative else scaled[index] - trend
         level = level_from(0, detrended, trained.known, linear)
         factor = factor_between(detrended, level, trained.known, trained.factors, linear)
         if not values[index] > trained.limit:
             values[index] = correct(correct(detrended, factor, multiplicative), trend, multiplicative)
     order_nearly(values, order)
+
+
+class Work(NamedTuple):
+    """What is done to a pool's members: `successive` rotations, the arguments of `transform.adjust`, and the seed."""
+
+    turns: np.ndarray
+    levels: np.ndarray
+    linear: bool
+    how: Univariates
+    plan: NamedTuple
+    seed: np.uint64
 
 
 class Room(NamedTuple):
@@ -427,14 +422,12 @@ def adjust_alone(values, order, places, length, variable, how, trained, linear, 
     multiplicative, threshold = how.multiplicative[variable], how.thresholds[variable]
     if not np.isnan(threshold):
         adapt_sorted(values, order, threshold, trained.dry, draws)
-    if trained.known.size == 0:
-        values[:] = np.nan
-    elif how.detrend >= 0:
+    if how.detrend >= 0:
         times = np.empty(places.size)
         for day in range(places.size):
             times[day] = places[day] % length
         adjust_detrended(values, order, times, trained, multiplicative, linear, how.detrend)
-    else:
+    elif trained.known.size > 0:
         adjust_by_rank(values, trained, multiplicative, linear)
         order_nearly(values, order)
 
@@ -459,36 +452,37 @@ def trace(traced, places, kept, rotated, values, order, room):
 
 
 @inlined
-def train_group(reference, historical, sizes, turns, levels, linear, steps, how, room, factors, seed, number):
-    """Fill the rotated factors of a group's samples, and return the univariate training of each variable."""
-    n_variables = factors.shape[1]
-    places, others = room.places[0, : sizes[0]], room.places[1, : sizes[1]]
-    observed, modelled = np.empty((2, n_variables, sizes[0])), np.empty((2, n_variables, sizes[1]))
-    standardised(reference.series, places, room.ones[: sizes[0]], observed[0])
-    standardised(historical.series, others, room.ones[: sizes[1]], modelled[0])
-    train_rotated(observed, modelled, turns, levels, steps, room.bins, factors)
-    alone, order = [], np.empty(sizes[1] if room.order.size > 0 else 0, dtype=np.int64)
+def train_group(reference, historical, group, work, room, factors):
+    """Fill a group's rotated factors, and return the univariate training of each variable; none without days."""
+    length, n_variables, number = reference.complete.size, factors.shape[1], group * (work.plan.spans.shape[0] + 1)
+    whole, groups = np.array([0, length, 0, length], dtype=np.int64), work.plan.calibration
+    n_observed = take_sample(reference.complete, length, whole, groups, group, room.places[0], room.kept)[0]
+    n_modelled = take_sample(historical.complete, length, whole, groups, group, room.places[1], room.kept)[0]
+    alone, order = [], np.empty(0, dtype=np.int64)
+    if min(n_observed, n_modelled) == 0:
+        return alone
+    places, others = room.places[0, :n_observed], room.places[1, :n_modelled]
+    observed, modelled = np.empty((2, n_variables, n_observed)), np.empty((2, n_variables, n_modelled))
+    standardised(reference.series, places, room.ones[:n_observed], observed[0])
+    standardised(historical.series, others, room.ones[:n_modelled], modelled[0])
+    steps = steps_of(n_modelled, work.levels, work.linear)
+    train_rotated(observed, modelled, work.turns, work.levels, steps, room.bins, factors)
     for variable in range(n_variables):
-        own, other = room.values[0, : sizes[0]], room.values[1, : sizes[1]]
-        sort_sample(reference, variable, places, room, own, order[:0])
-        sort_sample(historical, variable, others, room, other, order[:0])
-        alone.append(train_alone(own, other, order[:0], variable, how, draws_of(seed, variable, number)))
+        own, other = room.values[0, :n_observed], room.values[1, :n_modelled]
+        sort_sample(reference, variable, places, room, own, order)
+        sort_sample(historical, variable, others, room, other, order)
+        alone.append(train_alone(own, other, order, variable, work.how, draws_of(work.seed, variable, number)))
     return alone
 
 
 @inlined
-def adjust_sample(simulation, places, kept, rotated, alone, how, linear, length, room, seed, number, out, traced):
-    """Adjust each variable of a sample by itself, and give its values to the kept days by their rotated ranks.
-
-    ``out`` and ``traced`` are those of the members of the sample, of a cell.
-    """
-    size = places.size
+def adjust_sample(simulation, places, kept, rotated, alone, number, work, room, out, traced):
+    """Adjust each variable of a sample by itself, and give its values to the kept days by their rotated ranks."""
+    size, length = places.size, out.shape[2]
     for variable in range(rotated.shape[0]):
-        values, order = room.values[0, :size], room.order[:size]
+        values, order, draws = room.values[0, :size], room.order[:size], draws_of(work.seed, variable, number)
         sort_sample(simulation, variable, places, room, values, order)
-        adjust_alone(
-            values, order, places, length, variable, how, alone[variable], linear, draws_of(seed, variable, number)
-        )
+        adjust_alone(values, order, places, length, variable, work.how, alone[variable], work.linear, draws)
         fill_bins(rotated[variable], room.bins)
         count_before_bins(room.bins, room.before)
         for day in kept:
@@ -499,64 +493,36 @@ def adjust_sample(simulation, places, kept, rotated, alone, how, linear, length,
 
 
 @inlined
-def adjust_pool(reference, historical, simulation, turns, levels, linear, how, plan, seed, out, traced):
-    """Adjust a cell's members, sorted as a single series, group by group, in each window of years."""
-    n_variables, n_groups, length = out.shape[0], plan.calibration.starts.size - 1, out.shape[2]
-    trained_length, n_spans = reference.complete.size, plan.spans.shape[0]
-    whole = np.array([0, trained_length, 0, trained_length], dtype=np.int64)
-    most = out.shape[1] * max(np.diff(plan.calibration.starts).max(), np.diff(plan.simulation.starts).max())
-    longest = max(simulation.complete.size, historical.complete.size)
-    room = make_room(longest, most, traced.shape[2] > 0 or how.detrend >= 0)
-    factors = np.empty((turns.shape[0] - 1, n_variables, levels.size + 1))
-    trained_steps, steps, samples = (
-        steps_of(0, levels, linear),
-        steps_of(0, levels, linear),
-        np.empty((2, n_variables, 0)),
-    )
-    for group in range(n_groups):
-        sizes = (
-            take_sample(reference.complete, trained_length, whole, plan.calibration, group, room.places[0], room.kept)[
-                0
-            ],
-            take_sample(historical.complete, trained_length, whole, plan.calibration, group, room.places[1], room.kept)[
-                0
-            ],
-        )
-        if min(sizes) == 0:
+def adjust_group(reference, historical, simulation, group, work, room, factors, out, traced):
+    """Adjust a group's samples, one in each window of years."""
+    plan, length, n_variables = work.plan, out.shape[2], out.shape[0]
+    n_groups, n_spans = plan.calibration.starts.size - 1, plan.spans.shape[0]
+    alone = train_group(reference, historical, group, work, room, factors)
+    steps, samples = steps_of(0, work.levels, work.linear), np.empty((2, n_variables, 0))
+    for number in range(n_spans if len(alone) > 0 else 0):
+        span, which = plan.spans[number], plan.spans[number, 4] * n_groups + group
+        size, n_kept = take_sample(simulation.complete, length, span, plan.simulation, which, room.places[0], room.kept)
+        if n_kept == 0:
             continue
-        if trained_steps.lower.size != 2 * sizes[1] + 1:
-            trained_steps = steps_of(sizes[1], levels, linear)
-        first = group * (n_spans + 1)
-        alone = train_group(
-            reference, historical, sizes, turns, levels, linear, trained_steps, how, room, factors, seed, first
-        )
-        for number in range(n_spans):
-            span, which = plan.spans[number], plan.spans[number, 4] * n_groups + group
-            size, n_kept = take_sample(
-                simulation.complete, length, span, plan.simulation, which, room.places[0], room.kept
-            )
-            if n_kept == 0:
-                continue
-            if samples.shape[2] != size:
-                samples, steps = np.empty((2, n_variables, size)), steps_of(size, levels, linear)
-            places, kept = room.places[0, :size], room.kept[:n_kept]
-            standardised(simulation.series, places, room.ones[:size], samples[0])
-            rotated = samples[adjust_rotated(samples, turns, steps, room.bins, factors)]
-            adjust_sample(
-                simulation,
-                places,
-                kept,
-                rotated,
-                alone,
-                how,
-                linear,
-                length,
-                room,
-                seed,
-                first + number + 1,
-                out,
-                traced,
-            )
+        if samples.shape[2] != size:
+            samples, steps = np.empty((2, n_variables, size)), steps_of(size, work.levels, work.linear)
+        places, kept = room.places[0, :size], room.kept[:n_kept]
+        standardised(simulation.series, places, room.ones[:size], samples[0])
+        rotated = samples[adjust_rotated(samples, work.turns, steps, room.bins, factors)]
+        of_sample = group * (n_spans + 1) + number + 1
+        adjust_sample(simulation, places, kept, rotated, alone, of_sample, work, room, out, traced)
+
+
+@inlined
+def adjust_pool(reference, historical, simulation, work, out, traced):
+    """Adjust a cell's members, sorted as a single series, (variable, member, time), group by group."""
+    starts = work.plan.calibration.starts
+    most = out.shape[1] * max(np.diff(starts).max(), np.diff(work.plan.simulation.starts).max())
+    longest = max(simulation.complete.size, historical.complete.size)
+    room = make_room(longest, most, traced.shape[2] > 0 or work.how.detrend >= 0)
+    factors = np.empty((work.turns.shape[0] - 1, out.shape[0], work.levels.size + 1))
+    for group in range(starts.size - 1):
+        adjust_group(reference, historical, simulation, group, work, room, factors, out, traced)
 
 
 @compiled
@@ -572,12 +538,7 @@ def adjust_together(reference, historical, simulation, rotations, levels, linear
                 observed,
                 sort_series(historical, cell, members),
                 sort_series(simulation, cell, members),
-                successive(rotations[cell, pool]),
-                levels,
-                linear,
-                how,
-                plan,
-                seeds[cell, pool],
+                Work(successive(rotations[cell, pool]), levels, linear, how, plan, seeds[cell, pool]),
                 out[:, cell, members],
                 traced[:, :, min(cell, traced.shape[2]) : cell + 1, members],
             )

@@ -195,7 +195,7 @@ def compare(
         join="outer",
     )
     units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
-    joint = [_dependence(series, of, plans[of[0]].periods(sampling.periods), sampling.seed) for of in sampling.groups]
+    joint = [_dependence(series, of, plans, sampling) for of in sampling.groups]
     return xr.merge(
         [errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units)), *joint],
         join="outer",
@@ -238,42 +238,62 @@ def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, la
 
 
 def _dependence(
-    series: Mapping[str, Mapping[str, xr.DataArray]], group: Sequence[str], periods: Mapping[str, Period], seed: str
+    series: Mapping[str, Mapping[str, xr.DataArray]],
+    group: Sequence[str],
+    plans: Mapping[str, Plan],
+    sampling: Sampling,
 ) -> xr.Dataset:
     """Return the errors of a group's dependence in the later periods, and their noise: (joint, …), pairs first.
 
-    The noise of correlations is that of `resampled`; that of energy distances is the sum over both periods.
+    Dry days are alike in correlations. The noise is that of `resampled`; energy distances, which go by squares, add up
+    over both periods.
     """
-    given = {label: xr.Dataset({name: of[name] for name in group}) for label, of in series.items() if {*group} <= {*of}}
-    draws, labels = seeds.cell_generator(seed, "years", 0), [label for label in given if label != TRUTH]
-    errors, away, noise = list[Any](), list[np.ndarray](), list[float]()
+    given = {
+        label: xr.Dataset({name: plans[name].shown(of[name]) for name in group})
+        for label, of in series.items()
+        if {*group} <= {*of}
+    }
+    least = [-np.inf if (wet := plans[name].wet) is None else wet for name in group]
+    periods = plans[group[0]].periods(sampling.periods)
+    draws, labels = seeds.cell_generator(sampling.seed, "years", 0), [label for label in given if label != TRUTH]
+    errors, away, noise = list[Any](), list[np.ndarray](), list[np.ndarray]()
     for first, last in periods.values():
         compared = [TRUTH, *labels] if away else [TRUTH]  # the calibration's own errors are not asked for
         here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
         length = last - first + 1
         for _, values, years in dependence.seasons_of(here, group):
-            known = dependence.rank_correlation(values[TRUTH])
+            alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
+            known = dependence.rank_correlation(alike[TRUTH])
             often = weights_of_years(draws, length, _block(length))[:REPLICATES, years - first]
-            away.append(_scale(length) * (dependence.rank_correlation(values[TRUTH], often) - known[:, None]))
-            energy, limit = dependence.energies_of(values, years, draws)
-            noise.append(float(np.nanmean(limit)))
-            apart = (dependence.rank_correlation(values[label]) - known for label in compared[1:])
+            away.append(_scale(length) * (dependence.rank_correlation(alike[TRUTH], often) - known[:, None]))
+            energy, between = dependence.energies_of(values, years, draws, _block(length))
+            noise.append(_scale(length) ** 2 / 2 * np.nanmean(between, axis=-1))
+            apart = (dependence.rank_correlation(alike[label]) - known for label in compared[1:])
             errors += [[*pairs, distance] for pairs, distance in zip(apart, energy, strict=True)]
-    spans, of_seasons = [last - first + 1 for first, last in periods.values()], (len(periods), len(SEASONS))
-    drawn, energies = np.reshape(away, (*of_seasons, *away[0].shape)), np.reshape(noise, of_seasons)
-    wider = np.reshape([_by_few_blocks(spans[0], span) for span in spans[1:]], (-1, 1, 1, 1))
-    means = wider * np.nanmean(abs(drawn[1:] - drawn[0]), axis=-1)
-    limits = [np.quantile(means, dependence.NOISE_QUANTILE, axis=-1), (energies[1:] + energies[0])[..., None]]
+    drawn, energies = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (away, noise))
+    limits = _limits(drawn, energies, [last - first + 1 for first, last in periods.values()])
     shape = len(periods) - 1, len(SEASONS), len(labels), *np.shape(errors)[1:]
     names = [*map(", ".join, itertools.combinations(group, 2)), f"{ENERGY} {', '.join(group)}"]
     coords = {"adjustment": labels, "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
     return xr.Dataset(
         {
             "dependence": (("period", "season", "adjustment", "joint", "cell"), np.float32(np.reshape(errors, shape))),
-            "dependence_noise": (("period", "season", "joint"), np.float32(np.concatenate(limits, axis=-1))),
+            "dependence_noise": (("period", "season", "joint"), np.float32(limits)),
         },
         {name: (name, np.array(words, dtype=object)) for name, words in coords.items()},
     )
+
+
+def _limits(drawn: np.ndarray, energies: np.ndarray, spans: Sequence[int]) -> np.ndarray:
+    """Return what 95 % of the mean errors of correlations and energy stay below: (period, season, joint).
+
+    `drawn` is (period, season, pair, replicate, cell), `energies` (period, season, replicate), `spans` years.
+    """
+    wider = np.reshape([_by_few_blocks(spans[0], span) for span in spans[1:]], (-1, 1, 1, 1))
+    means = wider * np.nanmean(abs(drawn[1:] - drawn[0]), axis=-1)
+    sums = (wider[..., 0] ** 2 * (energies[1:] + energies[0]))[:, :, None]
+    each = [np.quantile(of, dependence.NOISE_QUANTILE, axis=-1) for of in (means, sums)]
+    return np.concatenate(each, axis=-1)
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:

@@ -36,8 +36,8 @@ TITLES = {"mean": "Mean", "q05": "5 % quantile", "q95": "95 % quantile", "q99": 
 ASPECTS = {"level": "Error of the level", "change": "Error of the change"}
 _MULTIPLES = (
     "≈ marks an error within noise: such methods cannot be told apart. ★ marks the smallest error where none is within "
-    "noise. Means, quantiles and wet days are judged by the error of the change; rank correlations and the energy "
-    "distance (of joint distributions, standardised by the truth's) by that of the later periods."
+    "noise. Means, quantiles and wet days are judged by the error of the change; rank correlations (dry days alike) "
+    "and the energy distance (of joint distributions, standardised by the truth's) by that of the later periods."
 )
 _LIMITS = (
     "Each truth is a simulation as it is on the reference's grid: it is coarse, so that nothing here tests the "

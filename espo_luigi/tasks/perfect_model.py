@@ -119,7 +119,9 @@ def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
             name for group in groups for name in group if method.variables and name not in method.variables
         ]:
             raise _refused(label, f"it has no settings for {foreign}; it has: {', '.join(method.variables)}")
-        found[label] = [_further(run, label, method, group) for group in groups]
+        further = [_further(run, label, method, group) for group in groups]
+        # What all cells have is not computed again for the sampled ones.
+        found |= {label: further} if further != found[ADJUSTED] else {}
     return found
 
 

@@ -89,6 +89,11 @@ def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_th
     assert scaled.training["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in scaled.training
 
 
+def test_a_label_that_is_the_configured_method_whole_is_not_computed_twice(configured: Configure) -> None:
+    configured(perfect_model={"methods": ["DQM", "QDM"]})
+    assert list(perfect_model.adjustments(context())) == ["adjusted", "Scaling", "QDM"]
+
+
 IBICUS = {"method": "ibicus.LinearScaling", "training_args": {"period": ["1991", "2020"]}}
 
 

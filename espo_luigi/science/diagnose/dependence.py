@@ -53,17 +53,19 @@ def energy_distance(reference: np.ndarray, other: np.ndarray) -> np.ndarray:
     return made
 
 
-def energy_noise(reference: np.ndarray, years: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the energy distance that two samples of the reference's climate have in one case of twenty, by cell.
+def energy_noise(
+    reference: np.ndarray, years: np.ndarray, random: np.random.Generator, together: int = 1
+) -> np.ndarray:
+    """Return energy distances between pairs of samples of the reference's climate, (resampling, cell).
 
-    Both are resampled `years` (time) of the `reference` (variable, cell, time), as successive days depend on each
-    other; `random` draws the years, the same for all cells.
+    All are resampled `years` (time) of the `reference` (variable, cell, time), so many in a block, as successive days
+    depend on each other; `random` draws the years, the same for all cells.
     """
     row = np.unique(years, return_inverse=True)[1]
     of_year = np.eye(row.max() + 1)
-    often = [weights_of_years(random, len(of_year), 1) for _ in range(2)]
-    made = np.full(reference.shape[1], np.nan)
-    for cell in range(len(made)):
+    often = [weights_of_years(random, len(of_year), together) for _ in range(2)]
+    made = np.full((len(often[0]), reference.shape[1]), np.nan)
+    for cell in range(made.shape[1]):
         known = ~np.isnan(reference[:, cell]).any(axis=0)
         x, _ = _standardised(reference[:, cell], reference[:, cell])
         if not len(x):
@@ -75,7 +77,7 @@ def energy_noise(reference: np.ndarray, years: np.ndarray, random: np.random.Gen
             np.einsum("dy,yz,dz->d", a, between, b, optimize=True)
             for a, b in ((first, second), (first, first), (second, second))
         )
-        made[cell] = np.quantile(2 * both - own - others, NOISE_QUANTILE)
+        made[:, cell] = 2 * both - own - others
     return made
 
 
@@ -109,14 +111,16 @@ def seasons_of(
 
 
 def energies_of(
-    values: Mapping[str, np.ndarray], years: np.ndarray, random: np.random.Generator
+    values: Mapping[str, np.ndarray], years: np.ndarray, random: np.random.Generator, together: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the energy distances of further sources from the first, (source, cell), and their noise, (cell).
+    """Return the energy distances of further sources from the first, (source, cell), and their noise.
 
     Every third day counts, as successive days have much in common. Arguments are as of `seasons_of` and `energy_noise`.
     """
     known, *others = (of[..., ::3] for of in values.values())
-    return np.array([energy_distance(known, other) for other in others]), energy_noise(known, years[::3], random)
+    return np.array([energy_distance(known, other) for other in others]), energy_noise(
+        known, years[::3], random, together
+    )
 
 
 def energies(
@@ -143,6 +147,7 @@ def energies(
     for group in groups:
         for season, values, years in seasons_of(sources, group):
             energy, noise = energies_of(values, years, random)
-            both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", noise)}
+            limit = np.quantile(noise, NOISE_QUANTILE, axis=0)
+            both = {"energy": (("other", "cell"), energy), "energy_noise": ("cell", limit)}
             made[f"{', '.join(group)}, {season}"] = xr.Dataset(both, {"other": others})
     return xr.concat(list(made.values()), xr.Variable("distance", list(made)), data_vars="all", join="exact")

@@ -143,7 +143,7 @@ def standardised(series, places, ones, out):
             row[day] -= mean
         deviation = np.sqrt(product(row, row) / size)
         # Of equal values, the mean may be off by a rounding.
-        factor = 1 / deviation if deviation > 1e-14 * abs(mean) else 0.0
+        factor = 1 / deviation if deviation > 1e-12 * abs(mean) else 0.0
         for day in range(size):
             row[day] *= factor
 

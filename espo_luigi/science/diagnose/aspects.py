@@ -261,7 +261,7 @@ def _joint(
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(first)} and {_word(second)}, {season}{', dry days alike' if dry else ''}"
             sums = partial(_correlation, first, second, season, dry)
-            # Rotations of days mix the dry ones, alike in amounts, with the barely wet.
+            # With dry days, MBCn does not make correlations exact, whatever its settings.
             sets = () if dry else by
             yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, sets)
     # The next cell's tasmin is much as its tasmax.

@@ -19,12 +19,14 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.tasks.perfect_model import by_method
 
 KINDS = {"tasmax": "+", "dtr": "*", "pr": "*"}
 LOESS = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 METHODS = {SCALING: "Scaling", "QDM": "QuantileDeltaMapping", "EQM": "EmpiricalQuantileMapping"}
+TOGETHER = ("MBCn",)
+LATER = [(2041, 2070), (2071, 2100)]
 BLOCK = 250
 
 
@@ -42,7 +44,7 @@ def simulation(cells: int, seed: int) -> xr.Dataset:
     return xr.Dataset(data, {"time": index, "loc": np.arange(cells)}).chunk(loc=BLOCK)
 
 
-def plan(name: str, methods: list[str]) -> Plan:
+def adjustments(name: str, methods: list[str]) -> dict[str, Adjustment]:
     """Production's method, and the further methods, of a variable."""
     train = {
         "period": (1991, 2020),
@@ -50,22 +52,39 @@ def plan(name: str, methods: list[str]) -> Plan:
         "xclim_train_args": {"kind": KINDS[name], "nquantiles": 50},
         "jitter_under": {"dtr": {"thresh": "1e-4 K"}, "pr": {"thresh": "0.01 mm d-1"}}.get(name),
         "adapt_freq": {"thresh": "1 mm d-1"} if name == "pr" else None,
-        "seed": name,
     }
+    train = {key: value for key, value in train.items() if value is not None}
     arguments = {"detrend": LOESS, "interp": "nearest", "extrapolation": "constant"}
-    adjust = {"periods": (1950, 2100), "xclim_adjust_args": arguments, "seed": name}
-    in_slices = adjust | {"periods": [(1991, 2020), (2041, 2070), (2071, 2100)]}
-    further = {label: by_method(METHODS[label], train, in_slices) for label in methods}
-    return Plan((1991, 2020), {ADJUSTED: (train, adjust), **further})
+    adjust = {"periods": (1950, 2100), "xclim_adjust_args": arguments}
+    own = Adjustment((name,), "DetrendedQuantileMapping", train, adjust, {"seed": name})
+    in_slices = [(1991, 2020), *LATER]
+    further = {label: by_method(METHODS[label], own, in_slices) for label in methods if label in METHODS}
+    if ibicus := [label for label in methods if label not in (*METHODS, *TOGETHER)]:
+        further |= {
+            label: Adjustment((name,), label, {"period": (1991, 2020)}, {"periods": in_slices}) for label in ibicus
+        }
+    return {ADJUSTED: own, **further}
+
+
+def together() -> Adjustment:
+    """MBCn of the three variables."""
+    own = {name: {"kind": kind, "nquantiles": 50} for name, kind in KINDS.items()}
+    own["pr"] |= {"jitter_under": {"thresh": "0.01 mm d-1"}, "adapt_freq_thresh": "1 mm d-1"}
+    train = {"period": (1991, 2020), "group": {"group": "5D", "window": 7}, "by_variable": own}
+    return Adjustment(tuple(KINDS), "MBCn", train, {"periods": [(1991, 2020), *LATER]}, {"seed": "MBCn"})
 
 
 def seconds(cells: int, sample: int, methods: list[str]) -> float:
     """CPU seconds of a pair."""
     truth, other = (simulation(cells, seed) for seed in (1, 2))
-    sampling = Sampling([(2041, 2070), (2071, 2100)], sample, "seed")
-    plans = {name: plan(name, methods) for name in KINDS}
+    each = [adjustments(name, methods) for name in KINDS]
+    compared = {label: [of[label] for of in each] for label in each[0]} | {
+        label: [together()] for label in methods if label in TOGETHER
+    }
+    plans = {name: Plan((1991, 2020)) for name in KINDS}
     begin = time.process_time()
-    perfect_model.compare(truth, other, plans=plans, sampling=sampling)
+    sampling = Sampling(LATER, sample, "seed", groups=[tuple(KINDS)])
+    perfect_model.compare(truth, other, plans=plans, methods=compared, sampling=sampling)
     return time.process_time() - begin
 
 
@@ -77,7 +96,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=100)
     parser.add_argument("--measured", type=int, nargs=2, default=(20, 120), metavar="CELLS")
     parser.add_argument("--sampled", type=int, nargs=2, default=(2, 12), metavar="CELLS")
-    parser.add_argument("--methods", nargs="*", choices=METHODS, default=[SCALING])
+    parser.add_argument("--methods", nargs="*", default=[SCALING], help="Scaling, QDM, EQM, MBCn, ibicus.CDFt")
     given = parser.parse_args()
     (few, many), (less, more) = given.measured, given.sampled
     with dask.config.set(scheduler="synchronous"):

@@ -182,8 +182,9 @@ ALIKE = 0.75
 
 def nearest(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, hint: str = "; did you mean {}?") -> str:
     """Return the hint with the allowed name that is nearest to `name`, or an empty text."""
-    close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)
-    return hint.format(close[0]) if close else ""
+    alike = {one.lower(): one for one in allowed}
+    close = difflib.get_close_matches(name.lower(), alike, n=1, cutoff=cutoff)
+    return hint.format(alike[close[0]]) if close else ""
 
 
 def unknown(what: str, name: str, allowed: Collection[str]) -> str:

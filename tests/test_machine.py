@@ -101,6 +101,6 @@ def test_kernels_use_the_cpus_of_the_quota_and_of_the_job(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert dqm_method._threads() == cpus
+    assert dqm_method.given_threads() == cpus
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(dqm_method._threads).result() == 1
+        assert pool.submit(dqm_method.given_threads).result() == 1

@@ -251,8 +251,10 @@ def cells_drawn_together(given: Series, only: Sequence[str]) -> int:
     first, sizes = given.cells(slice(1)), []
     for var in only:
         method = Adjust(pool=given.pool, piece=given.piece, var=var).how.chosen
-        # Our kernels, which count treated days, may do what the method is asked for.
-        if method.fixed_blocks and not method.draws_by_cell and TREATED not in adjust(first, [var]).adjusted[var]:
+        if not method.fixed_blocks or method.draws_by_cell:
+            continue
+        # Our kernels, which count treated days of a variable, may do what the method is asked for.
+        if method.variables_together or TREATED not in adjust(first, [var]).adjusted[var]:
             sizes.append(max(1, method.cells_in_a_block // len(given.members)))
     return math.lcm(*sizes) if sizes else 0
 

@@ -196,9 +196,8 @@ def _adjusted(made: Made, of: tuple[str, str], date: str, weights: cascade.Weigh
     series = convert_to(series.isel(time=np.isin(np.floor(TimeAxis.of(series).days), np.floor(axis.days))), units)
     at = int(np.flatnonzero(np.floor(axis.days) == axis.number(date))[0])
     value, member = float(scenario[at]), list(own.members).index(made.sim_id)
-    # A method of several variables at once tells no steps of one of them.
     given = own.training[key], list(own.members.values()), own.references_for(task), own.before
-    told = [] if task.how.variables else task.steps(*given, date, member)
+    told = task.steps(*given, date, member, var)
     if told and not _near(told[-1].value, value):
         raise DataError(
             f"adjustment: the steps of {var} give {told[-1].value!r} {units} on {date}, and the method {value!r}: "

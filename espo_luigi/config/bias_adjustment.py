@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -18,9 +18,11 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails
+from pydantic_core.core_schema import ErrorType
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.config.messages import keys_beside
+from espo_luigi.errors import ConfigurationError, nearest, unknown
 from espo_luigi.fields import (
     AnyMapping,
     ByFileName,
@@ -28,7 +30,6 @@ from espo_luigi.fields import (
     Integer,
     Named,
     Names,
-    NoEffect,
     NothingIsEmpty,
     Number,
     OmitDefault,
@@ -37,16 +38,16 @@ from espo_luigi.fields import (
     Unused,
     file_name_part,
 )
-from espo_luigi.methods.base import Method, method_named
+from espo_luigi.methods.base import Method, method_named, problem
 from espo_luigi.methods.xsdba import Adjusting, Training
-from espo_luigi.science.choices import METHODS, Consistency, Engine
+from espo_luigi.science.choices import METHODS, TOGETHER, Consistency, Engine
 
 
 def _of_the_method(section: str) -> WrapValidator:
     """Validate a section by the model of the variable's method; xsdba's, without a method."""
 
     def validated(value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        if "method" not in info.data:  # whose name is wrong
+        if "method" not in info.data:  # which is no text
             return value
         if (name := info.data["method"]) is None:
             return validate(value)
@@ -54,44 +55,52 @@ def _of_the_method(section: str) -> WrapValidator:
         try:
             return model.model_validate({} if value is None else value, context=info.context)
         except ValidationError as error:
-            accepted = ", ".join(
-                key for key, field in model.model_fields.items() if NoEffect not in map(type, field.metadata)
-            )
-            told = {"method": name, "accepted": accepted}
-            foreign = PydanticCustomError(
-                "foreign_argument", "the method {method} does not take it; it takes {accepted}", told
-            )
-            lines = [
-                InitErrorDetails(
-                    type=foreign if one["type"] == "extra_forbidden" else _same_error(one),
-                    loc=one["loc"],
-                    input=one["input"],
-                )
-                for one in error.errors()
-            ]
+            lines = [_line(one, model, name) for one in error.errors()]
             raise ValidationError.from_exception_data(model.__name__, lines) from None
 
     return WrapValidator(validated)
 
 
-def _same_error(one: Any) -> PydanticCustomError | str:
-    """Return the type of an error as `from_exception_data` takes it."""
-    return "missing" if one["type"] == "missing" else PydanticCustomError(one["type"], one["msg"].replace("{", "{{"))
+def _line(one: ErrorDetails, model: type[Section], method: str) -> InitErrorDetails:
+    """Return an error of a method's arguments, which names those that the method takes if it is an unknown key."""
+    if one["type"] == "extra_forbidden":
+        key, keys = str(one["loc"][-1]), keys_beside(model, one["loc"])
+        foreign = f"the method {method} does not take it; it takes {', '.join(keys)}{nearest(key, keys, cutoff=0.8)}"
+        return problem(unknown("key", key, keys) if one["loc"][1:] else foreign, one["loc"], one["input"])
+    if one["type"] not in get_args(ErrorType):  # one of a package's own
+        return problem(one["msg"], one["loc"], one["input"])
+    return InitErrorDetails(type=one["type"], loc=one["loc"], input=one["input"], ctx=one.get("ctx", {}))
 
 
-def _known(name: str | None) -> str | None:
-    if name is not None:
-        try:
-            method_named(name)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
-    return name
+# What a variable's section has for its method, and a group's has not.
+_OF_ONE = ("method", "xclim_train_args", "xclim_adjust_args")
+
+
+def _wrong_method(given: Mapping[str, Any]) -> str:
+    """Return why the method cannot be, or cannot adjust what is given: its arguments need no look then."""
+    sections = [one for one in map(given.get, ("training_args", "adjusting_args")) if isinstance(one, Mapping)]
+    if (name := given.get("method")) is None:
+        name = next((one["method"] for one in sections if one.get("method") in METHODS), METHODS[0])
+    try:
+        together = method_named(name).variables_together
+    except ConfigurationError as error:
+        return str(error)
+    if not together:
+        several = f"expected a method of several ({', '.join(TOGETHER)}), or no `variables`"
+        return f"the method {name} adjusts each variable by itself; {several}" if given.get("variables") else ""
+    if not given.get("variables"):
+        expected = "expected `variables: [NAME, NAME]`, under a name of the group's own"
+        return f"the method {name} adjusts several variables together; {expected}"
+    if own := [key for one in sections for key in one if key in _OF_ONE and name in TOGETHER]:
+        told = f"under this key are a single variable's settings, too ({', '.join(own)})"
+        return f"{told}; expected another name of the group, and `null` here"
+    return ""
 
 
 class VariableAdjustment(Section):
     """How one variable is adjusted, or several together."""
 
-    method: Annotated[str | None, AfterValidator(_known)] = OmitDefault(
+    method: str | None = OmitDefault(
         "the method, NAME or NAME.VARIANT, if it is not one of xsdba's, which `training_args.method` names, too"
     )
     variables: Names = OmitDefault(
@@ -110,9 +119,12 @@ class VariableAdjustment(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _xsdbas_names(cls, value: Any) -> Any:
+    def _of_a_method_that_suits(cls, value: Any) -> Any:
         """Write a method of xsdba where ESPO-G's files have it: both ways are the same configuration."""
         name = value.get("method") if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping) and isinstance(name, str | None) and (told := _wrong_method(value)):
+            at = "variables" if name is None else "method"
+            raise ValidationError.from_exception_data(cls.__name__, [problem(told, (at,), value[at])])
         short = name.removeprefix("xsdba.") if isinstance(name, str) else ""
         if short not in METHODS:
             return value
@@ -124,20 +136,22 @@ class VariableAdjustment(Section):
 
     @model_validator(mode="after")
     def _fit(self) -> VariableAdjustment:
-        method = self.chosen
-        if bool(self.variables) != method.variables_together:
-            raise ValueError(
-                f"the method {self.name} adjusts several variables together; expected `variables: [NAME, NAME]`"
-                if method.variables_together
-                else f"the method {self.name} adjusts each variable by itself; `variables` cannot be given"
-            )
-        if self.method is not None and self.engine == "xsdba":
+        if self.method is not None and self.method not in TOGETHER and self.engine == "xsdba":
             raise ValueError(f"the method {self.name} is never xsdba's: leave `engine: xsdba` out, or `method`")
         for name in self.variables:
             file_name_part(name)
-        if listed := list(method.problems(self.training_args, self.adjusting_args)):
+        if listed := [*self._problems_of_the_group(), *self.chosen.problems(self.training_args, self.adjusting_args)]:
             raise ValidationError.from_exception_data(type(self).__name__, listed)
         return self
+
+    def _problems_of_the_group(self) -> Iterator[InitErrorDetails]:
+        names = list(self.variables)
+        if len(names) == 1:
+            yield problem(f"{names[0]} alone is no group; expected two variables or more", ("variables",), names)
+        for name in getattr(self.training_args, "by_variable", ()) if names else ():
+            if name not in names:
+                told = f"not adjusted here; expected names of `variables`: {', '.join(names)}{nearest(name, names)}"
+                yield problem(told, ("training_args", "by_variable", name), name)
 
     @property
     def name(self) -> str:
@@ -159,8 +173,17 @@ class BiasAdjust(Section):
 
     @model_validator(mode="after")
     def _each_once(self) -> BiasAdjust:
-        if twice := [name for name, times in Counter(self.adjusted).items() if times > 1]:
-            raise ValueError(f"variables: {', '.join(twice)} is adjusted twice; expected each variable in one place")
+        times, told = (
+            Counter(self.adjusted),
+            "{}: adjusted twice; expected each variable in one place, and `null` elsewhere",
+        )
+        errors = [
+            problem(told.format(", ".join(twice)), ("variables", key, "variables"), list(how.variables))
+            for key, how in self.variables.items()
+            if (twice := [name for name in how.variables if times[name] > 1])
+        ]
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
     @model_validator(mode="after")
@@ -169,11 +192,8 @@ class BiasAdjust(Section):
         for key, how in self.variables.items():
             known = how.chosen.variables
             if foreign := [name for name in how.variables or (key,) if known and name not in known]:
-                told = {"method": how.name, "foreign": ", ".join(foreign), "known": ", ".join(known)}
-                problem = PydanticCustomError(
-                    "foreign_variable", "the method {method} has no settings for {foreign}; it has: {known}", told
-                )
-                errors.append(InitErrorDetails(type=problem, loc=("variables", key, "method"), input=how.name))
+                told = f"the method {how.name} has no settings for {', '.join(foreign)}; it has: {', '.join(known)}"
+                errors.append(problem(told, ("variables", key, "method"), how.name))
         if errors:
             raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
@@ -182,6 +202,21 @@ class BiasAdjust(Section):
     def adjusted(self) -> tuple[str, ...]:
         """The variables that are adjusted, alone or in a group."""
         return tuple(self.variables_of(self.variables))
+
+    @property
+    def together(self) -> dict[str, tuple[str, ...]]:
+        """The groups of variables that are adjusted together, by their keys."""
+        return {name: tuple(how.variables) for name, how in self.variables.items() if how.variables}
+
+    @property
+    def trainings(self) -> dict[str, tuple[str, Any]]:
+        """The key, and the section, of each variable's own arguments of the training."""
+        found: dict[str, tuple[str, Any]] = {}
+        for name, how in self.variables.items():
+            key, own = f"biasadjust.variables.{name}.training_args", getattr(how.training_args, "by_variable", {})
+            alone = {} if how.variables else {name: (key, how.training_args)}
+            found |= alone | {one: (f"{key}.by_variable.{one}", section) for one, section in own.items()}
+        return found
 
     def variables_of(self, groups: Iterable[str]) -> list[str]:
         """Return the variables that are adjusted under keys."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from espo_luigi.config.regions import Region
-from espo_luigi.errors import nearest
+from espo_luigi.errors import ConfigurationError, nearest
 from espo_luigi.fields import ByFileName, Ignored, Integer, Named, Names, Period, Periods, Refused, Section, Unit
+from espo_luigi.methods.base import method_named
 from espo_luigi.methods.xsdba import PROPERTIES, Property
 
-METHODS_BY_NAME = {"QDM": "QuantileDeltaMapping", "EQM": "EmpiricalQuantileMapping"}
+# Short names of xsdba's methods, in `perfect_model.methods`.
+METHODS_BY_NAME = {
+    "DQM": "DetrendedQuantileMapping",
+    "QDM": "QuantileDeltaMapping",
+    "EQM": "EmpiricalQuantileMapping",
+}
 
 
 def _with_current_names(value: dict[str, Any]) -> dict[str, Any]:
@@ -130,11 +136,23 @@ class DomainDiag(Asked):
     to_level_meas: Ignored = None
 
 
+def _known_methods(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        try:
+            method_named(METHODS_BY_NAME.get(name, name))
+        except ConfigurationError as error:
+            short = f"expected {', '.join(METHODS_BY_NAME)} or a method's name{nearest(name, METHODS_BY_NAME)}"
+            raise ValueError(f"{short}: {error}") from error
+    return names
+
+
 class PerfectModelSection(Section):
     """Section `perfect_model`: what `espo perfect-model` compares."""
 
-    methods: Annotated[tuple[Literal["QDM", "EQM"], ...], BeforeValidator(lambda value: value or ())] = Field(
-        default=(), description="methods beside the configured method and Scaling, through xsdba: QDM, EQM"
+    methods: Annotated[Names, AfterValidator(_known_methods)] = Field(
+        default=(),
+        description="methods beside the configured ones and Scaling: DQM, QDM, EQM, or names as in "
+        "biasadjust.variables.*.method, such as ibicus.ISIMIP",
     )
     cells: Integer = Field(
         default=100, ge=1, description="how many cells of each region or slice the further methods are applied to"

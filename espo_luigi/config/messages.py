@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -64,11 +65,10 @@ def _problem(problem: dict[str, Any], at: _Place, *, removed: bool) -> str:
     if problem["type"] == "extra_forbidden":
         return unknown("key", at.path[-1], _keys(at.holder))
     got, context = f"got {_shown(problem['input'])}", problem.get("ctx", {})
-    if problem["type"] == "literal_error" and (choices := _choices(at.type)):
-        *others, last = map(repr, choices)
-        expected = f"{', '.join(others)} or {last}" if others else last
-        hint = nearest(str(problem["input"]), map(str, choices))
-        return f"{_sentence(f'{got}, expected {expected}{hint}')}{purpose}"
+    if problem["type"] == "literal_error":
+        choices = context["expected"]
+        hint = nearest(str(problem["input"]), re.findall(r"'(.*?)'", choices))
+        return f"{_sentence(f'{got}, expected {choices}{hint}')}{purpose}"
     if problem["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return f"{got}, expected a mapping (`key: value`).{purpose}"
     known = _EXPECTED.get(problem["type"])
@@ -101,6 +101,7 @@ def _sentence(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    value = value.arguments() if isinstance(value, Section) else value
     text = repr(redacted(value))
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"{short} ({_KINDS.get(type(value), type(value).__name__)})"
@@ -115,6 +116,11 @@ _KINDS: dict[type, str] = {
 def place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
     """Return the place of the key, or of the nearest section above it."""
     return next((places[path[:length]] for length in range(len(path), 0, -1) if path[:length] in places), "")
+
+
+def keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that have an effect in the section where pydantic's location ends."""
+    return _keys(_locate(model, loc).holder)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -159,13 +165,6 @@ def _kind(annotation: Any) -> Any:
         return annotation
     options = [_kind(option) for option in get_args(annotation)]
     return next((option for option in options if _is_model(option)), options[0])
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of the literals in a type."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(choice for option in get_args(annotation) for choice in _choices(option))
 
 
 def _is_model(annotation: Any) -> bool:

@@ -10,11 +10,17 @@ from pydantic import ValidationError
 from espo_luigi.config.dialects import Content, mappings
 from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.choices import TOGETHER, each_period
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
 # Those of xsdba's methods that the usual settings suit.
 _METHODS = ("DetrendedQuantileMapping", "QuantileDeltaMapping")
+# What a method of several variables takes of a variable's own settings.
+_TAKEN = {
+    "MBCn": ("kind", "nquantiles", "jitter_under", "adapt_freq_thresh", "max_tail_factor", "additive_space"),
+    "OTC": ("jitter_under", "additive_space"),
+    "dOTC": ("kind", "jitter_under", "adapt_freq_thresh", "additive_space"),
+}
 # Of a window in which quantile delta mapping ranks: a trend over all years would decide the ranks.
 _YEARS = 30
 
@@ -31,35 +37,69 @@ def give_usual_settings(content: Content) -> None:
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():
             how = {} if given is None else given
-            if isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
+            if isinstance(how, Mapping) and how.get("method") in TOGETHER:
+                adjusted[name] = _laid_over(_together(content, how), how)
+            elif isinstance(how, Mapping) and not {"training_args", "variables"} & set(how):
                 of, _, method = str(how.get("method") or _METHODS[0]).rpartition(".")
                 method = _METHODS[0] if (of, method) == ("", "dqm") else method
                 if of in ("", "xsdba", "dqm") and method in _METHODS:
                     # The kernels' own names stay; those of xsdba's methods stand in `training_args`.
                     rest = {key: one for key, one in how.items() if key != "method" or str(one).startswith("dqm")}
-                    usual = _settings(_row(content, name), method, pooled="subregions" in content)
-                    if method == _METHODS[1] and _long_enough(content, how):
+                    usual = usual_settings(_row(content, name), method, pooled="subregions" in content)
+                    if method == _METHODS[1] and _long_enough(content, how, _YEARS):
                         usual["adjusting_args"]["moving_yearly_window"] = {"window": _YEARS, "step": 10}
                     adjusted[name] = _laid_over(usual, rest)
 
 
 def _laid_over(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return usual settings with what is given in their place, key by key."""
+    if usual.get("group") and isinstance(given.get("group"), str):  # a group's name alone
+        given = {**given, "group": {"group": given["group"]}}
     both = {key: (usual[key], one) for key, one in given.items() if key in usual}
     deep = {key: _laid_over(*two) for key, two in both.items() if all(isinstance(one, Mapping) for one in two)}
     return {**usual, **given, **deep}
 
 
-def _long_enough(content: Content, how: Mapping[str, Any]) -> bool:
-    """Whether each adjusted period has the years of a window; what is no period is told of when all is validated."""
-    adjusting = how.get("adjusting_args")
-    periods = adjusting.get("periods") if isinstance(adjusting, Mapping) else None
+def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usual settings of a method for a group; names that are none are told of when all is validated."""
+    method, own, names = str(how["method"]), {}, how.get("variables")
+    for name in names if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names) else ():
+        # Dry days are adapted in the method, not before it, as in pools.
+        of_one = usual_settings(_row(content, name), _METHODS[0], pooled=True)["training_args"]
+        found = of_one | of_one["xclim_train_args"]
+        own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
+    by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
+    training = how.get("training_args")
+    group: dict[str, Any] = {"group": "5D", "window": 7} if by_kernels else {"group": "time.month"}
+    if method == "MBCn" and not by_kernels:  # whose steps of five days are for years of 365 days
+        group = {"group": "time.dayofyear", "window": 31}
+    if isinstance(training, Mapping) and "group" in training:  # its window is no other group's
+        group = {}
+    if by_kernels and "subregions" in content:
+        group["add_dims"] = ["realization"]
+    years = _YEARS if by_kernels else max(_lengths(content, how, "training_args", "period", "ref_period"), default=0)
+    adjusting: dict[str, Any] = {}
+    if method != "OTC" and years and _long_enough(content, how, years):
+        adjusting["moving_yearly_window"] = {"window": years, "step": years // 3 if years % 3 == 0 else years}
+    return {"training_args": {"group": group, "by_variable": own}, "adjusting_args": adjusting}
+
+
+def _long_enough(content: Content, how: Mapping[str, Any], years: int) -> bool:
+    """Whether each adjusted period has the years of a window."""
+    found = _lengths(content, how, "adjusting_args", "periods", "sim_period")
+    return bool(found) and min(found) >= years
+
+
+def _lengths(content: Content, how: Mapping[str, Any], section: str, key: str, outer: str) -> list[int]:
+    """Return the years of periods; what is no period is told of when all is validated."""
+    given = how.get(section)
+    periods = given.get(key) if isinstance(given, Mapping) else None
     for _, custom in mappings(content, "custom"):
-        periods = periods or custom.get("sim_period")
+        periods = periods or custom.get(outer)
     try:
-        return all(int(str(last)[:4]) - int(str(first)[:4]) + 1 >= _YEARS for first, last in each_period(periods))
+        return [int(str(last)[:4]) - int(str(first)[:4]) + 1 for first, last in each_period(periods)]
     except (TypeError, ValueError):
-        return False
+        return []
 
 
 def _row(content: Content, name: str) -> Variable:
@@ -77,7 +117,7 @@ def _row(content: Content, name: str) -> Variable:
         return variable(name)
 
 
-def _settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
+def usual_settings(known: Variable, method: str, *, pooled: bool) -> dict[str, Any]:
     """Return arguments of the training and the adjustment; of a pool, whose members are one sample, or of a member."""
     group = {"group": "time.dayofyear", "window": 31} | ({"add_dims": ["realization"]} if pooled else {})
     train: dict[str, Any] = {"kind": "+" if known.transformation else known.kind, "nquantiles": 50}

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import Field, ValidationError
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.fields import Ignored, OmitDefault, Period, Periods, Refused, Section, registered
-from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, AlignOn, Engine
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, TOGETHER, AlignOn, Engine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ _OURS = {
     "xsdba": "espo_luigi.methods.xsdba:Xsdba",
     "dqm": "espo_luigi.methods.dqm.method:Kernels",
     "ibicus": "espo_luigi.methods.ibicus:Ibicus",
+    **dict.fromkeys(TOGETHER, "espo_luigi.methods.together:Together"),
 }
 
 Block = Mapping[str, "xr.DataArray"]
@@ -200,11 +201,13 @@ class Method:
         """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if days are counted."""
         raise NotImplementedError(f"{type(self).__name__}.adjust")
 
-    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
         """Return the steps from the simulation to the scenario of a block of one cell.
 
-        `day` is the place of the day along `time`, `member` that along `realization`. The last step's
-        value is the scenario's. Without steps, an audit compares the values only.
+        `day` is the place of the day along `time`, `member` that along `realization`; `variable` names that of several
+        together. The last step's value is the scenario's. Without steps, an audit compares the values only.
         """
         return []
 
@@ -225,6 +228,7 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
     package, _, variant = f"xsdba.{name}".partition(".") if name in METHODS else name.partition(".")
+    variant = name if name in TOGETHER else variant
     method = _class_of(package)(variant)
     method.name, method.engine = name, engine
     if method.counts and method.variables_together:
@@ -240,6 +244,11 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
 @functools.cache
 def _class_of(package: str) -> type[Method]:
     return registered(Method, package, _OURS, METHODS)
+
+
+def problem(told: str, loc: tuple[int | str, ...], given: Any) -> InitErrorDetails:
+    """Return the error of validation that says so, about what is given at a place."""
+    return InitErrorDetails(type=PydanticCustomError("value_error", "{told}", {"told": told}), loc=loc, input=given)
 
 
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:

@@ -179,13 +179,15 @@ def steps(
     *,
     date: str,
     member: int = 0,
+    variable: str = "",
     first_cell: int | np.ndarray = 0,
     **arguments: Any,
 ) -> list[Step]:
     """Return the method's named steps for a single cell on a date, YYYY-MM-DD, of the training's calendar. Computes.
 
     The arguments are those of `adjust_and_count`, and the cells' dimensions have the size 1. A pool has all its
-    members; `member` is the place of that whose steps are returned.
+    members; `member` is the place of that whose steps are returned. Of variables that are adjusted together, `variable`
+    names that whose steps are returned.
 
     Raises
     ------
@@ -199,7 +201,8 @@ def steps(
             places = np.flatnonzero(np.floor(setup.time.days) == setup.time.number(date))
             if places.size:
                 block = blocks.data.compute(scheduler="synchronous")
-                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member)
+                of = (variable,) if chosen.variables_together else ()
+                return chosen.steps(*_in_memory(block, chosen, setup), setup, int(places[0]), member, *of)
     raise DataError(f"{date} is not adjusted; expected a day of the periods and of the series.")
 
 
@@ -328,6 +331,8 @@ def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[st
         dims = [dim for dim in (VARIABLE, *cells, REALIZATION, "time") if dim in data.dims]
         units = {} if VARIABLE in dims else {"units": setup.unit}  # of several variables, `setup.units` has them
         data = data.transpose(*dims).assign_attrs(units)
+        if VARIABLE in dims:  # the order of the values in memory, by which sums round off, depends on the block
+            data = data.copy(data=np.ascontiguousarray(data.values))
         series[name] = data.assign_coords(time=axis.index) if method.dated else data
     return series, block.drop_vars(list(series)).transpose(*cells, ..., missing_dims="ignore")
 

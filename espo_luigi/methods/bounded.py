@@ -14,8 +14,6 @@ import numpy as np
 
 from espo_luigi.errors import DataError
 
-_KEY = "training_args.additive_space.clip_next_to_bounds"
-
 
 @dataclass(frozen=True)
 class Bounded:
@@ -78,8 +76,8 @@ class Bounded:
         formula = f"ln(({above}) / ({upper:g} - x))" if self.trans == "logit" else f"ln({above})"
         return f"{formula}, x in {self.units}{moved}."
 
-    def check(self, values: np.ndarray, series: str) -> None:
-        """Raise `DataError` if values lie where `clip` allows none: their number, the bounds and the key."""
+    def check(self, values: np.ndarray, series: str, under: str = "") -> None:
+        """Raise `DataError` if values lie where `clip` allows none: their number, the bounds, the key (`under` it)."""
         if self.clip == "permissive":
             return
         upper = np.inf if self.upper is None else self.upper
@@ -92,24 +90,30 @@ class Bounded:
             f"{outside} of {known.size} values of {self.variable} of the {series} are {where} its bounds "
             f"{self.lower:g} to {upper:g} {self.units}: they go from {known.min():.6g} to {known.max():.6g}, and "
             f"{self.trans} has no value there. Correct the bounds or the data, or set "
-            f"`biasadjust.variables.{self.variable}.{_KEY}: {remedy}`, which moves them inside, or a `margin`."
+            f"`biasadjust.variables.{under or self.variable + '.training_args'}.additive_space.clip_next_to_bounds: "
+            f"{remedy}`, which moves them inside, or a `margin`."
         )
 
-    def transformed(self, values: np.ndarray) -> np.ndarray:
-        """Return the transforms of values that `check` accepts, in their type; NaN stays."""
+    def transformed(self, values: np.ndarray, dtype: np.dtype[Any] | None = None) -> np.ndarray:
+        """Return the transforms of values that `check` accepts, in their type; NaN stays.
+
+        Values are moved next to a bound in the type `dtype` of the data, by default the values' own.
+        """
         of, (lower, upper) = values.dtype.type, self.wider
+        near = of if dtype is None else dtype.type
         if self.margin:
             values = values.copy()
             self.limit(values)
         if self.clip:
-            high = None if upper is None else np.nextafter(of(upper), of(-np.inf))
-            values = values.clip(np.nextafter(of(lower), of(np.inf)), high)
+            high = None if upper is None else np.nextafter(near(upper), near(-np.inf))
+            values = values.clip(np.nextafter(near(lower), near(np.inf)), high)
         out = values - of(lower)
         if self.trans == "logit":
             assert upper is not None
             out /= of(upper) - of(lower)
         if self.clip:
-            out.clip(np.nextafter(of(0), of(1)), np.nextafter(of(1), of(0)) if self.trans == "logit" else None, out=out)
+            ends = np.nextafter(near(0), near(1)), np.nextafter(near(1), near(0)) if self.trans == "logit" else None
+            out.clip(*ends, out=out)
         if self.trans == "logit":
             out /= 1 - out
         return np.log(out, out=out)

@@ -6,16 +6,21 @@ warm differently have different levels after any adjustment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import dask
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
+from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science.diagnose import dependence
+from espo_luigi.science.diagnose.aspects import weights_of_years
 from espo_luigi.science.diagnose.yearly import (
     SEASONS,
     Days,
@@ -29,8 +34,8 @@ from espo_luigi.science.stack import STACKED_DIM
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import VARIABLES, Variable
 
-RAW, ADJUSTED, SCALING = "raw", "adjusted", "Scaling"
-CALIBRATION = "calibration"
+TRUTH, RAW, ADJUSTED, SCALING = "truth", "raw", "adjusted", "Scaling"
+CALIBRATION, ENERGY = "calibration", "energy"
 PROPERTIES = ("mean", "q05", "q95", "q99", "wet_days")
 REPLICATES, BLOCK_YEARS = 100, 5
 _QUANTILES = {"q05": 0.05, "q95": 0.95, "q99": 0.99}
@@ -41,17 +46,59 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a variable is adjusted: the calibration, and the arguments of `train` and of `adjust` by method.
+    """How a variable is compared: its calibration, and the units of its errors, by default the truth's.
 
-    The method `ADJUSTED` is applied to all cells, and any further method to the sampled cells. Errors are in `units`,
-    or the truth's if that is ""; a day below `wet` (in these units) is dry, if it is a number.
+    A day below `wet` (in these units) is dry, if it is a number.
     """
 
     calibration: Period
-    methods: Mapping[str, tuple[Arguments, Arguments]]
-    maximal_calendar: str = "noleap"
     units: str = ""
     wet: float | None = None
+
+    def shown(self, series: xr.DataArray) -> xr.DataArray:
+        """Return a series in the units of the errors."""
+        return convert_to(series, self.units) if self.units else series
+
+    def periods(self, later: Sequence[Period]) -> dict[str, Period]:
+        """Return the calibration and the later periods, by their names."""
+        return {CALIBRATION: self.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
+
+    def climates(self, series: xr.DataArray, later: Sequence[Period]) -> xr.DataArray:
+        """Return the properties of a daily series in these periods."""
+        return climates(self.shown(series), self.periods(later), self.wet)
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """A method for a variable, or for several together, with the arguments of `training_args` and `adjusting_args`.
+
+    `shared` has those that training and adjusting share: engine, seed, first_cell, maximal_calendar.
+    """
+
+    variables: tuple[str, ...]
+    method: str
+    training: Arguments
+    adjusting: Arguments
+    shared: Arguments = field(default_factory=dict)
+
+    def apply(self, truth: xr.Dataset, simulation: xr.Dataset, before: int | np.ndarray = 0) -> xr.Dataset:
+        """Return the adjusted variables, lazy if the series are; `before` is added to the first cell's place."""
+        shared = {**self.shared, "first_cell": self.shared.get("first_cell", 0) + before}
+        named = method_named(self.method, shared.get("engine", "auto"))
+        picked: Any = list(self.variables) if named.variables_together else self.variables[0]
+        known, simulated = truth[picked], simulation[picked]
+        given: dict[str, Any] = {**self.adjusting, **shared}
+        if "seed" in shared:
+            given["seed"] = f"{shared['seed']}+adjust"
+        if named.needs_reference_to_adjust:
+            given["reference"] = known
+        if named.trains:
+            training = blocks.train(known, simulated, method=self.method, **self.training, **shared)
+        else:
+            training = None
+            given |= {"method": self.method, "training_args": self.training}
+        made = blocks.adjust_and_count(simulated, training, **given)
+        return made if named.variables_together else made.rename(scenario=picked)[[picked]]
 
 
 def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, Any]:
@@ -62,14 +109,26 @@ def shown_as(name: str, table: Mapping[str, Variable] = VARIABLES) -> dict[str, 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The later periods that are compared, how many cells are sampled, and the seed of the resampled years."""
+    """The later periods that are compared, how many cells are sampled, and the seed of the resampled years.
+
+    Of each of `groups`, the dependence between its variables is compared, too.
+    """
 
     periods: Sequence[Period]
     cells: int
     seed: str
+    maximal_calendar: str = "noleap"
+    groups: Sequence[Sequence[str]] = ()
 
 
-def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Plan], sampling: Sampling) -> xr.Dataset:
+def compare(
+    truth: xr.Dataset,
+    simulation: xr.Dataset,
+    *,
+    plans: Mapping[str, Plan],
+    methods: Mapping[str, Sequence[Adjustment]],
+    sampling: Sampling,
+) -> xr.Dataset:
     """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
 
     Computes; lazy series are read block by block, variable by variable. Errors are in the plan's units, those of the
@@ -80,7 +139,10 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
     truth, simulation
         Daily series of the same cells, stacked or on a grid.
     plans
-        How each variable is adjusted, by its name.
+        How each variable is compared, by its name.
+    methods
+        How variables are adjusted, by the method's label. `ADJUSTED` adjusts all variables in all cells, and any
+        further method those that it names in the sampled cells.
     sampling
         What is compared; the errors of single cells are those of the sampled ones.
 
@@ -91,18 +153,39 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         and the same after the difference in the calibration is taken off. `level_of_all` and `change_of_all`: the mean
         over all cells of their absolute values; NaN for methods that are applied to the sample only. `noise`
         (replicate, variable, period, season, property): the mean over the sampled cells of the absolute error between
-        two realisations of the truth's climate, from resampled blocks of its years.
+        two realisations of the truth's climate, from resampled blocks of its years. With groups, `dependence`
+        (adjustment, period, season, joint, cell): Spearman's correlation of each pair of variables minus the truth's,
+        and the energy distance of the group from the truth; `dependence_noise` (period, season, joint): the errors
+        that 95 % of those between two realisations stay below.
 
     Raises
     ------
     DataError
         If a period lacks days, or no cell has data in both.
     """
-    whole = {name: _Whole.of(truth[name], simulation[name], plan, sampling.periods) for name, plan in plans.items()}
-    cells = [variable.valid for variable in whole.values()]
-    valid = xr.concat(cells, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
+    calendars = map(calendar.calendar_of, (truth, simulation))
+    common = calendar.minimum_calendar(*calendars, sampling.maximal_calendar)
+    known, simulated = (calendar.convert(series[list(plans)], common) for series in (truth, simulation))
+    simulated = simulated.assign({name: convert_to(simulated[name], units_of(known[name])) for name in plans})
+    whole = _of_all_cells(known, simulated, plans, methods[ADJUSTED], sampling.periods)
+    valid = _valid(whole.values())
     chosen = _evenly(valid, sampling.cells)
-    made = [_compare(variable, plans[name], valid, chosen, sampling.seed) for name, variable in whole.items()]
+    known, simulated = known.isel(chosen).load(), simulated.isel(chosen).load()
+    sampled = {name: properties.isel(chosen) for name, properties in whole.items()}
+    places = np.ravel_multi_index([at.values for at in chosen.values()], valid.shape)
+    series = {TRUTH: {name: known[name] for name in plans}, RAW: {name: simulated[name] for name in plans}}
+    for label in methods if sampling.groups else [label for label in methods if label != ADJUSTED]:
+        before = places - np.arange(places.size) if label == ADJUSTED else 0  # what all cells draw
+        each = [how.apply(known, simulated, before) for how in methods[label]]
+        series[label] = {str(name): adjusted for of in each for name, adjusted in of.items()}
+        for name, adjusted in {} if label == ADJUSTED else series[label].items():
+            sampled[name][label] = plans[name].climates(adjusted, sampling.periods)
+    made = [
+        _of_variable(whole[name], sampled[name], valid, [RAW, *methods]).assign(
+            noise=resampled(plan.shown(known[name]), plan.periods(sampling.periods), sampling.seed, plan.wet)
+        )
+        for name, plan in plans.items()
+    ]
     errors = xr.concat(
         made,
         dim=xr.Variable("variable", np.array(list(plans), dtype=object)),
@@ -111,65 +194,106 @@ def compare(truth: xr.Dataset, simulation: xr.Dataset, *, plans: Mapping[str, Pl
         compat="override",
         join="outer",
     )
-    units = np.array([plans[name].units or units_of(of.truth) for name, of in whole.items()], dtype=object)
-    return errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units))
+    units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
+    joint = [_dependence(series, of, plans, sampling) for of in sampling.groups]
+    return xr.merge(
+        [errors.assign(cells=int(valid.sum())).assign_coords(units=("variable", units)), *joint],
+        join="outer",
+        compat="no_conflicts",
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class _Whole:
-    """A variable of both simulations in one calendar, lazily, and the properties of all cells, computed."""
-
-    truth: xr.DataArray
-    simulation: xr.DataArray
-    periods: Mapping[str, Period]
-    properties: xr.Dataset
-
-    @classmethod
-    def of(cls, truth: xr.DataArray, simulation: xr.DataArray, plan: Plan, later: Sequence[Period]) -> _Whole:
-        periods = {CALIBRATION: plan.calibration} | {f"{first}-{last}": (first, last) for first, last in later}
-        known, simulated = _in_one_calendar(truth, simulation, plan.maximal_calendar)
-        adjusted = _adjusted(known, simulated, *plan.methods[ADJUSTED])
-        series = {"truth": known, RAW: convert_to(simulated, units_of(known)), ADJUSTED: adjusted}
-        properties = xr.Dataset(
-            {name: climates(_shown(data, plan), periods, plan.wet) for name, data in series.items()}
-        )
-        return cls(known, simulated, periods, properties.compute())
-
-    @property
-    def valid(self) -> xr.DataArray:
-        """Whether a cell has data in both simulations, on all days of all periods."""
-        means = self.properties[[RAW, "truth"]].isel(property=0, drop=True).to_array("dataset")
-        return means.notnull().all(["dataset", "period", "season"])
+def _of_all_cells(
+    known: xr.Dataset,
+    simulated: xr.Dataset,
+    plans: Mapping[str, Plan],
+    adjustments: Sequence[Adjustment],
+    later: Sequence[Period],
+) -> dict[str, xr.Dataset]:
+    """Compute the properties of the truth, of the raw and of the adjusted simulation, by variable."""
+    made: dict[str, xr.Dataset] = {}
+    for how in adjustments:
+        series = {TRUTH: known, RAW: simulated, ADJUSTED: how.apply(known, simulated)}
+        lazy = {
+            name: xr.Dataset({label: plans[name].climates(each[name], later) for label, each in series.items()})
+            for name in how.variables
+        }
+        made |= dask.compute(lazy)[0]
+    return {name: made[name] for name in plans}
 
 
-def _compare(
-    whole: _Whole, plan: Plan, valid: xr.DataArray, chosen: Mapping[str, xr.DataArray], seed: str
-) -> xr.Dataset:
-    """Apply the further methods to the chosen cells, and return a variable's errors and noise."""
-    truth, simulation = whole.truth.isel(chosen).load(), whole.simulation.isel(chosen).load()
-    sampled = whole.properties.isel(chosen)
-    for method, (train, adjust) in plan.methods.items():
-        if method != ADJUSTED:
-            shown = _shown(_adjusted(truth, simulation, train, adjust), plan)
-            sampled[method] = climates(shown, whole.periods, plan.wet)
+def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
+    """Return whether a cell has data in both simulations, on all days of all periods."""
+    known = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
+    each = [of.all(["dataset", "period", "season"]) for of in known]
+    return xr.concat(each, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
+
+
+def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, labels: Sequence[str]) -> xr.Dataset:
+    """Return a variable's errors by method; NaN for methods that leave the variable out."""
     errors = _errors(sampled.drop_vars(STACKED_DIM, errors="ignore").rename({STACKED_DIM: "cell"}))
-    of_all = abs(_errors(whole.properties.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
-    apart = {f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()}
-    return errors.assign(apart).assign(noise=resampled(_shown(truth, plan), whole.periods, seed, plan.wet))
+    errors = errors.reindex(adjustment=np.array(labels, dtype=object))
+    of_all = abs(_errors(whole.where(valid))).mean(valid.dims).reindex(adjustment=errors["adjustment"])
+    return errors.assign({f"{name}_of_all": da.drop_vars(set(da.coords) - set(da.dims)) for name, da in of_all.items()})
 
 
-def _in_one_calendar(truth: xr.DataArray, simulation: xr.DataArray, maximal: str) -> tuple[xr.DataArray, xr.DataArray]:
-    common = calendar.minimum_calendar(*map(calendar.calendar_of, (truth, simulation)), maximal)
-    return calendar.convert(truth, common), calendar.convert(simulation, common)
+def _dependence(
+    series: Mapping[str, Mapping[str, xr.DataArray]],
+    group: Sequence[str],
+    plans: Mapping[str, Plan],
+    sampling: Sampling,
+) -> xr.Dataset:
+    """Return the errors of a group's dependence in the later periods, and their noise: (joint, …), pairs first.
+
+    Dry days are alike in correlations. The noise is that of `resampled`; energy distances, which go by squares, add up
+    over both periods.
+    """
+    given = {
+        label: xr.Dataset({name: plans[name].shown(of[name]) for name in group})
+        for label, of in series.items()
+        if {*group} <= {*of}
+    }
+    least = [-np.inf if (wet := plans[name].wet) is None else wet for name in group]
+    periods = plans[group[0]].periods(sampling.periods)
+    draws, labels = seeds.cell_generator(sampling.seed, "years", 0), [label for label in given if label != TRUTH]
+    errors, away, noise = list[Any](), list[np.ndarray](), list[np.ndarray]()
+    for first, last in periods.values():
+        compared = [TRUTH, *labels] if away else [TRUTH]  # the calibration's own errors are not asked for
+        here = {label: given[label].sel(time=slice(f"{first}", f"{last}")) for label in compared}
+        length = last - first + 1
+        for _, values, years in dependence.seasons_of(here, group):
+            alike = {label: np.where(of < np.reshape(least, (-1, 1, 1)), 0.0, of) for label, of in values.items()}
+            known = dependence.rank_correlation(alike[TRUTH])
+            often = weights_of_years(draws, length, _block(length))[:REPLICATES, years - first]
+            away.append(_scale(length) * (dependence.rank_correlation(alike[TRUTH], often) - known[:, None]))
+            energy, between = dependence.energies_of(values, years, draws, _block(length))
+            noise.append(_scale(length) ** 2 / 2 * np.nanmean(between, axis=-1))
+            apart = (dependence.rank_correlation(alike[label]) - known for label in compared[1:])
+            errors += [[*pairs, distance] for pairs, distance in zip(apart, energy, strict=True)]
+    drawn, energies = (np.reshape(of, (len(periods), len(SEASONS), *of[0].shape)) for of in (away, noise))
+    limits = _limits(drawn, energies, [last - first + 1 for first, last in periods.values()])
+    shape = len(periods) - 1, len(SEASONS), len(labels), *np.shape(errors)[1:]
+    names = [*map(", ".join, itertools.combinations(group, 2)), f"{ENERGY} {', '.join(group)}"]
+    coords = {"adjustment": labels, "period": list(periods)[1:], "season": list(SEASONS), "joint": names}
+    return xr.Dataset(
+        {
+            "dependence": (("period", "season", "adjustment", "joint", "cell"), np.float32(np.reshape(errors, shape))),
+            "dependence_noise": (("period", "season", "joint"), np.float32(limits)),
+        },
+        {name: (name, np.array(words, dtype=object)) for name, words in coords.items()},
+    )
 
 
-def _adjusted(truth: xr.DataArray, simulation: xr.DataArray, train: Arguments, adjust: Arguments) -> xr.DataArray:
-    training = blocks.train(truth, simulation, **train)
-    return blocks.adjust(simulation, training, **adjust)
+def _limits(drawn: np.ndarray, energies: np.ndarray, spans: Sequence[int]) -> np.ndarray:
+    """Return what 95 % of the mean errors of correlations and energy stay below: (period, season, joint).
 
-
-def _shown(series: xr.DataArray, plan: Plan) -> xr.DataArray:
-    return convert_to(series, plan.units) if plan.units else series
+    `drawn` is (period, season, pair, replicate, cell), `energies` (period, season, replicate), `spans` years.
+    """
+    wider = np.reshape([_by_few_blocks(spans[0], span) for span in spans[1:]], (-1, 1, 1, 1))
+    means = wider * np.nanmean(abs(drawn[1:] - drawn[0]), axis=-1)
+    sums = (wider[..., 0] ** 2 * (energies[1:] + energies[0]))[:, :, None]
+    each = [np.quantile(of, dependence.NOISE_QUANTILE, axis=-1) for of in (means, sums)]
+    return np.concatenate(each, axis=-1)
 
 
 def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
@@ -183,10 +307,10 @@ def _evenly(valid: xr.DataArray, count: int) -> dict[str, xr.DataArray]:
 
 def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
-    methods = [name for name in of.data_vars if name != "truth"]
+    methods = [name for name in of.data_vars if name != TRUTH]
     labels = xr.Variable("adjustment", np.array(methods, dtype=object))
     minus_truth = xr.concat(
-        [of[name] - of["truth"] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
+        [of[name] - of[TRUTH] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
     )
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)
@@ -271,6 +395,11 @@ def _block(years: int) -> int:
     return max(1, min(BLOCK_YEARS, years // 6))
 
 
+def _scale(years: int) -> float:
+    """Return what makes deviations of resampled years those between two realisations."""
+    return float(np.sqrt(2 * years / max(years - _block(years), 1)))
+
+
 def _by_few_blocks(*years: int) -> float:
     """Return by how much Student's t is wider than the normal distribution, at 95 %, by the fewest blocks."""
     from scipy.stats import norm, t
@@ -296,11 +425,9 @@ def _deviations(
 ) -> np.ndarray:
     """Return how far the properties of resampled years are from the period's: (replicate, cell, season, property)."""
     years = len(by_year[0])
-    block = _block(years)
     actual = _climates(values, [[np.concatenate(season) for season in by_year]], wet)[..., 0, :, :]
-    scale = np.sqrt(2 * years / max(years - block, 1))
     made = np.empty((REPLICATES, *actual.shape))
-    for number, chosen in enumerate(drawn_years(draws, years, block, REPLICATES)):
+    for number, chosen in enumerate(drawn_years(draws, years, _block(years), REPLICATES)):
         days = [np.concatenate([season[year] for year in chosen]) for season in by_year]
-        made[number] = scale * (_climates(values, [days], wet)[..., 0, :, :] - actual)
+        made[number] = _scale(years) * (_climates(values, [days], wet)[..., 0, :, :] - actual)
     return made

@@ -191,7 +191,8 @@ class AdaptFreq(Switch):
     group: Group | None = Field(default=None, description="the grouping; the training's by default")
 
 
-def _as_quantiles(value: Any) -> Any:
+def as_quantiles(value: Any) -> Any:
+    """Return a number of quantiles, or those that are listed, checked."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     if not isinstance(value, list | tuple) or not value or not all(_is_probability(one) for one in value):
@@ -209,7 +210,7 @@ class TrainArguments(Arguments):
     """The arguments of any method's `train`; `Xsdba.problems` names those that the chosen method lacks."""
 
     kind: Kind | None = Field(default=None, description="additive (+) or multiplicative (*) factors")
-    nquantiles: Annotated[int | list[float], BeforeValidator(_as_quantiles)] | None = Field(
+    nquantiles: Annotated[int | list[float], BeforeValidator(as_quantiles)] | None = Field(
         default=None, description="how many quantiles, or which"
     )
     adapt_freq_thresh: PositiveThreshold | None = Field(

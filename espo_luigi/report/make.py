@@ -28,6 +28,7 @@ from espo_luigi.replacing import (
     write_manifest,
 )
 from espo_luigi.report import distributions, job_use, problem_sections
+from espo_luigi.report.dependence import together_section
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Code, Heading, Section, Table, Text, Warned, render_page
 from espo_luigi.report.improvement import (
@@ -114,6 +115,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         summary_section(view, failed, first_page(compared)),
         improved,
         *uncalibrated_section(compared, comparing),
+        *together_section(compared),
         maps_section(view, shares),
         *members_section(view),
         *treated_section(view),

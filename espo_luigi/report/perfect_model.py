@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,8 +13,10 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.methods.perfect_model import ENERGY
 from espo_luigi.report.drawings import Drawing, drawing, new_figure, units_text, with_pictures
 from espo_luigi.report.html import Section, Table, Text, render_page
+from espo_luigi.science.diagnose.dependence import NOISE_QUANTILE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,10 +29,16 @@ STYLES: dict[str, tuple[str, str]] = {
     "QDM": ("#56B4E9", "s"),
     "EQM": ("#E69F00", "D"),
 }
+# Of further methods, in turn: all places differ, and the marks of these.
+FURTHER = (("#CC79A7", "^"), ("#009E73", "P"), ("#F0E442", "*"), ("#CC79A7", "<"), ("#009E73", "X"))
 NOISE_COLOUR = "#888888"
 TITLES = {"mean": "Mean", "q05": "5 % quantile", "q95": "95 % quantile", "q99": "99 % quantile", "wet_days": "Wet days"}
 ASPECTS = {"level": "Error of the level", "change": "Error of the change"}
-NOISE_LEVEL = 0.95
+_MULTIPLES = (
+    "≈ marks an error within noise: such methods cannot be told apart. ★ marks the smallest error where none is within "
+    "noise. Means, quantiles and wet days are judged by the error of the change; rank correlations (dry days alike) "
+    "and the energy distance (of joint distributions, standardised by the truth's) by that of the later periods."
+)
 _LIMITS = (
     "Each truth is a simulation as it is on the reference's grid: it is coarse, so that nothing here tests the "
     "downscaling, nor the correction of fine patterns.",
@@ -73,13 +82,12 @@ def make_sections(pairs: Sequence[Pair]) -> list[Section]:
             sections.append(Section(title, [Text("There is none.")]))
             continue
         errors = errors_of(chosen)
+        sections.append(Section(f"{title}: all methods", [Text(_MULTIPLES), in_noises(errors)]))
         for name in map(str, errors["variable"].values):
             unit = units_text(errors["units"].sel(variable=name).item())
             text = f"{len(chosen)} pair(s); errors are means over cells of absolute errors, in {unit}."
             drawings = [_drawing(errors, name, str(period), kind) for period in errors["period"].values]
-            sections.append(
-                Section(f"{title}: {name}", [Text(text), *drawings, ranks(errors, name), everywhere(errors, name)])
-            )
+            sections.append(Section(f"{title}: {name}", [Text(text), *drawings, everywhere(errors, name)]))
     return sections
 
 
@@ -102,8 +110,10 @@ def errors_of(pairs: Sequence[Pair]) -> xr.Dataset:
 
 
 def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
+    names = [name for name in ("level", "change", "dependence") if all(name in piece for piece in pieces)]
+    noises = [name for name in ("noise", "dependence_noise") if all(name in piece for piece in pieces)]
     sampled = xr.concat(
-        [abs(piece[["level", "change"]].reset_coords(drop=True)) for piece in pieces],
+        [abs(piece[names].reset_coords(drop=True)) for piece in pieces],
         dim="cell",
         data_vars="minimal",
         coords="minimal",
@@ -116,38 +126,44 @@ def _pair(pieces: Sequence[xr.Dataset]) -> xr.Dataset:
         for piece, count in zip(pieces, counts, strict=True)
     )
     sizes = [piece.sizes["cell"] for piece in pieces]
-    noise = sum(piece["noise"] * size / sum(sizes) for piece, size in zip(pieces, sizes, strict=True))
+    noise = sum(piece[noises] * size / sum(sizes) for piece, size in zip(pieces, sizes, strict=True))
     assert isinstance(whole, xr.Dataset)
-    assert isinstance(noise, xr.DataArray)
-    axis = noise.dims.index("replicate")
-    limit = noise.isel(replicate=0, drop=True).copy(data=np.quantile(noise.values, NOISE_LEVEL, axis=axis))
-    return (
-        sampled.mean("cell")
-        .merge(whole, join="outer", compat="no_conflicts")
-        .assign(noise=limit)
-        .assign_coords(units=pieces[0]["units"])
-    )
+    assert isinstance(noise, xr.Dataset)
+    limits = noise.assign(noise=noise["noise"].quantile(NOISE_QUANTILE, "replicate").drop_vars("quantile"))
+    made = xr.merge([sampled.mean("cell"), whole, limits], join="outer", compat="no_conflicts")
+    return made.assign_coords(units=pieces[0]["units"])
 
 
-def ranks(errors: xr.Dataset, name: str) -> Table:
-    """Return the methods in the order of their ranks by the error of the change, over pairs, properties and seasons."""
-    from scipy.stats import rankdata
+def in_noises(errors: xr.Dataset) -> Table:
+    """Return the errors of all methods in multiples of their noise: means over pairs, variables, seasons, periods.
 
-    one = errors.sel(variable=name)
-    rows = []
-    noise = one["noise"].expand_dims(adjustment=one["adjustment"]).transpose(*one["change"].dims)
-    ranked = {aspect: rankdata(one[aspect].values, axis=one[aspect].dims.index("adjustment")) for aspect in ASPECTS}
-    there = one["change"].notnull().values
-    for at, method in enumerate(map(str, one["adjustment"].values)):
-        mine = np.zeros_like(there)
-        mine[(slice(None),) * one["change"].dims.index("adjustment") + (at,)] = True
-        mine &= there
-        if mine.any():
-            row = [float(np.mean(ranked[aspect][mine])) for aspect in ASPECTS]
-            inside = [float(np.mean(one[aspect].values[mine] <= noise.values[mine])) for aspect in ASPECTS]
-            rows.append((row[1], [method, *(f"{value:.2f}" for value in row), *(f"{100 * one:.0f}" for one in inside)]))
-    columns = ("Method", "Mean rank, level", "Mean rank, change", "Level within noise [%]", "Change within noise [%]")
-    return Table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], "Rank of methods: 1 is the nearest")
+    Means and quantiles are judged by the error of the change, dependence by that of the later periods.
+    """
+    columns = {
+        TITLES[str(name)]: (errors["change"].sel(property=name), errors["noise"].sel(property=name))
+        for name in errors["property"].values
+    }
+    for name in errors["joint"].values if "joint" in errors else ():
+        title = f"Energy distance{name.removeprefix(ENERGY)}" if name.startswith(ENERGY) else f"Rank correlation {name}"
+        columns[title] = errors["dependence"].sel(joint=name), errors["dependence_noise"].sel(joint=name)
+    multiples = {title: _multiples(*both) for title, both in columns.items()}
+    rows = [
+        [str(method), *(_marked(float(of.sel(adjustment=method)), float(of.min())) for of in multiples.values())]
+        for method in errors["adjustment"].values
+    ]
+    return Table(["Method", *multiples], rows, "Errors in multiples of their noise")
+
+
+def _multiples(error: xr.DataArray, noise: xr.DataArray) -> xr.DataArray:
+    """Return the mean over variables of the mean error through the mean noise, by method."""
+    over = ["pair", "period", "season"]
+    multiple = error.mean(over) / noise.where(error.notnull()).mean(over)
+    return multiple.mean([dim for dim in multiple.dims if dim != "adjustment"])
+
+
+def _marked(multiple: float, least: float) -> str:
+    mark = " ≈" if multiple <= 1 else " ★" if multiple == least else ""
+    return f"{multiple:.2f}{mark}" if np.isfinite(multiple) else "–"
 
 
 def everywhere(errors: xr.Dataset, name: str) -> Table:
@@ -191,7 +207,7 @@ def errors_figure(errors: xr.Dataset, unit: str) -> Figure:
             shown = "1" if prop == "wet_days" else units_text(unit)
             panel.set_title(TITLES[prop] if row == 0 else "")
             panel.set_ylabel(f"{words} [{shown}]" if column == 0 or prop == "wet_days" else "")
-    handles = [_handle(method) for method in methods]
+    handles = [_handle(method, *style) for method, style in _styles(methods).items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(methods))
     return figure
 
@@ -204,7 +220,7 @@ def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
         panel.plot([at - 0.45, at + 0.45], [limit, limit], color=NOISE_COLOUR, linewidth=1.5, zorder=1)
         for number, method in enumerate(methods):
             place, values = at - 0.4 + (number + 0.5) * step, errors.sel(season=season, adjustment=method).values
-            colour, mark = STYLES[method]
+            colour, mark = _styles(methods)[method]
             panel.scatter(
                 np.full(values.size, place), values, s=9, color=colour, marker=mark, alpha=0.6, linewidths=0.8
             )
@@ -214,8 +230,12 @@ def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
     panel.grid(axis="y")
 
 
-def _handle(method: str) -> Any:
+def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
+    further = itertools.cycle(FURTHER)
+    return {method: STYLES.get(method) or next(further) for method in methods}
+
+
+def _handle(method: str, colour: str, mark: str) -> Any:
     from matplotlib.lines import Line2D
 
-    colour, mark = STYLES[method]
     return Line2D([], [], color=colour, marker=mark, markersize=4, linewidth=2, label=method)

@@ -10,6 +10,8 @@ Method = Literal[
     "DetrendedQuantileMapping", "EmpiricalQuantileMapping", "QuantileDeltaMapping", "LOCI", "Scaling"
 ]  # fmt: skip
 METHODS: tuple[str, ...] = get_args(Method)
+# Those that adjust several variables together.
+TOGETHER = ("MBCn", "OTC", "dOTC")
 DEFAULT_METHOD: Method = "DetrendedQuantileMapping"
 # What computes an adjustment: our kernels where they can, else xsdba; or always xsdba.
 Engine = Literal["auto", "xsdba"]

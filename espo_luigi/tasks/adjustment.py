@@ -36,6 +36,12 @@ def jitter_of_range(name: str, table: Mapping[str, Variable]) -> dict[str, Any]:
     return {"jitter_under": {"thresh": threshold_of(row.jitter, row)}} if row and row.is_range and row.jitter else {}
 
 
+def version_of_method(name: str) -> dict[str, str]:
+    """Return the version of the package whose method has this name, by the package's name; {} for ours."""
+    package = name.partition(".")[0]
+    return {package: version(package)} if package == "ibicus" else version_of_plugin("espo_luigi.methods", package)
+
+
 def every_member(task: EspoTask) -> list[str]:
     """Return the simulations of a task's pool."""
     return partition.members(task.context, task.pool)
@@ -54,9 +60,7 @@ class VariableTask(EspoTask):
 
     def versions(self) -> dict[str, str]:
         """Return, too, the version of the package whose method adjusts."""
-        name = self.how.name.partition(".")[0]
-        known = {name: version(name)} if name == "ibicus" else version_of_plugin("espo_luigi.methods", name)
-        return super().versions() | known
+        return super().versions() | version_of_method(self.how.name)
 
     def series(self, ds: xr.Dataset) -> xr.DataArray | xr.Dataset:
         """Return what the method takes: the variable, or the variables that it adjusts together."""
@@ -174,10 +178,12 @@ class Adjust(VariableTask):
         before: np.ndarray,
         date: str,
         member: int,
+        variable: str,
     ) -> list[Step]:
         """Return the method's steps of a member's value in a single cell, on a day of the training's calendar."""
         arguments = self._arguments_to_adjust(regchunked, reference, before)
-        return blocks.steps(self.series(self.pooled(regchunked)), *training, date=date, member=member, **arguments)
+        arguments |= {"date": date, "member": member, "variable": variable}
+        return blocks.steps(self.series(self.pooled(regchunked)), *training, **arguments)
 
     def _arguments_to_adjust(
         self, regchunked: list[xr.Dataset], reference: list[xr.Dataset], before: int | np.ndarray

@@ -95,9 +95,10 @@ class Experience:
     def expected(self, task: SlurmTask, allocation: Resources) -> Cost:
         """Return the expected cost of a task with these resources."""
         rule, place, size = task.get_task_family(), _place(task.wildcards), task.work_size()
-        key = rule, place, size
+        key, group = (rule, place, size), self._group_of(place)
         if key not in self._known:
-            self._known[key] = _scaled(self._jobs.get(rule, []), place, size)
+            alike = [job for job in self._jobs.get(rule, []) if self._group_of(job.place) == group]
+            self._known[key] = _scaled(alike, place, size)
         learnt, cpus = self._known[key], allocation.cpus_per_task
         if learnt is not None:
             core_seconds, files, made = learnt
@@ -105,9 +106,10 @@ class Experience:
             return Cost(core_seconds / cpus, cpus, memory, files, made, Basis.JOBS, memory_basis)
         longest, most = 60.0 * allocation.time_minutes, allocation.memory_bytes
         made = _BYTES_A_VALUE * task.values_in_outputs * size * self._cells_by_area if task.values_in_outputs else 0.0
-        if rule not in self._measured_rules:
+        row = f"{rule} {self._methods[group]}" if group else rule
+        if row not in self._measured_rules:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
-        seconds, memory = _by_table(self._measured_rules[rule], size * self._cells_by_area)
+        seconds, memory = _by_table(self._measured_rules[row], size * self._cells_by_area)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
 
     def size_bytes(self, task: SlurmTask) -> float:
@@ -122,6 +124,16 @@ class Experience:
         if not largest or size <= largest:
             return peak, Basis.JOBS
         return max(peak, min(int(of_largest * size / largest), limit)), Basis.LIMITS
+
+    def _group_of(self, place: Place) -> str:
+        """The group of variables that a task adjusts together, whose cost is no other's; "" of other tasks."""
+        var = place[_PLACES.index("var")]
+        return var if var in self._methods else ""
+
+    @cached_property
+    def _methods(self) -> dict[str, str]:
+        """The method of each group of variables that are adjusted together."""
+        return {key: how.name for key, how in context().config.biasadjust.variables.items() if how.variables}
 
     @cached_property
     def _measured_rules(self) -> dict[str, dict[str, float]]:

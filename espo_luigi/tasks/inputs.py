@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -151,19 +150,14 @@ class InputTask(EspoTask):
     @property
     def _transformed(self) -> dict[str, str]:
         """The keys of the training, by variables that are adjusted through a transformation."""
-        adjusted = self.context.config.biasadjust.variables
-        spaces = {name: getattr(how.training_args, "additive_space", None) for name, how in adjusted.items()}
-        return {
-            name: f"biasadjust.variables.{name}.training_args"
-            for name, space in spaces.items()
-            if space and space.arguments()
-        }
+        trainings = self.context.config.biasadjust.trainings
+        spaces = {name: (key, getattr(one, "additive_space", None)) for name, (key, one) in trainings.items()}
+        return {name: key for name, (key, space) in spaces.items() if space and space.arguments()}
 
     def _transformable(self, name: str) -> Variable:
         """Return a variable's row with the bounds of its transformation; they limit raw data, too, unless it clips."""
         config = self.context.config
-        row, training = variable(name, config.table), config.biasadjust.variables[name].training_args
-        space = cast("Any", training).additive_space
+        row, space = variable(name, config.table), config.biasadjust.trainings[name][1].additive_space
         texts = {-np.inf: space.lower_bound, np.inf: space.upper_bound}
         low, high = (
             threshold_in(text, row.units or text.partition(" ")[2]) if text else none for none, text in texts.items()

@@ -124,7 +124,8 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
     periods = config.custom.stretches if is_simulated else [config.custom.ref_period]
     days = 365 * sum(int(last) - int(first) + 1 for first, last in periods)
-    return area * days * together * (1 if "var" in wildcards else len(config.variables))
+    variables = config.biasadjust.together.get(wildcards["var"], (1,)) if "var" in wildcards else config.variables
+    return area * days * together * len(variables)
 
 
 def _area_of(run: Any, piece: str) -> float:

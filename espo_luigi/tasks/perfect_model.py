@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import luigi
 import xarray as xr
 
+from espo_luigi.config import RunConfig
+from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.diagnosis import METHODS_BY_NAME
+from espo_luigi.config.usual import give_usual_settings
+from espo_luigi.config.variables import VariableSection
 from espo_luigi.errors import ConfigurationError, ParameterError, not_one_of
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Plan, Sampling
+from espo_luigi.methods.base import Method, checked, method_named
+from espo_luigi.methods.perfect_model import ADJUSTED, SCALING, Adjustment, Plan, Sampling
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS
 from espo_luigi.report.perfect_model import Pair
-from espo_luigi.science.choices import each_period
+from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range
+from espo_luigi.tasks.adjustment import MAKERS, jitter_of_range, version_of_method
 from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter, WildcardParameter
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.ports import ZarrInfo, kept, upstream
 from espo_luigi.tasks.simulation import Rechunk
 
 ALL = "all"
-# Besides xsdba's, which no key `method` names: their kernels, which have the same arguments.
+# Besides xsdba's methods: our kernels, which have the same arguments.
 _KERNELS = "dqm"
 TruthParameter = functools.partial(WildcardParameter, lambda run: [ALL, *run.simulations], takes_parts=True)
 
@@ -49,69 +55,161 @@ class PerfectPair(EspoTask):
     )
 
     def reading(self) -> list[str]:
-        """Return, too, the keys that are read for each variable."""
-        keys = ("method", "variables", "training_args", "adjusting_args", "engine")
-        variables = self.context.config.biasadjust.variables
-        of_adjustment = [f"biasadjust.variables.{v}.{key}" for v in variables for key in keys]
-        return [*super().reading(), *of_adjustment]
+        """Return, too, the keys that are read for each variable; usual settings are made of its whole row."""
+        keys, config = ("method", "variables", "training_args", "adjusting_args", "engine"), self.context.config
+        read = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in keys]
+        if {*config.perfect_model.methods} - {"QDM", "EQM"}:
+            read += [f"variables.*.{key}" for key in VariableSection.model_fields]
+        return list(dict.fromkeys([*super().reading(), *read]))
+
+    def versions(self) -> dict[str, str]:
+        """Return, too, the versions of the packages whose methods are compared."""
+        names = {how.name for how in self.context.config.biasadjust.variables.values()}
+        names |= {METHODS_BY_NAME.get(label, label) for label in self.context.config.perfect_model.methods}
+        return super().versions() | {key: one for name in sorted(names) for key, one in version_of_method(name).items()}
 
     def compute(self, truth: xr.Dataset, regchunked: xr.Dataset) -> xr.Dataset:
-        """Adjust each variable by each method, and compare."""
-        section = self.context.config.perfect_model
+        """Adjust the variables by each method, and compare."""
+        config, later = self.context.config, later_periods(self.context)
         return perfect_model.compare(
             truth,
             regchunked,
-            plans={name: self._plan(name) for name in self.context.config.biasadjust.variables},
-            sampling=Sampling(later_periods(self.context), section.cells, self.truth),
+            plans={
+                name: Plan(_calibration(how), **perfect_model.shown_as(name, config.table))
+                for key, how in config.biasadjust.variables.items()
+                for name in how.variables or (key,)
+            },
+            methods={
+                label: [self._drawn(how) for how in several] for label, several in adjustments(self.context).items()
+            },
+            sampling=Sampling(
+                later,
+                config.perfect_model.cells,
+                self.truth,
+                config.custom.maximal_calendar,
+                _groups(config),
+            ),
         )
 
-    def _plan(self, name: str) -> Plan:
-        config = self.context.config
-        variable = config.biasadjust.variables[name]
-        train, adjust = variable.training_args.arguments(), variable.adjusting_args.arguments(*MAKERS)
-        if isinstance(train["group"], Mapping):  # a lone simulation is no pool
-            train["group"] = {key: value for key, value in train["group"].items() if key != "add_dims"}
-        seed, first_cell = self.context.production.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, name)
-        shared = {
-            "maximal_calendar": config.custom.maximal_calendar,
-            "first_cell": first_cell,
-            "engine": variable.engine,
-        }
-        train |= shared | {"seed": seed}
-        adjust |= shared | {"seed": f"{seed}+adjust", "jitter_under": None} | jitter_of_range(name, config.table)
-        others = {SCALING: "Scaling"} | {label: METHODS_BY_NAME[label] for label in config.perfect_model.methods}
-        first, last = map(int, variable.training_args.period)
-        in_slices = adjust | {"periods": slices([(first, last), *later_periods(self.context)])}
-        return Plan(
-            calibration=(first, last),
-            methods={ADJUSTED: (train, adjust)}
-            | {label: by_method(method, train, in_slices) for label, method in others.items()},
-            maximal_calendar=config.custom.maximal_calendar,
-            **perfect_model.shown_as(name, config.table),
-        )
+    def _drawn(self, how: Adjustment) -> Adjustment:
+        """Return an adjustment with the seed of this pair."""
+        group = self.context.config.biasadjust.group_of(how.variables[0])
+        seed, first_cell = self.context.production.pieces.draws(f"{self.truth}+{self.sim_id}", self.piece, group)
+        return replace(how, shared={**how.shared, "seed": seed, "first_cell": first_cell})
 
 
-def by_method(
-    method: str, train: Mapping[str, Any], adjust: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configured arguments as far as a method of xsdba takes them; Scaling adapts no frequencies.
+def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
+    """Return how each method of the comparison adjusts the variables, by the method's label.
+
+    Raises
+    ------
+    ConfigurationError
+        If a method cannot adjust the variables, or there are no usual settings for them.
+    """
+    config, own = run.config, run.config.biasadjust
+    found = {ADJUSTED: [_adjustment(run, how, how.variables or (key,)) for key, how in own.variables.items()]}
+    for label in dict.fromkeys((SCALING, *config.perfect_model.methods)):
+        method = method_named(METHODS_BY_NAME.get(label, label).removeprefix("xsdba."))
+        groups: list[tuple[str, ...]] = [(name,) for name in own.adjusted]
+        if method.variables_together:
+            groups = _groups(config)
+            if not groups:
+                raise _refused(label, f"it adjusts several variables together, and {own.adjusted[0]} is the only one")
+        for foreign in [
+            name for group in groups for name in group if method.variables and name not in method.variables
+        ]:
+            raise _refused(label, f"it has no settings for {foreign}; it has: {', '.join(method.variables)}")
+        further = [_further(run, label, method, group) for group in groups]
+        # What all cells have is not computed again for the sampled ones.
+        found |= {label: further} if further != found[ADJUSTED] else {}
+    return found
+
+
+def _groups(config: RunConfig) -> list[tuple[str, ...]]:
+    """Return the variables that methods adjust together: the configuration's groups, else all variables."""
+    own = config.biasadjust
+    return list(own.together.values()) or [own.adjusted] * (len(own.adjusted) > 1)
+
+
+def _refused(label: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"`perfect_model.methods`: got {label}, and {why}. Leave it out, or test it with another configuration."
+    )
+
+
+def _further(run: RunContext, label: str, method: Method, variables: tuple[str, ...]) -> Adjustment:
+    """Return a further method with the configuration's own arguments where it has these, else with usual settings."""
+    own = run.config.biasadjust
+    how = own.variables[own.group_of(variables[0])]
+    is_whole, name = (how.variables or variables[:1]) == variables, method.name
+    later = later_periods(run)
+    compared = slices([_calibration(how), *later])
+    if name in METHODS and name != DEFAULT_METHOD:
+        if not is_whole or how.name.partition(".")[0] not in (*METHODS, _KERNELS):
+            usual = name if name == METHODS_BY_NAME["QDM"] else DEFAULT_METHOD
+            how = _usual(run, label, method_named(usual), variables, how, compared)
+        return by_method(name, _adjustment(run, how, variables), compared)
+    if is_whole and how.name == name:
+        return _adjustment(run, how, variables)
+    # What a detrended mapping learns of a trend, it needs all years for.
+    periods = how.adjusting_args.periods if name in (DEFAULT_METHOD, _KERNELS) else compared
+    return _adjustment(run, _usual(run, label, method, variables, how, periods), variables)
+
+
+def _usual(
+    run: RunContext, label: str, method: Method, variables: tuple[str, ...], how: VariableAdjustment, periods: Any
+) -> VariableAdjustment:
+    """Return the usual settings of a method, for the calibration of `how` and for periods without moving windows."""
+    name = "+".join(variables)
+    rows = {one: row.model_dump(exclude_unset=True) for one, row in run.config.own_variables.items()}
+    given: dict[str, Any] = {"method": method.name} | ({"variables": list(variables)} if len(variables) > 1 else {})
+    content: dict[str, Any] = {"biasadjust": {"variables": {name: given}}, "variables": rows}
+    try:
+        give_usual_settings(content)
+        made = content["biasadjust"]["variables"][name]
+        training = {**made.get("training_args", {}), "period": how.training_args.period}
+        adjusting = {**made.get("adjusting_args", {}), "periods": periods}
+        adjusting.pop("moving_yearly_window", None)
+        made = {**made, "training_args": training, "adjusting_args": adjusting}
+        return cast("VariableAdjustment", checked(VariableAdjustment, made, name))
+    except ConfigurationError as error:
+        raise _refused(label, f"its usual settings do not suit: {error}") from error
+
+
+def _adjustment(run: RunContext, how: VariableAdjustment, variables: tuple[str, ...]) -> Adjustment:
+    """Return an adjustment with the arguments of a rule, of a lone simulation."""
+    train, adjust = how.training_args.arguments("method"), how.adjusting_args.arguments(*MAKERS)
+    if isinstance(train.get("group"), Mapping):  # a lone simulation is no pool
+        train["group"] = {key: value for key, value in train["group"].items() if key != "add_dims"}
+    if "jitter_under" in type(how.adjusting_args).model_fields:
+        adjust = jitter_of_range(variables[0], run.config.table) | adjust
+    shared = {"engine": how.engine, "maximal_calendar": run.config.custom.maximal_calendar}
+    return Adjustment(variables, how.name, train, adjust, shared)
+
+
+def by_method(method: str, given: Adjustment, periods: Sequence[tuple[int, int]]) -> Adjustment:
+    """Return an adjustment with its arguments as far as a method of xsdba takes them; Scaling adapts no frequencies.
 
     The compared periods take the place of moving windows of years.
     """
     accepted = METHOD_ARGUMENTS[method]
     unused = ("adapt_freq", "jitter_under", "additive_space") if method == "Scaling" else ()
-    training = {name: value for name, value in train.items() if name not in unused}
     of_train, of_adjust = (
-        {name: value for name, value in (given.get(key) or {}).items() if name in names}
-        for given, key, names in (
-            (training, "xclim_train_args", accepted.train),
-            (adjust, "xclim_adjust_args", accepted.adjust),
+        {name: value for name, value in (own.get(key) or {}).items() if name in names}
+        for own, key, names in (
+            (given.training, "xclim_train_args", accepted.train),
+            (given.adjusting, "xclim_adjust_args", accepted.adjust),
         )
     )
-    adjusting = {name: value for name, value in adjust.items() if name != "moving_yearly_window"}
-    return (
-        {**training, "xclim_train_args": of_train, "method": method},
-        {**adjusting, "xclim_adjust_args": of_adjust},
+    if lacking := [name for name in accepted.required if name not in of_train]:
+        raise _refused(method, f"its argument {', '.join(lacking)} is not given")
+    training = {name: value for name, value in given.training.items() if name not in unused}
+    adjusting = {name: value for name, value in given.adjusting.items() if name != "moving_yearly_window"}
+    return replace(
+        given,
+        method=method,
+        training={**training, "xclim_train_args": of_train},
+        adjusting={**adjusting, "xclim_adjust_args": of_adjust, "periods": periods},
     )
 
 
@@ -128,6 +226,11 @@ def slices(periods: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((first, last))
     return joined
+
+
+def _calibration(how: VariableAdjustment) -> tuple[int, int]:
+    first, last = how.training_args.period
+    return int(first), int(last)
 
 
 def later_periods(run: RunContext) -> list[tuple[int, int]]:
@@ -183,9 +286,8 @@ class PerfectModel(EspoTask):
     reads = ("perfect_model.simulations",)
 
     def check(self) -> None:
-        """Raise an error, too, for methods of others, without pairs or land, or for periods that are not adjusted."""
+        """Raise an error, too, without pairs or land, for periods that are not adjusted, or a method that cannot."""
         super().check()
-        self._check_methods()
         run, sim_ids = self.context, taking_part(self.context)
         if not partition.pieces(run):
             raise ConfigurationError(
@@ -199,16 +301,7 @@ class PerfectModel(EspoTask):
                 "expected 2 or more of the truth's experiment. Widen `perfect_model.simulations` or the search."
             )
         self._check_periods()
-
-    def _check_methods(self) -> None:
-        """Refuse methods other than xsdba's, and groups of variables."""
-        for name, variable in self.context.config.biasadjust.variables.items():
-            if variable.variables or variable.method not in (None, _KERNELS):
-                raise ConfigurationError(
-                    f"`biasadjust.variables.{name}`: known futures compare methods of xsdba, a variable at a time, and "
-                    f"got {variable.name}; expected `training_args.method` of xsdba, without `method` and `variables`. "
-                    "Run known futures with another configuration."
-                )
+        adjustments(run)
 
     def _check_periods(self) -> None:
         """Refuse periods that are not adjusted."""
@@ -216,8 +309,7 @@ class PerfectModel(EspoTask):
         for name, variable in self.context.config.biasadjust.variables.items():
             key, adjusted = f"biasadjust.variables.{name}", each_period(variable.adjusting_args.periods)
             years = {year for first, last in adjusted for year in range(int(first), int(last) + 1)}
-            begin, end = map(int, variable.training_args.period)
-            for where, (start, stop) in [(f"{key}.training_args.period", (begin, end)), *later]:
+            for where, (start, stop) in [(f"{key}.training_args.period", _calibration(variable)), *later]:
                 if not years.issuperset(range(start, stop + 1)):
                     expected = ", ".join(f"{first}-{last}" for first, last in adjusted)
                     raise ConfigurationError(

@@ -13,20 +13,26 @@ import luigi
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.config.usual import usual_settings
 from espo_luigi.driver.run import walk
 from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
+from espo_luigi.methods import blocks
 from espo_luigi.report.reading import Diagnosed, Made, RunView
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
+from espo_luigi.science.choices import DEFAULT_METHOD
+from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.derivations import with_lacking
-from espo_luigi.science.diagnose import aspects, flags, yearly
+from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
+from espo_luigi.science.seeds import cell_generator
+from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.adjustment import every_member
+from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
@@ -131,17 +137,43 @@ class YearlySums(SeriesTask):
 
     out_sums = temporary("{sim_id}+{diag_domain}+yearly-sums.zarr")
 
+    def reading(self) -> list[str]:
+        """Return, too, what decides about groups of variables, where there are any."""
+        groups = [f"biasadjust.variables.{name}.variables" for name in self.context.config.biasadjust.together]
+        usual = ("custom.maximal_calendar", *(f"variables.*.{key}" for key in ("bounds", "jitter", "transformation")))
+        return [*super().reading(), *groups, *(usual if groups else ())]
+
     def describe(self, field: xr.DataArray, sources: Mapping[str, xr.Dataset]) -> xr.Dataset:
         """Read the calibration period of some cells and of a neighbour of each."""
         cells = grid.evenly(field, COMPARED_CELLS)
-        beside = grid.beside(field, cells)
-        sums = aspects.yearly_sums(
-            {name: grid.at_cells(ds, cells) for name, ds in sources.items()},
-            {name: grid.at_neighbours(ds, cells, beside) for name, ds in sources.items()},
-            period=self.period,
-            table=self.context.config.table,
-        )
+        near = grid.beside(field, cells)
+        here = {name: grid.at_cells(ds, cells) for name, ds in sources.items()}
+        beside = {name: grid.at_neighbours(ds, cells, near) for name, ds in sources.items()}
+        config = self.context.config
+        together = list(config.biasadjust.together.values())
+        if together:
+            here, beside = self._with_usual(here), self._with_usual(beside)
+        sums = aspects.yearly_sums(here, beside, period=self.period, table=config.table, together=together)
+        if groups := [group for group in together if {*group} <= {*here.get(dependence.USUAL, ())}]:
+            random = cell_generator(f"{self.sim_id}+{self.diag_domain}", "years", 0)
+            sums = sums.merge(dependence.energies(here, groups=groups, random=random))
         return sums.assign_attrs(cells=_cells_of(cells))
+
+    def _with_usual(self, sources: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Return the period's days; and of variables that are adjusted together, what each by itself would become."""
+        period, config, usual = self.period, self.context.config, dict[str, xr.DataArray]()
+        days = {name: aspects.complete(name, ds, period) for name, ds in sources.items()}
+        shared: Any = {"seed": f"{self.sim_id}+usual", "maximal_calendar": config.custom.maximal_calendar}
+        for name in config.biasadjust.variables_of(config.biasadjust.together):
+            if all(name in ds for ds in days.values()):
+                how = usual_settings(variable(name, config.table), DEFAULT_METHOD, pooled=False)
+                known, raw = (days[source][name].rename(cell=stack.STACKED_DIM) for source in ("reference", "raw"))
+                trained = blocks.train(known, raw, period=period, **how["training_args"], **shared)
+                adjusting = how["adjusting_args"] | jitter_of_range(name, config.table)
+                usual[name] = blocks.adjust(raw, trained, periods=[period], **adjusting, **shared)
+        # Products may lack all variables of the groups.
+        made = {dependence.USUAL: xr.Dataset(usual).rename({stack.STACKED_DIM: "cell"})} if usual else {}
+        return {**days, **made}
 
 
 class NotCalibrated(EspoTask):
@@ -156,17 +188,25 @@ class NotCalibrated(EspoTask):
     def reading(self) -> list[str]:
         """Return, too, the members of each group of variables."""
         variables = self.context.config.biasadjust.variables
-        return [*super().reading(), *(f"biasadjust.variables.{name}.variables" for name in variables)]
+        methods = [f"biasadjust.variables.{name}.method" for name in self.context.config.biasadjust.together]
+        return [*super().reading(), *(f"biasadjust.variables.{name}.variables" for name in variables), *methods]
 
     def compute(self, sums: list[xr.Dataset]) -> xr.Dataset:
         """Compare the mean of the members."""
-        run = self.context
-        return aspects.compare_aspects(
+        config = self.context.config
+        together = config.biasadjust.together
+        compared = aspects.compare_aspects(
             sums,
-            adjusted=list(run.config.biasadjust.adjusted),
+            adjusted=list(config.biasadjust.adjusted),
             seed=f"{self.pool}+{self.diag_domain}",
-            known=aspects.aspects_of(run.config.published, run.config.table),
+            known=aspects.aspects_of(config.published, config.table, together.values()),
         )
+        if "energy" not in sums[0]:
+            return compared
+        of_members = [one[["energy", "energy_noise"]] for one in sums]
+        energy = xr.concat(of_members, REALIZATION, join="exact").mean(REALIZATION)
+        how = [f"{', '.join(names)} by {config.biasadjust.variables[key].name}" for key, names in together.items()]
+        return compared.merge(energy).assign_attrs(together="; ".join(how))
 
 
 class FlagDetails(EspoTask):

@@ -101,6 +101,7 @@ def test_cells_that_draw_random_numbers_together_are_made_again_in_their_whole_b
 @pytest.mark.parametrize(
     ("sizes", "by_cell", "counts", "size"),
     [
+        ({"joint": 40}, False, True, 20),  # variables together are not counted: no cell is adjusted to know it
         ({"pr": 300}, False, False, 150),
         ({"pr": 300, "dtr": 200}, False, False, 300),  # whole blocks of 150 and of 100 cells
         ({"pr": 300}, False, True, 0),
@@ -113,6 +114,7 @@ def test_only_methods_that_draw_by_block_and_not_our_kernels_need_whole_blocks(
 ) -> None:
     def task(var: str, **names: str) -> SimpleNamespace:
         how = {"fixed_blocks": sizes[var] > 0, "draws_by_cell": by_cell, "cells_in_a_block": sizes[var] or 300}
+        how["variables_together"] = var == "joint"
         return SimpleNamespace(how=SimpleNamespace(chosen=SimpleNamespace(**how)))
 
     monkeypatch.setattr(cells, "Adjust", task)

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, get_args
 
 from espo_luigi.config import health_checks
+from espo_luigi.methods import together
 from espo_luigi.methods import xsdba as xsdba_arguments
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, PROPERTIES
 
@@ -34,6 +35,26 @@ def test_the_arguments_of_each_method_are_those_of_xsdba() -> None:
         set(xsdba_arguments.TrainArguments.model_fields),
         set(xsdba_arguments.AdjustArguments.model_fields),
     ]
+
+
+def test_the_arguments_of_methods_of_variables_together_are_those_of_xsdba() -> None:
+    import xsdba
+
+    ours = {"period", "align_on", "group", "by_variable", "jitter_under", "additive_space"}
+    for method, training in ((xsdba.OTC, together.OTCTraining), (xsdba.dOTC, together.DOTCTraining)):
+        fields = {*training.model_fields, *together.VariableOfTransport.model_fields} - ours
+        # Its factors are those of a plan: OTC has no kind.
+        assert fields - ({"kind"} if method is xsdba.OTC else set()) == {*parameters(method._adjust)} - {
+            "pts_dim",
+            "kwargs",
+        }
+    of_train, of_adjust = parameters(xsdba.MBCn._train), parameters(xsdba.MBCn._adjust)
+    given = {"pts_dim", "rot_matrices", "n_escore", "period_dim", "base_kws", "base_kws_vars", "adj_kws"}
+    alone = {"nquantiles", "interp", "extrapolation"}  # of `base_kws` and `adj_kws`
+    assert {*together.MBCnTraining.model_fields} - ours - alone == {*of_train, *of_adjust} - given
+    for base in (xsdba.QuantileDeltaMapping, xsdba.DetrendedQuantileMapping):
+        assert {*together.VariableOfMBCn.model_fields} - ours < {*parameters(base._train)}
+        assert alone - {"nquantiles"} < {*parameters(base._adjust)}
 
 
 def test_the_ways_of_detrending_and_their_arguments_are_those_of_xsdba() -> None:

@@ -1,5 +1,6 @@
 """In a known future a stationary bias is taken off, one that changes is found, and the numbers are xsdba's own."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 import xarray as xr
 import xclim.indices
 import xsdba
+from scipy.stats import spearmanr
 
 from espo_luigi.errors import DataError
 from espo_luigi.methods import perfect_model
-from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Plan, Sampling, shown_as
+from espo_luigi.methods.perfect_model import ADJUSTED, RAW, SCALING, Adjustment, Plan, Sampling, shown_as
 from espo_luigi.science.variables import Variable
 
 CALIBRATION, LATER = (2001, 2020), (2041, 2060)
@@ -29,18 +31,20 @@ def series(
     return xr.DataArray(values.astype("float32"), coords, ("loc", "time"), "tasmax", {"units": "K"})
 
 
-def by(method: str, kind: str = "+", **arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a method of xsdba by month."""
-    train = {"period": CALIBRATION, "method": method, "group": GROUP["group"], "engine": "xsdba", "seed": "s"}
-    return {**train, "xclim_train_args": {"kind": kind, **arguments}}, {"periods": (2001, 2060), "engine": "xsdba"}
+def by(method: str, kind: str = "+", name: str = "tasmax", **arguments: Any) -> Adjustment:
+    """A method of xsdba by month."""
+    train = {"period": CALIBRATION, "group": GROUP["group"], "xclim_train_args": {"kind": kind, **arguments}}
+    return Adjustment((name,), method, train, {"periods": (2001, 2060)}, {"engine": "xsdba", "seed": "s"})
 
 
-def compared(truth: xr.DataArray, simulation: xr.DataArray, **methods: Any) -> xr.Dataset:
-    plan = Plan(CALIBRATION, methods or {ADJUSTED: by("Scaling")})
+def compared(truth: xr.DataArray, simulation: xr.DataArray, **methods: Adjustment) -> xr.Dataset:
     name = str(truth.name)
-    sampling = Sampling([LATER], 10, "seed")
     return perfect_model.compare(
-        truth.to_dataset(), simulation.to_dataset(), plans={name: plan}, sampling=sampling
+        truth.to_dataset(),
+        simulation.to_dataset(),
+        plans={name: Plan(CALIBRATION)},
+        methods={label: [how] for label, how in (methods or {ADJUSTED: by("Scaling")}).items()},
+        sampling=Sampling([LATER], 10, "seed"),
     ).sel(variable=name, period="2041-2060")
 
 
@@ -107,9 +111,8 @@ def test_the_errors_of_a_pair_are_those_of_xsdbas_own_adjustment() -> None:
 def test_quantile_delta_mapping_by_period_keeps_the_change_of_a_simulation_that_varies_more() -> None:
     truth, simulation = series(1), series(2, warming=7)
     simulation = (280 + 1.5 * (simulation - 280)).assign_attrs(simulation.attrs)
-    train, adjust = by("QuantileDeltaMapping", nquantiles=50)
-    apart = {**adjust, "periods": [CALIBRATION, LATER]}
-    found = compared(truth, simulation, **{ADJUSTED: (train, apart), SCALING: by("Scaling")})
+    apart = replace(by("QuantileDeltaMapping", nquantiles=50), adjusting={"periods": [CALIBRATION, LATER]})
+    found = compared(truth, simulation, **{ADJUSTED: apart, SCALING: by("Scaling")})
     change = found["change"].sel(property="mean")
     np.testing.assert_allclose(change.sel(adjustment=ADJUSTED), change.sel(adjustment=RAW), atol=0.3)
 
@@ -136,10 +139,13 @@ def test_the_properties_are_xarrays_quantiles_and_xclims_share_of_wet_days() -> 
 def test_a_bounded_variable_is_compared_in_its_own_units_as_xsdba_transforms_and_adjusts_it(method: str) -> None:
     truth, simulation = (humidity(seed, drier) for seed, drier in ((1, 0.0), (2, 0.8)))
     bounds = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
-    train, adjust = by(method, nquantiles=20)
-    plan = Plan(CALIBRATION, {ADJUSTED: (train | {"additive_space": bounds}, adjust)}, **shown_as("hurs"))
+    given = by(method, name="hurs", nquantiles=20)
     found = perfect_model.compare(
-        truth.to_dataset(), simulation.to_dataset(), plans={"hurs": plan}, sampling=Sampling([LATER], 10, "seed")
+        truth.to_dataset(),
+        simulation.to_dataset(),
+        plans={"hurs": Plan(CALIBRATION, **shown_as("hurs"))},
+        methods={ADJUSTED: [replace(given, training={**given.training, "additive_space": bounds})]},
+        sampling=Sampling([LATER], 10, "seed"),
     ).sel(variable="hurs", period="2041-2060", adjustment=ADJUSTED, season="DJF")
     assert found["units"].item() == "%" and not found["level"].sel(property="wet_days").notnull().any()
     unbounded = [xsdba.processing.to_additive_space(one.astype(float), **bounds) for one in (truth, simulation)]
@@ -198,3 +204,90 @@ def test_a_grid_gives_the_errors_of_its_stacked_cells() -> None:
 def test_a_period_that_lacks_years_is_refused_with_both_numbers() -> None:
     with pytest.raises(DataError, match="tasmax has 10 of the 20 years 2051-2070; its years are 2001 to 2060"):
         perfect_model.climates(series(1), {"later": (2051, 2070)})
+
+
+def related(seed: int, rho: float, *, warmer: float = 0.0) -> xr.Dataset:
+    """Daily temperatures and precipitation of 2001-2060 with a correlation and no season, in two cells."""
+    time = xr.date_range("2001-01-01", "2060-12-31", calendar="noleap", use_cftime=True)
+    one, other = np.random.default_rng(seed).normal(0, 1, (2, 2, time.size))
+    rain = np.exp(rho * one + np.sqrt(1 - rho**2) * other + warmer / 10)
+    made = {"tasmax": (280 + warmer + 4 * one, "K"), "pr": (rain, "mm d-1")}
+    data = {name: (("loc", "time"), values.astype("float32"), {"units": unit}) for name, (values, unit) in made.items()}
+    return xr.Dataset(data, {"time": time})
+
+
+def alike(rain: xr.DataArray) -> xr.DataArray:
+    """Precipitation, all dry days alike."""
+    return rain.where(rain >= 1, 0)
+
+
+def compared_together(truth: xr.Dataset, simulation: xr.Dataset, **further: list[Adjustment]) -> xr.Dataset:
+    return perfect_model.compare(
+        truth,
+        simulation,
+        plans={name: Plan(CALIBRATION, **shown_as(name)) for name in ("tasmax", "pr")},
+        methods={ADJUSTED: [by("Scaling"), by("Scaling", kind="*", name="pr")], **further},
+        sampling=Sampling([LATER], 2, "seed", groups=[("tasmax", "pr")]),
+    )
+
+
+def test_errors_of_rank_correlations_are_scipys_and_stay_where_variables_are_adjusted_one_by_one() -> None:
+    truth, simulation = related(1, -0.6), related(2, 0.3, warmer=3)
+    found = compared_together(truth, simulation)
+    error = found["dependence"].sel(joint="tasmax, pr", period="2041-2060")
+    summer = [
+        one.sel(time=slice("2041", "2060")).isel(loc=1).where(lambda ds: ds["time.season"] == "JJA", drop=True)
+        for one in (truth.assign(pr=alike(truth["pr"])), simulation.assign(pr=alike(simulation["pr"])))
+    ]
+    expected = spearmanr(summer[1]["tasmax"], summer[1]["pr"])[0] - spearmanr(summer[0]["tasmax"], summer[0]["pr"])[0]
+    assert float(error.sel(adjustment=RAW, season="JJA")[-1]) == pytest.approx(expected, abs=1e-5)
+    noise = found["dependence_noise"].sel(period="2041-2060")
+    assert (abs(error).mean("cell") > 5 * noise.sel(joint="tasmax, pr")).all()
+    energy = found["dependence"].sel(joint="energy tasmax, pr").mean("cell").isel(period=0)
+    assert (energy.sel(adjustment=RAW) > energy.sel(adjustment=ADJUSTED)).all()
+    assert (energy > noise.sel(joint="energy tasmax, pr")).all()
+
+
+def test_the_dependence_of_another_realisation_is_within_noise() -> None:
+    found = compared_together(related(1, -0.6), related(2, -0.6))
+    error = abs(found["dependence"].sel(adjustment=ADJUSTED)).mean("cell")
+    assert (error <= found["dependence_noise"]).all()
+    assert found["dependence_noise"].sel(joint="tasmax, pr").max() < 0.15
+
+
+def test_variables_that_are_adjusted_together_get_the_truths_correlation_and_others_keep_the_wrong_one() -> None:
+    training = {"period": CALIBRATION, "group": "time.month", "by_variable": {"pr": {"kind": "*"}}}
+    together = Adjustment(("tasmax", "pr"), "MBCn", training, {"periods": [CALIBRATION, LATER]}, {"seed": "s"})
+    alone = [by("DetrendedQuantileMapping"), by("DetrendedQuantileMapping", kind="*", name="pr")]
+    found = compared_together(
+        related(1, -0.6),
+        related(2, 0.3, warmer=2),
+        MBCn=[together],
+        DQM=[replace(how, training={**how.training, "group": "time"}) for how in alone],
+    ).sel(period="2041-2060", joint="tasmax, pr")
+    error = abs(found["dependence"]).mean("cell")
+    assert (error.sel(adjustment="MBCn") <= found["dependence_noise"]).all()
+    assert (error.sel(adjustment="DQM") > 5 * found["dependence_noise"]).all()
+    assert found["level"].sel(adjustment="MBCn", property=["mean", "q95"]).notnull().all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_method_of_ibicus_adjusts_the_sampled_cells_as_ibicus_does() -> None:
+    debias = pytest.importorskip("ibicus.debias", reason="needs the package ibicus: pip install -e '.[test]'")
+    truth, simulation = series(1), series(2, bias=5, warming=7)
+    periods = [CALIBRATION, LATER]
+    how = Adjustment(("tasmax",), "ibicus.LinearScaling", {"period": CALIBRATION}, {"periods": periods}, {"seed": "s"})
+    found = compared(truth, simulation, **{ADJUSTED: by("Scaling"), "ibicus.LinearScaling": how})
+    of_ibicus = found.sel(adjustment="ibicus.LinearScaling", season="DJF", property="mean")
+    known, before, later = (
+        one.sel(time=slice(*map(str, years)))
+        for one, years in ((truth, CALIBRATION), (simulation, CALIBRATION), (simulation, LATER))
+    )
+    made = later.astype(float)
+    for cell in range(2):
+        made[cell] = debias.LinearScaling.from_variable("tasmax").apply_location(
+            *(one.values[cell].astype(float) for one in (known, before, later)),
+            *(one["time"].values for one in (known, before, later)),
+        )
+    np.testing.assert_allclose(of_ibicus["level"], winter_mean(made, LATER) - winter_mean(truth, LATER), atol=2e-4)
+    assert of_ibicus["level_of_all"].isnull() and found["level_of_all"].sel(adjustment=ADJUSTED, season="DJF")[0] > 0

@@ -16,7 +16,7 @@ from espo_luigi import tasks
 from espo_luigi.config import load
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods import blocks
-from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
+from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, Step, TrainingSection, method_named
 
 
 class AddedSpread(AdjustingSection):
@@ -45,6 +45,14 @@ class Together(Method):
         """Add it."""
         moved = block["simulation"] + trained["bias"] + setup.adjusting["spread"]
         return moved.to_dataset(name="scenario")
+
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
+        """The bias, and the value moved by it."""
+        made = self.adjust(block, trained, setup)["scenario"][list(setup.units).index(variable), ..., day]
+        bias, unit = float(trained["bias"].squeeze()), setup.units[variable]
+        return [Step("bias", bias, unit), Step("moved", float(made.squeeze()), unit)]
 
 
 class Counting(Together):
@@ -120,6 +128,27 @@ def test_variables_are_adjusted_together_in_any_blocks(chunks: dict[str, int] | 
         np.testing.assert_allclose(made[name], given[name] + bias + 1, rtol=1e-6)
         assert made[name].dtype == np.float32
         assert made[name].attrs["units"] == "K"
+
+
+def test_variables_together_do_not_depend_on_the_order_of_values_in_memory() -> None:
+    """Of a sum in single precision, which rounds off otherwise along another axis."""
+    given = {"reference": series(0), "historical": series(3)}
+    turned = {name: one.transpose("time", "loc").map(np.ascontiguousarray) for name, one in given.items()}
+    made = [blocks.train(*one.values(), method="together", period=[2001, 2004], seed="x") for one in (given, turned)]
+    xr.testing.assert_identical(*made)
+
+
+@pytest.mark.parametrize("variable", ["tasmax", "dtr"])
+def test_steps_are_those_of_one_of_the_variables_together(variable: str) -> None:
+    reference, simulation = (one.isel(loc=[2]) for one in (series(0), series(3, last=2006)))
+    training = blocks.train(reference, simulation, method="together", period=[2001, 2004])
+    how = {"periods": [[2001, 2003], [2004, 2006]], "spread": 1}
+    made = blocks.adjust_and_count(simulation, training, **how)[variable].sel(time="2005-03-01")
+    told = blocks.steps(simulation, training, date="2005-03-01", variable=variable, **how)
+    assert [(step.name, step.value) for step in told] == [
+        ("bias", float(training["bias"][0])),
+        ("moved", float(made.values.squeeze())),
+    ]
 
 
 def test_a_single_array_for_variables_together_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The page of known futures weighs pieces by their cells, ranks methods, and keeps pairs of one model apart."""
+"""The page of known futures weighs pieces by their cells, compares methods, and keeps pairs of one model apart."""
 
 import itertools
 from pathlib import Path
@@ -44,18 +44,36 @@ def test_pieces_count_by_their_cells_and_signs_do_not_cancel(tmp_path: Path) -> 
     assert found["noise"].values.ravel() == pytest.approx(0.95)
 
 
-def test_methods_are_ranked_and_judged_by_the_noise(tmp_path: Path) -> None:
+def test_methods_are_compared_in_multiples_of_the_noise_and_marks_need_no_colour(tmp_path: Path) -> None:
     pairs = [
         Pair("a", "b", False, (piece(tmp_path, "one", 2, (3, 0.5, 2)),)),
-        Pair("b", "a", False, (piece(tmp_path, "two", 2, (3, 2, 0.5)),)),
+        Pair("b", "a", False, (piece(tmp_path, "two", 2, (3, 1, 2.5)),)),
     ]
-    rows = perfect_model.ranks(perfect_model.errors_of(pairs), "pr").rows
-    assert [row[0] for row in rows][-1] == "raw"
-    assert {row[0]: list(row[1:]) for row in rows} == {
-        "raw": ["3.00", "3.00", "0", "0"],
-        "adjusted": ["1.50", "1.50", "50", "50"],
-        "Scaling": ["1.50", "1.50", "50", "50"],
-    }
+    table = perfect_model.in_noises(perfect_model.errors_of(pairs))
+    assert table.columns == ["Method", "Mean", "5 % quantile", "95 % quantile", "99 % quantile", "Wet days"]
+    # The noise is 0.95 throughout.
+    assert {row[0]: row[1] for row in table.rows} == {"raw": "3.16", "adjusted": "0.79 ≈", "Scaling": "2.37"}
+    assert {row[2] for row in table.rows} == {"–"}
+
+
+def test_dependence_is_a_column_for_each_pair_and_the_best_is_marked_beyond_noise(tmp_path: Path) -> None:
+    paths = [piece(tmp_path, name, 2, (3, 0.5, 2)) for name in ("one", "two")]
+    sizes = {"adjustment": 3, "period": 1, "season": 4, "joint": 2, "cell": 2}
+    for path, pair in zip(paths, (0.2, 0.4), strict=True):
+        joint = np.broadcast_to(np.reshape([[pair, 9], [-pair / 2, 1], [pair, 5]], (3, 1, 1, 2, 1)), [*sizes.values()])
+        limits = np.broadcast_to([0.1, 2.0], (1, 4, 2))
+        found = (
+            store.open_store(path)
+            .load()
+            .assign(dependence=([*sizes], joint), dependence_noise=(["period", "season", "joint"], limits))
+        )
+        found = found.assign_coords(joint=("joint", np.array(["tasmax, pr", "energy tasmax, pr"], dtype=object)))
+        store.remove(path)
+        store.write_store(found, path, store.Marker("PerfectPair", {"piece": path.stem}))
+    table = perfect_model.in_noises(perfect_model.errors_of([Pair("a", "b", False, tuple(paths))]))
+    assert table.columns[-2:] == ["Rank correlation tasmax, pr", "Energy distance tasmax, pr"]
+    assert [row[-2] for row in table.rows] == ["3.00", "1.50 ★", "3.00"]
+    assert [row[-1] for row in table.rows] == ["4.50", "0.50 ≈", "2.50"]
 
 
 def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path) -> None:
@@ -63,7 +81,9 @@ def test_pairs_of_one_model_stand_apart_and_the_limits_come_first(tmp_path: Path
     sections = perfect_model.make_sections([Pair("a", "b", False, paths), Pair("a", "c", True, paths)])
     assert [one.title for one in sections] == [
         "What this tests, and what not",
+        "Pairs of different models: all methods",
         "Pairs of different models: pr",
+        "Control: pairs of one model: all methods",
         "Control: pairs of one model: pr",
     ]
     names = [block.name for one in sections for block in one.blocks if isinstance(block, Drawing)]
@@ -82,6 +102,12 @@ def test_a_figure_shows_each_pair_in_its_panel_with_its_unit(tmp_path: Path) -> 
     labels = [panel.get_ylabel() for panel in figure.axes]
     assert labels[0] == "Error of the level [mm d⁻¹]" and labels[7] == "Error of the change [1]"
     assert {float(one.get_offsets()[0, 1]) for one in figure.axes[0].collections} == {3, 0.5, 2}
+
+
+def test_any_further_method_has_a_mark_of_its_own() -> None:
+    names = [*perfect_model.STYLES, "DQM", "MBCn", "ibicus.CDFt", "ibicus.ISIMIP"]
+    marks = [mark for _, mark in perfect_model._styles(names).values()]
+    assert len(set(marks)) == len(names)
 
 
 def seen_by_deuteranopes(colour: str) -> np.ndarray:

@@ -33,7 +33,8 @@ _SGE = [
     pytest.mark.skipif(_NO_SGE is not None, reason=str(_NO_SGE)),
 ]
 pytestmark = pytest.mark.timeout(1500)
-DOMAINS = content_of(CONFIG / "config.yml")["off-diag"]["domains"]
+DEMO = content_of(CONFIG / "config.yml")
+DOMAINS = DEMO["off-diag"]["domains"]
 _WIDE = {**REGIONS["middle"], "lat_bnds": [45.0, 48.0]}
 # Two bands, of 3 and 9 rows, so that there is more than one task of each rule to bundle.
 TWO_BANDS = {
@@ -48,8 +49,10 @@ _ONE_DOMAIN = {
         for step, region in {"ref": "middle", "sim": "middle", "scen": "NAM"}.items()
     },
 }
+# A variable by itself, and two together.
+_GROUP = {"tasmax": DEMO["biasadjust"]["variables"]["tasmax"], "joint": {"method": "MBCn", "variables": ["dtr", "pr"]}}
 CHANGES = {
-    "slurm": {**TWO_BANDS, **_ONE_DOMAIN},
+    "slurm": {**TWO_BANDS, **_ONE_DOMAIN, "biasadjust__variables": _GROUP},
     "sge": {**of_source("Demo-360Day"), **_ONE_DOMAIN, "custom__regions": {"middle": _WIDE}},
 }
 # Dask's workers of a job: several are processes of their own, among which blocks travel.
@@ -60,7 +63,7 @@ WAYS = {
     tasks.CleanUp: "cluster = jobqueue\n",
     tasks.Regrid: "cluster = allocation\nnodes = 2\n",
     tasks.RefDefault: "pack = 2\nbundle = steps\n",
-    tasks.Train: "pack = 4\nbundle = array\n",
+    tasks.ReferenceCalendar: "pack = 4\nbundle = array\n",
     tasks.Adjust: "pack = 3\nbundle = steps\n",
 }
 PILOTS = "pack = 6\npack_at_once = 2\nbundle = pilot\n"
@@ -149,7 +152,9 @@ def test_the_demo_ends_well_with_its_products_one_attempt_a_job_and_nothing_temp
     bundled = {getattr(tasks, record.rule) for record in records if record.bundle}
     # Those of a rule of each kind of bundle that always become ready together.
     assert (
-        bundled >= {tasks.RefDefault, tasks.Train, tasks.ReferenceCalendar} if made.engine == "slurm" else not bundled
+        bundled >= {tasks.RefDefault, tasks.ReferenceCalendar, tasks.ConcatenationDiag}
+        if made.engine == "slurm"
+        else not bundled
     )
     assert {(record.submission, record.attempt) for record in records} == {(1, 1)}
 

@@ -167,13 +167,16 @@ def test_the_other_examples_of_the_page_on_methods_are_taken_over_production_s_v
     page = (DOCS / "set-up" / "methods.md").read_text()
     found = [textwrap.dedent(text) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
     monkeypatch.chdir(DOCS.parent / "config" / "espo-g6")
-    methods: dict[str, list[str]] = {}
-    for text in found[:2]:
+    quantile_delta, group, part, debiaser = found[:4]
+    # What is given of the group stands where the group stands.
+    only = group.split("    joint:")[0] + textwrap.indent(part, "    ")
+    methods = []
+    for text in (quantile_delta, group, only, debiaser):
         (tmp_path / "example.yml").write_text(text)
-        (name,) = yaml.safe_load(text)["biasadjust"]["variables"]
+        (name,) = (name for name, how in yaml.safe_load(text)["biasadjust"]["variables"].items() if how)
         chosen = load(["config.yml", "../demo/paths.yml", tmp_path / "example.yml"]).biasadjust.variables[name]
-        methods[name] = [*methods.get(name, []), chosen.method or chosen.training_args.method]
-    assert methods == {"pr": ["QuantileDeltaMapping", "ibicus.ISIMIP"]}
+        methods.append((name, chosen.name))
+    assert methods == [("pr", "QuantileDeltaMapping"), *[("joint", "MBCn")] * 2, ("pr", "ibicus.ISIMIP")]
 
 
 def test_the_examples_of_the_page_on_variables_are_taken_together(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import xarray as xr
 from complete_demo import DAY360, NOLEAP, edit
 from demo_runs import use
 from luigi.configuration import LuigiConfigParser
+from luigi.task_register import Register
 from others_packages import code_blocks
 
 from espo_luigi import store
@@ -49,8 +50,12 @@ def folder(
     settings = f"[espo]\nworkdir = {tmp_path / 'run'}\nconfig = {' '.join(map(str, files))}\n"
     (tmp_path / "luigi.cfg").write_text(settings)
     monkeypatch.syspath_prepend(tmp_path)
+    rules = list(Register._reg)
     yield tmp_path
-    sys.modules.pop("mine", None)
+    # Luigi calls a rule ambiguous that a later test's module registers again.
+    Register._reg[:] = rules
+    for name in ("mine", "rain"):
+        sys.modules.pop(name, None)
 
 
 def test_a_rule_in_a_module_of_one_s_own_is_planned_run_shown_and_made_stale(

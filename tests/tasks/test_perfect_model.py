@@ -1,5 +1,6 @@
 """Simulations of one experiment are paired; what cannot be compared is refused before anything is submitted."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,11 @@ from espo_luigi import store, tasks
 from espo_luigi.commands.cli import main
 from espo_luigi.driver.run import walk
 from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.methods.perfect_model import Adjustment
+from espo_luigi.report.perfect_model import Pair, write_page
 from espo_luigi.report.reading import job_results
 from espo_luigi.tasks import perfect_model
-from espo_luigi.tasks.context import context
+from espo_luigi.tasks.context import context, forget
 
 Configure = Callable[..., list[Path]]
 
@@ -42,9 +45,11 @@ def test_other_methods_adjust_the_compared_periods_and_no_windows_of_years() -> 
     space = {"lower_bound": "0 %", "upper_bound": "100 %", "trans": "logit"}
     train = {"xclim_train_args": {"kind": "+", "nquantiles": 50}, "group": "time", "additive_space": space}
     adjust = {"xclim_adjust_args": {"interp": "nearest"}, "moving_yearly_window": {"window": 30, "step": 10}}
-    by_rank, scaled = (perfect_model.by_method(of, train, adjust) for of in ("QuantileDeltaMapping", "Scaling"))
-    assert by_rank[0]["additive_space"] == space and "additive_space" not in scaled[0]
-    assert all("moving_yearly_window" not in adjusted for _, adjusted in (by_rank, scaled))
+    given = Adjustment(("hurs",), "DetrendedQuantileMapping", train, adjust)
+    by_rank, scaled = (perfect_model.by_method(of, given, [(2001, 2030)]) for of in ("QuantileDeltaMapping", "Scaling"))
+    assert by_rank.training["additive_space"] == space and "additive_space" not in scaled.training
+    assert all("moving_yearly_window" not in how.adjusting for how in (by_rank, scaled))
+    assert by_rank.adjusting["periods"] == [(2001, 2030)]
 
 
 def test_only_simulations_of_one_experiment_are_paired_and_those_of_one_model_are_the_control(
@@ -61,20 +66,53 @@ def test_only_simulations_of_one_experiment_are_paired_and_those_of_one_model_ar
     assert perfect_model.pairs(run, "all") == []
 
 
+def methods_of(variable: str) -> dict[str, Adjustment]:
+    """How each method of the comparison adjusts a variable."""
+    return {
+        label: how
+        for label, several in perfect_model.adjustments(context()).items()
+        for how in several
+        if variable in how.variables
+    }
+
+
 def test_the_configured_method_keeps_its_arguments_and_others_take_those_that_they_know(configured: Configure) -> None:
     configured(perfect_model={"methods": ["QDM", "EQM"]})
-    one, other = context().simulations
-    plan = tasks.PerfectPair(truth=one, sim_id=other, piece="south")._plan("pr")
-    assert list(plan.methods) == ["adjusted", "Scaling", "QDM", "EQM"] and plan.calibration == (1991, 2020)
-    train, adjust = plan.methods["adjusted"]
-    assert train["method"] == "DetrendedQuantileMapping" and "detrend" in adjust["xclim_adjust_args"]
-    train, adjust = plan.methods["QDM"]
-    assert train["method"] == "QuantileDeltaMapping" and train["engine"] == adjust["engine"] == "auto"
-    assert train["xclim_train_args"] == {"kind": "*", "nquantiles": 50} and "adapt_freq" in train
-    assert adjust["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
-    assert adjust["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]
-    train, _ = plan.methods["Scaling"]
-    assert train["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in train
+    found = methods_of("pr")
+    assert list(found) == ["adjusted", "Scaling", "QDM", "EQM"]
+    adjusted, by_rank, scaled = (found[label] for label in ("adjusted", "QDM", "Scaling"))
+    assert adjusted.method == "DetrendedQuantileMapping" and "detrend" in adjusted.adjusting["xclim_adjust_args"]
+    assert by_rank.method == "QuantileDeltaMapping" and by_rank.shared["engine"] == "auto"
+    assert by_rank.training["xclim_train_args"] == {"kind": "*", "nquantiles": 50} and "adapt_freq" in by_rank.training
+    assert by_rank.adjusting["xclim_adjust_args"] == {"interp": "nearest", "extrapolation": "constant"}
+    assert by_rank.adjusting["periods"] == [(1991, 2020), (2041, 2070), (2071, 2100)]
+    assert scaled.training["xclim_train_args"] == {"kind": "*"} and "adapt_freq" not in scaled.training
+
+
+def test_a_label_that_is_the_configured_method_whole_is_not_computed_twice(configured: Configure) -> None:
+    configured(perfect_model={"methods": ["DQM", "QDM"]})
+    assert list(perfect_model.adjustments(context())) == ["adjusted", "Scaling", "QDM"]
+
+
+IBICUS = {"method": "ibicus.LinearScaling", "training_args": {"period": ["1991", "2020"]}}
+
+
+def test_further_methods_are_the_configured_ones_or_have_usual_settings(configured: Configure) -> None:
+    pytest.importorskip("ibicus", reason="needs the package ibicus: pip install -e '.[test]'")
+    methods = ["DQM", "QDM", "EQM", "ibicus.CDFt"]
+    own = {**IBICUS, "adjusting_args": {"periods": ["1950", "2100"]}}
+    configured(perfect_model={"methods": methods}, biasadjust__variables__pr=own)
+    of_pr, of_tasmax = methods_of("pr"), methods_of("tasmax")
+    assert list(of_pr) == ["adjusted", "Scaling", *methods]
+    assert of_tasmax["DQM"] == of_tasmax["adjusted"] and of_pr["adjusted"].method == IBICUS["method"]
+    assert of_pr["DQM"].training["adapt_freq"] == {"thresh": "1 mm d-1"}
+    assert of_pr["DQM"].adjusting["periods"] == ("1950", "2100"), "a trend needs all years"
+    compared = (("1991", "2020"), ("2041", "2070"), ("2071", "2100"))
+    for label in ("QDM", "EQM", "ibicus.CDFt"):
+        assert [tuple(map(str, one)) for one in of_pr[label].adjusting["periods"]] == list(compared), label
+        assert tuple(of_pr[label].training["period"]) == ("1991", "2020")
+    assert of_pr["QDM"].adjusting["xclim_adjust_args"]["rank_window"] is True
+    assert of_tasmax["ibicus.CDFt"].method == "ibicus.CDFt" and of_pr["Scaling"].training["group"]["window"] == 31
 
 
 def test_it_is_planned_with_its_page_and_nothing_is_written(
@@ -153,6 +191,25 @@ def test_a_run_compares_each_pair_in_a_job_and_goes_on_where_it_stopped(
     assert sorted(again) == ["PerfectModel", "PerfectPair"]
 
 
+@pytest.mark.long
+def test_a_pair_of_two_calendars_is_compared_with_mbcn_of_all_variables_and_shown(
+    configured: Configure, tmp_path: Path
+) -> None:
+    configured(**{**SHORT, "perfect_model": {"cells": 2, "periods": [[2021, 2040]], "methods": ["MBCn"]}})
+    one, other = context().simulations
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    errors = pair.compute(regridded(1, "noleap", 0.0), regridded(2, "360_day", 4.0)).load()
+    assert errors["adjustment"].values.tolist() == ["raw", "adjusted", "Scaling", "MBCn"]
+    names = context().config.biasadjust.adjusted
+    joint = [*map(", ".join, itertools.combinations(names, 2)), f"energy {', '.join(names)}"]
+    assert sorted(errors["joint"].values) == sorted(joint) and errors["dependence"].notnull().all()
+    np.testing.assert_allclose(errors["level"].sel(adjustment="MBCn", variable="tasmax", property="mean"), 0, atol=0.6)
+    store.write_store(errors, pair.out_errors().path, pair.marker())
+    write_page([Pair(one, other, False, (pair.out_errors().path,))], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f"Rank correlation {joint[0]}" in page and "≈</td>" in page and "could not be drawn" not in page
+
+
 def test_a_single_simulation_is_refused(configured: Configure, capsys: pytest.CaptureFixture[str]) -> None:
     configured(perfect_model={"simulations": ["Demo-NoLeap"]})
     assert main(["perfect-model"]) == 1
@@ -178,20 +235,56 @@ def test_a_period_in_the_gap_of_two_stretches_is_refused(configured: Configure) 
         perfect_model.tasks_for(())
 
 
-METHOD_OF_OTHERS = {
-    "method": "ibicus.LinearScaling",
-    "training_args": {"period": ["1991", "2020"]},
-    "adjusting_args": {"periods": ["1950", "2100"]},
-}
+def test_a_method_of_several_variables_takes_all_or_the_configured_group(configured: Configure) -> None:
+    files = configured(perfect_model={"methods": ["MBCn", "DQM"]})
+    (of_all,) = perfect_model.adjustments(context())["MBCn"]
+    assert of_all.variables == context().config.biasadjust.adjusted and len(of_all.variables) == 3
+    assert set(of_all.training["by_variable"]) == set(of_all.variables)
+    assert [tuple(map(int, one)) for one in of_all.adjusting["periods"]] == [(1991, 2020), (2041, 2070), (2071, 2100)]
+    assert "moving_yearly_window" not in of_all.adjusting
+
+    def change(content: dict[str, Any]) -> None:
+        own = content["biasadjust"]["variables"]
+        content["biasadjust"]["variables"] = {
+            "pr": own["pr"],
+            "heat": {"method": "MBCn", "variables": ["tasmax", "dtr"], "training_args": {"n_iter": 3}},
+        }
+
+    edit(files[0], change)
+    forget()
+    found = perfect_model.adjustments(context())
+    assert [how.variables for how in found["adjusted"]] == [("pr",), ("tasmax", "dtr")]
+    assert found["MBCn"] == found["adjusted"][1:] and found["MBCn"][0].training["n_iter"] == 3
+    assert found["MBCn"][0].adjusting["periods"] == ("1950", "2100")
+    assert [how.variables for how in found["DQM"]] == [("pr",), ("tasmax",), ("dtr",)]
+    assert found["DQM"][1].training["group"] == {"group": "time.dayofyear", "window": 31}
+    perfect_model.tasks_for(())
 
 
-def test_methods_of_others_are_refused_before_any_job(configured: Configure) -> None:
-    configured(biasadjust__variables__pr=METHOD_OF_OTHERS)
-    with pytest.raises(ConfigurationError, match=r"`biasadjust.variables.pr`: .*got ibicus.LinearScaling; expected"):
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("LOCI", "its argument thresh is not given"),
+        ("ibicus.ScaledDistributionMapping", "it has no settings for dtr; it has: "),
+    ],
+)
+def test_a_method_that_cannot_adjust_a_variable_is_refused_before_any_job(
+    configured: Configure, method: str, told: str
+) -> None:
+    pytest.importorskip("ibicus", reason="needs the package ibicus: pip install -e '.[test]'")
+    configured(perfect_model={"methods": [method], "periods": [[2041, 2075]]})
+    with pytest.raises(ConfigurationError, match=rf"`perfect_model.methods`: got {method}, and {told}"):
         perfect_model.tasks_for(())
+
+
+def test_what_the_methods_are_made_of_makes_pairs_stale(configured: Configure) -> None:
+    configured()
     one, other = context().simulations
-    read = tasks.PerfectPair(truth=one, sim_id=other, piece="south").reading()
-    assert {"biasadjust.variables.pr.method", "biasadjust.variables.pr.variables"} <= set(read)
+    pair = tasks.PerfectPair(truth=one, sim_id=other, piece="south")
+    assert {"biasadjust.variables.pr.method", "biasadjust.variables.pr.variables"} <= set(pair.reading())
+    assert "variables.*.kind" not in pair.reading()
+    configured(perfect_model={"methods": ["DQM"]})
+    assert "variables.*.kind" in tasks.PerfectPair(truth=one, sim_id=other, piece="south").reading()
 
 
 def test_a_domain_without_land_is_refused(configured: Configure, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,16 @@ from espo_luigi.methods.dqm import kernels
 from espo_luigi.methods.dqm.kernel_cache import KernelCache, chosen_folder
 from espo_luigi.methods.dqm.kernels.adjusting import adjust_cells
 from espo_luigi.methods.dqm.kernels.loess import weigh_classes
+from espo_luigi.methods.dqm.kernels.mbcn import adjust_together
 from espo_luigi.methods.dqm.kernels.preparation import jitter_cells, prepare_cells
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.kernels.training import train_cells
+from espo_luigi.methods.mbcn.transform import Univariate, adjust, plan
+from espo_luigi.science.calendar import TimeAxis
 from espo_luigi.science.diagnose import properties
 
 _HERE = os.path.dirname(str(kernels.__file__))
-_KERNELS = (adjust_cells, adjust_ranked, jitter_cells, prepare_cells, train_cells, weigh_classes)
+_KERNELS = (adjust_cells, adjust_ranked, adjust_together, jitter_cells, prepare_cells, train_cells, weigh_classes)
 _FIRST, _LAST = 2001, 2010
 _DETREND = {"LoessDetrend": {"f": 0.2, "niter": 1, "d": 0, "weights": "tricube"}}
 _SPELLS = {
@@ -106,8 +109,17 @@ def _use() -> None:
     for method, own in (("DetrendedQuantileMapping", arguments), ("QuantileDeltaMapping", {"interp": "nearest"})):
         training = blocks.train(reference, pool, method=method, **asked)
         blocks.adjust(pool, training, periods=period, xclim_adjust_args=own, seed="compilation").load()
+    _use_together(np.stack([reference.values, historical.values]))
     definitions = {"indicators": {"spells": _SPELLS}}
     properties.properties(reference.to_dataset(), definitions=definitions, period=period, to_level="none").load()
+
+
+def _use_together(values: np.ndarray) -> None:
+    axis = TimeAxis("noleap", np.arange(values.shape[-1], dtype=np.float64))
+    levels = np.array([0.25, 0.75])
+    turns = np.broadcast_to(np.eye(2), (values.shape[1], 1, 1, 2, 2))
+    alone = [Univariate("+", levels)] * 2
+    adjust(values, values, values, plan(axis, axis), rotations=turns, levels=levels, variables=alone)
 
 
 def _series(seed: int) -> xr.DataArray:

@@ -140,11 +140,11 @@ class Kernels(Method):
                 seeds=own,
                 jitter_under=options.jitter_under,
                 adapt_freq=options.adapt_freq,
-                threads=_threads(),
+                threads=given_threads(),
             )
         elif (noise := options.jitter_under) is not None:
-            reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=_threads())
-            historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=_threads())
+            reference = quantile_mapping.jitter(reference, noise, seeds=own, reference=True, threads=given_threads())
+            historical = quantile_mapping.jitter(historical, noise, seeds=of_members, threads=given_threads())
         if space := Bounded.of(setup.units, options.additive_space):
             reference, historical = (
                 _transformed(one, space, name) for name, one in (("reference", reference), ("simulation", historical))
@@ -159,7 +159,7 @@ class Kernels(Method):
             raw=options.train.get("max_tail_factor") is not None,
             adapt_freq_thresh=options.adapt_freq_thresh,
             seeds=of_members,
-            threads=_threads(),
+            threads=given_threads(),
         )
         arrays: dict[str, np.ndarray | None] = {
             "af": made.factors,
@@ -188,12 +188,12 @@ class Kernels(Method):
             simulation = _transformed(simulation, space, "simulation")
         if self.method == QDM:
             ranked, how = _ranked(block, trained, setup)
-            adjusted, treated = ranking.adjust(simulation, *ranked, **how, threads=_threads())
+            adjusted, treated = ranking.adjust(simulation, *ranked, **how, threads=given_threads())
         else:
             training, plan, how = _trained(block, trained, setup)
-            adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=_threads())
+            adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=given_threads())
         if space:
-            quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), _threads())
+            quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), given_threads())
         noise = options.jitter_under
         treated[..., TREATMENTS.index("jittered")] = 0 if noise is None else (given < noise).sum(axis=-1)
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
@@ -201,7 +201,9 @@ class Kernels(Method):
             {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
         )
 
-    def steps(self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0) -> list[Step]:
+    def steps(
+        self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""
+    ) -> list[Step]:
         """Return the steps of a value; the last is the scenario's."""
         from espo_luigi.methods.dqm.steps import steps_by_rank, steps_of_day
 
@@ -257,7 +259,7 @@ def _transformed(values: np.ndarray, space: Bounded, series: str) -> np.ndarray:
     def transform(cells: slice) -> None:
         out[cells] = space.transformed(values[cells])
 
-    quantile_mapping.run_by_cells(transform, len(values), _threads())
+    quantile_mapping.run_by_cells(transform, len(values), given_threads())
     return out
 
 
@@ -357,8 +359,11 @@ def _all_days(values: np.ndarray | None, days: np.ndarray, setup: Setup) -> np.n
 
 
 def _quantiles(options: Options) -> np.ndarray:
-    """Middles of as many equal bins, to xsdba's last bit, or the quantiles that are given."""
-    asked = options.train.get("nquantiles", xsdba.NQUANTILES_OF_OTHERS)
+    return levels_of(options.train.get("nquantiles", xsdba.NQUANTILES_OF_OTHERS))
+
+
+def levels_of(asked: Any) -> np.ndarray:
+    """Return the middles of so many equal bins, to xsdba's last bit, or the quantiles that are given."""
     if not isinstance(asked, (int, np.integer)):
         return np.asarray(asked)
     half_bin = 1 / int(asked) / 2
@@ -369,6 +374,6 @@ def _fraction(arguments: Mapping[str, Any]) -> float:
     return float((arguments["detrend"]["LoessDetrend"] or {}).get("f", 0.2))
 
 
-def _threads() -> int:
-    """All CPUs given if this process computes a block at a time, or 1 if Dask runs a block in each of its threads."""
+def given_threads() -> int:
+    """Return all CPUs if this process computes a block at a time, or 1 if Dask runs a block in each of its threads."""
     return given_cpus() if threading.current_thread() is threading.main_thread() else 1

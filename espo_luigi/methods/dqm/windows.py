@@ -6,6 +6,7 @@ Also windows of years, in which quantile delta mapping ranks values.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,11 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
     if bounds[-1] < last:
         made.append((last - window, bounds[-1], last))
     return [YearWindow(*np.searchsorted(years, (start, start + window, *kept)).tolist()) for start, *kept in made]
+
+
+def spans_of(years: np.ndarray, windows: Mapping[str, int] | None) -> list[YearWindow]:
+    """Return the windows of years, or all years where there are none."""
+    return year_windows(years, **windows) if windows else [YearWindow(0, len(years), 0, len(years))]
 
 
 class DayGroups(NamedTuple):

@@ -6,6 +6,7 @@ years at hand. All of it is of data in memory, (time, cell), in the units of rep
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -34,6 +35,7 @@ LOW, HIGH = 0.05, 0.95
 YEARS_TOGETHER = 3
 _PAIRS = (*yearly.PAIRS[:1], ("dtr", "pr"), ("tasmax", "tasmin"), *yearly.PAIRS[1:])
 _TWO_SEASONS = ("DJF", "JJA")
+SOURCES = ("reference", "raw", "adjusted")
 # Variables that texts do not call by their short names.
 _WORDS = {"pr": "precipitation", "dtr": "daily range"}
 # xclim's sums of days need precipitation in these units.
@@ -153,10 +155,14 @@ def _of_years(values: np.ndarray) -> Sums:
     return [np.nan_to_num(values), ~np.isnan(values) * 1.0]
 
 
-def _correlation(first: str, second: str, season: str, series: Series) -> Sums:
-    """Sums of ranks in a season: their correlation is Spearman's; `second` is "" for the neighbour's `first`."""
-    other = series.values(second) if second else series.values(first, beside=True)
-    x, y = yearly.ranked(series.values(first), other, series.in_season(season))
+def _correlation(first: str, second: str, season: str, dry: Mapping[str, float], series: Series) -> Sums:
+    """Sums of ranks in a season: their correlation is Spearman's; `second` is "" for the neighbour's `first`.
+
+    Values below those of `dry` have one rank, since those that an adjustment gives to dry days mean nothing.
+    """
+    both = {first: series.values(first), second: series.values(second or first, beside=not second)}
+    one, other = (np.where(values < dry.get(name, -np.inf), 0.0, values) for name, values in both.items())
+    x, y = yearly.ranked(one, other, series.in_season(season))
     return [series.days.sums(terms) for terms in yearly.correlation_sums(x, y)]
 
 
@@ -234,22 +240,35 @@ def _temporal(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Asp
         yield Aspect(f"between_years_{name}", words, unit, (name,), sums, deviation, years_together=YEARS_TOGETHER)
 
 
-def _joint(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect]:
+def _pairs(together: Collection[Sequence[str]]) -> dict[tuple[str, str], tuple[frozenset[str], ...]]:
+    """The pairs whose correlation is an aspect, and what calibrates it: pairs of a group are adjusted together."""
+    known = {frozenset(pair): pair for pair in _PAIRS}
+    every = [pair for group in together for pair in itertools.combinations(group, 2)]
+    within = [known.get(frozenset(pair), pair) for pair in every]
+    return {pair: (frozenset(pair),) if pair in within else () for pair in (*_PAIRS, *within)}
+
+
+def _joint(
+    units: Mapping[str, str], wet: Mapping[str, _Wet], together: Collection[Sequence[str]] = ()
+) -> Iterator[Aspect]:
     """What several days, variables or cells have in common."""
     rain = {name: of for name, of in wet.items() if units[name] == _RAIN}
     for name, (_, tag, _) in rain.items():
         five, words = partial(_of_xclim, partial(_five_days, name)), f"Most {_word(name)} in 5 days of a year, mean"
         yield Aspect(f"most_in_5_days{tag}", words, "mm", (name,), five)
-    for first, second in _PAIRS:
+    for (first, second), by in _pairs(together).items():
+        dry = {name: amount for name, (amount, _, _) in wet.items() if by and name in (first, second)}
         for season in _TWO_SEASONS:
-            words = f"Correlation of {_word(first)} and {_word(second)}, {season}"
-            sums = partial(_correlation, first, second, season)
-            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation)
+            words = f"Correlation of {_word(first)} and {_word(second)}, {season}{', dry days alike' if dry else ''}"
+            sums = partial(_correlation, first, second, season, dry)
+            # With dry days, MBCn does not make correlations exact, whatever its settings.
+            sets = () if dry else by
+            yield Aspect(f"corr_{first}_{second}_{season}", words, "1", (first, second), sums, correlation, sets)
     # The next cell's tasmin is much as its tasmax.
     for name in (name for name in units if name != "tasmin" or "tasmax" not in units):
         for season in _TWO_SEASONS:
             words = f"Correlation of {_word(name)} with the next cell's, {season}"
-            sums = partial(_correlation, name, "", season)
+            sums = partial(_correlation, name, "", season, {})
             yield Aspect(f"next_cell_{name}_{season}", words, "1", (name,), sums, correlation)
     words, waves = f"Days in heat waves of {HEAT_WAVE_DAYS} days or more", partial(_of_xclim, _heat_waves)
     yield Aspect("heat_wave_days", words, "d", ("tasmax",), waves)
@@ -258,10 +277,13 @@ def _joint(units: Mapping[str, str], wet: Mapping[str, _Wet]) -> Iterator[Aspect
         yield Aspect(f"snow_days{tag}", f"Wet days below 0 °C{of}", "d", needs, snow)
 
 
-def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES) -> dict[str, Aspect]:
+def aspects_of(
+    names: Collection[str], table: Mapping[str, Variable] = VARIABLES, together: Collection[Sequence[str]] = ()
+) -> dict[str, Aspect]:
     """Return the aspects of a set of variables by name, in order: those of which all that they need is there.
 
-    The daily range of tasmax and tasmin is there where both are, for its correlations only.
+    The daily range of tasmax and tasmin is there where both are, for its correlations only. Of groups of variables that
+    are adjusted `together`, the correlations of all pairs are aspects, calibrated unless a variable has dry days.
     """
     units = {name: yearly.display_units(name, table) for name in yearly.in_order(names, table)}
     first = next((name for name, of in table.items() if of.wet is not None), "")
@@ -272,7 +294,8 @@ def aspects_of(names: Collection[str], table: Mapping[str, Variable] = VARIABLES
         if amount is not None
     }
     there = {*names, "dtr"} if {"tasmax", "tasmin"} <= set(names) else set(names)
-    every = (aspect for of in (_marginal, _temporal, _joint) for aspect in of(units, wet))
+    joint = partial(_joint, together=together)
+    every = (aspect for of in (_marginal, _temporal, joint) for aspect in of(units, wet))
     return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
 
 
@@ -296,17 +319,21 @@ def yearly_sums(
     *,
     period: Period,
     table: Mapping[str, Variable] = VARIABLES,
+    together: Collection[Sequence[str]] = (),
 ) -> xr.Dataset:
     """Return the sums of each year that the aspects are made of: (source, sum, year, cell) of each aspect.
 
     Parameters
     ----------
     sources
-        `reference`, `raw` and `adjusted` series, (time, cell), in display units, lazy or not, of any calendar.
+        `reference`, `raw` and `adjusted` series, (time, cell), in display units, lazy or not, of any calendar. Further
+        sources may lack variables: sums that need these are NaN.
     beside
         The same at a neighbour of each cell; NaN where it has none.
     period
         First and last year; each source has all of them.
+    together
+        The groups of variables that are adjusted together, as of `aspects_of`.
 
     Returns
     -------
@@ -318,10 +345,10 @@ def yearly_sums(
     DataError
         If a source lacks years of the period.
     """
-    inside = {name: _complete(name, ds, period) for name, ds in sources.items()}
-    near = {name: _complete(name, ds, period) for name, ds in beside.items()}
-    shared = [name for name in map(str, sources["reference"]) if all(name in ds for ds in sources.values())]
-    wanted = aspects_of(shared, table).values()
+    inside = {name: complete(name, ds, period) for name, ds in sources.items()}
+    near = {name: complete(name, ds, period) for name, ds in beside.items()}
+    shared = [name for name in map(str, sources["reference"]) if all(name in sources[of] for of in SOURCES)]
+    wanted = aspects_of(shared, table, together).values()
     levels = limits(inside["reference"][shared])
     own = {name: str(inside["reference"][name].attrs.get("units", "1")) for name in shared}
     sums_of_sources = {
@@ -333,6 +360,7 @@ def yearly_sums(
                     {"units": aspect.units or own[aspect.needs[0]]},
                 )
                 for aspect in wanted
+                if set(aspect.needs) <= set(ds)
                 for sums in [aspect.sums(Series(ds, near[name], levels, Days.of(ds)))]
             }
         )
@@ -345,15 +373,23 @@ def yearly_sums(
     return joined.assign_coords(source=list(sums_of_sources), year=years)
 
 
-def _complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
-    """The period's days in memory, with the daily range."""
+def complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
+    """Return the period's days in memory, with the daily range; `name` is the source's.
+
+    Raises
+    ------
+    DataError
+        If years are missing.
+    """
     selected = ds.sel(time=slice(str(period[0]), str(period[1]))).compute()
     years = np.unique(selected["time"].dt.year.values)
     if len(years) != period[1] - period[0] + 1:
         has = f"{years[0]} to {years[-1]}" if len(years) else "none of them"
         raise DataError(f"The {name} data have {len(years)} of the years {period[0]} to {period[1]} ({has}).")
-    derivable = "dtr" not in selected and {"tasmax", "tasmin"} <= set(selected)
-    return selected.assign(dtr=selected["tasmax"] - selected["tasmin"]) if derivable else selected
+    if "dtr" in selected or not {"tasmax", "tasmin"} <= set(selected):
+        return selected
+    units = yearly.of_differences(str(selected["tasmax"].attrs.get("units", "")))
+    return selected.assign(dtr=(selected["tasmax"] - selected["tasmin"]).drop_attrs().assign_attrs(units=units))
 
 
 def sums_of(ds: xr.Dataset, name: str) -> Sequence[xr.DataArray]:
@@ -421,9 +457,10 @@ def compare_aspects(
     Returns
     -------
     xr.Dataset
-        `value` (source, aspect, cell). `noise` (side, aspect, cell): the standard deviation of the resampled distance
-        between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted being equally far from the
-        reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less than 10 years.
+        `value` (source, aspect, cell), of further sources, too. `noise` (side, aspect, cell): the standard deviation of
+        the resampled distance between raw (or adjusted) and reference. `p_value` (aspect, cell) of raw and adjusted
+        being equally far from the reference, `p_off` (side, aspect, cell) of there being no distance; NaN with less
+        than 10 years.
         `verdict` (aspect, cell): 1 nearer, -1 farther, 0 no different within noise, or by less than the noise of the
         adjusted; `off` (side, aspect, cell): 1 where the distance is beyond noise. Both control the false discovery
         rate over the cells of an aspect at 5 %.
@@ -458,9 +495,13 @@ def compare_aspects(
         "long_name": [known[name].long_name for name in names],
         "units": [members[name].attrs.get("units", known[name].units) for name in names],
     }
-    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": ["reference", "raw", "adjusted"]}
+    named: dict[str, Any] = {"aspect": names, "side": ["raw", "adjusted"], "source": _in_order(members)}
     named |= {name: ("aspect", np.array(of, dtype=object)) for name, of in texts.items()}
     return compared.assign(calibrated=("aspect", calibrated)).assign_coords(named).assign_attrs(members.attrs)
+
+
+def _in_order(sums: xr.Dataset) -> list[str]:
+    return [*SOURCES, *(str(name) for name in sums["source"].values if name not in SOURCES)]
 
 
 def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) -> xr.Dataset:
@@ -468,8 +509,8 @@ def _compared(aspect: Aspect, members: xr.Dataset, random: np.random.Generator) 
     years = members.sizes["year"]
     sums = [one.transpose("source", REALIZATION, "year", "cell") for one in sums_of(members, aspect.name)]
     everything = np.ones((1, years))
-    value = np.stack([_number(aspect, everything, sums, source)[0] for source in ("reference", "raw", "adjusted")])
-    drawn, simulated = (_weights(random, years, aspect.years_together) for _ in range(2))
+    value = np.stack([_number(aspect, everything, sums, source)[0] for source in _in_order(members)])
+    drawn, simulated = (weights_of_years(random, years, aspect.years_together) for _ in range(2))
     of_reference = _number(aspect, drawn, sums, "reference")
     # A sample's own spread is too small.
     blocks = max(years / aspect.years_together, LEAST_BLOCKS)
@@ -506,8 +547,8 @@ def _number(aspect: Aspect, weights: np.ndarray, sums: list[xr.DataArray], sourc
     return np.mean(of_members, axis=0)
 
 
-def _weights(random: np.random.Generator, years: int, together: int) -> np.ndarray:
-    """How often each resampling has each year."""
+def weights_of_years(random: np.random.Generator, years: int, together: int) -> np.ndarray:
+    """Return how often each resampling has each year, (resampling, year)."""
     chosen = yearly.drawn_years(random, years, together, RESAMPLINGS)
     weights = np.zeros((RESAMPLINGS, years))
     np.add.at(weights, (np.arange(RESAMPLINGS)[:, None], chosen), 1.0)

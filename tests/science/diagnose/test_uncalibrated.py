@@ -170,3 +170,57 @@ def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
     for name in ("p_value", "verdict", "value"):
         missing = found[name].isnull().any([dim for dim in found[name].dims if dim != "cell"])
         assert np.flatnonzero(missing).tolist() == [4], name
+
+
+def test_correlations_of_variables_adjusted_together_are_calibrated_except_with_dry_days() -> None:
+    names, both = ["tasmax", "tasmin", "pr", "hurs", "sfcWind"], [("pr", "hurs", "dtr"), ("sfcWind", "tasmax")]
+    apart, together = aspects.aspects_of(names), aspects.aspects_of(names, together=both)
+    assert set(together) - set(apart) == {
+        f"corr_{pair}_{season}" for pair in ("hurs_dtr", "sfcWind_tasmax") for season in ("DJF", "JJA")
+    }
+    calibrated = {name for name, aspect in together.items() if aspect.is_calibrated([*names, "dtr"])}
+    within = {f"corr_{pair}_JJA" for pair in ("hurs_dtr", "sfcWind_tasmax")}
+    assert {name for name in calibrated if name.startswith("corr") and name.endswith("JJA")} == within
+    assert not any(aspect.is_calibrated(names) for name, aspect in apart.items() if name.startswith("corr"))
+    assert not {name for name in calibrated if name.startswith(("lag1", "wet_spell", "next_cell"))}
+
+
+def test_what_a_further_source_lacks_is_nan_and_verdicts_are_those_without_it() -> None:
+    reference, raw = daily(1, persistence=0.6, years=10, cells=2), daily(2, persistence=0.6, years=10, cells=2)
+    sources = dict(zip(SOURCES, (reference, raw, mapped(raw, reference)), strict=True))
+    further = sources | {"DQM": sources["adjusted"][["tasmax", "pr"]]}
+    found = []
+    for of in (sources, further):
+        sums = aspects.yearly_sums(of, of, period=(1981, 1990), together=[("tasmax", "pr")])
+        found.append(aspects.compare_aspects([sums], adjusted=["tasmax", "pr"], seed="test"))
+    without, made = found
+    xr.testing.assert_identical(made.sel(source=list(SOURCES)), without)
+    more = made["value"].sel(source="DQM")
+    lacking = [str(name) for name in made["aspect"].values if "tasmin" in str(name) or "dtr" in str(name)]
+    assert lacking and np.isnan(more.sel(aspect=[*lacking, "snow_days"])).all()
+    there = [str(name) for name in made["aspect"].values if str(name) not in (*lacking, "snow_days")]
+    xr.testing.assert_equal(
+        more.sel(aspect=there).drop_vars("source"),
+        made["value"].sel(source="adjusted", aspect=there).drop_vars("source"),
+    )
+
+
+def test_correlations_of_a_group_do_not_depend_on_traces_of_rain_on_dry_days() -> None:
+    reference = daily(1, persistence=0.6, years=10, cells=2)
+    # Warm days are the wet days, and noise takes the place of dry days' zeros, as adjustments leave it.
+    follows = np.where(reference["tasmax"] > 22, reference["tasmax"] - 20, 0.0)
+    reference["pr"].values[:] = follows
+    traces = np.random.default_rng(5).uniform(1e-6, 0.9, follows.shape)
+    product = reference.assign(pr=reference["pr"].copy(data=np.where(follows == 0, traces, follows)))
+    sources = dict(zip(SOURCES, (reference, reference, product), strict=True))
+    off = {}
+    for together in ((), [("pr", "tasmax")]):
+        sums = aspects.yearly_sums(sources, sources, period=(1981, 1990), together=together)
+        made = aspects.compare_aspects(
+            [sums], adjusted=[], seed="a", known=aspects.aspects_of(sources["raw"], together=together)
+        )
+        value = made["value"].sel(aspect="corr_tasmax_pr_JJA")
+        off[bool(together)] = float(abs(value.sel(source="adjusted") - value.sel(source="reference")).max())
+        long_name = str(made["long_name"].sel(aspect="corr_tasmax_pr_JJA").item())
+        assert long_name.endswith("JJA, dry days alike") == bool(together)
+    assert off[False] > 0.01 and off[True] == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,256 @@
+"""MBCn on numpy arrays (variable, cell, time), by compiled kernels: the numbers are xsdba's with the same rotations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from espo_luigi.errors import DataError
+from espo_luigi.methods.dqm.kernels.mbcn import Groups, Univariates, adjust_together
+from espo_luigi.methods.dqm.quantile_mapping import run_by_cells
+from espo_luigi.methods.dqm.windows import YearWindow
+from espo_luigi.science.calendar import TimeAxis
+
+TRACED = ("univariate value", "rank before", "rank after", "donor", "size of the sample")
+
+
+class Univariate(NamedTuple):
+    """How a variable is adjusted by itself, before its values are reordered.
+
+    Attributes
+    ----------
+    kind
+        "+" or "*".
+    levels
+        Those of its quantiles, from 0 to 1, ascending.
+    threshold
+        The frequency of values up to here is adapted to the reference's (`adapt_freq_thresh`); None: it is not.
+    tail_factor
+        Values above so many times the historical sample's last quantile are not adjusted; None: all are.
+    """
+
+    kind: str
+    levels: np.ndarray
+    threshold: float | None = None
+    tail_factor: float | None = None
+
+
+class Plan(NamedTuple):
+    """The samples of each group of days: of the calibration, and of each window of years of the simulation."""
+
+    calibration: Groups
+    simulation: Groups
+    spans: np.ndarray
+
+
+def plan(
+    calibration: TimeAxis,
+    simulation: TimeAxis,
+    *,
+    group: str = "time",
+    window: int = 1,
+    spans: Sequence[YearWindow] | None = None,
+) -> Plan:
+    """Lay out the samples.
+
+    Parameters
+    ----------
+    calibration, simulation
+        The dates of reference and historical, and of the simulation: daily, of any length, in one calendar.
+    group, window
+        "time.dayofyear" with a window of days, "5D" with one of five-day steps (both odd; the last five days of a
+        leap year are six), "time.month" or "time" without. A sample has the window around each day or step, up to the
+        ends of the series or of the window of years.
+    spans
+        Windows of years (`dqm.windows.year_windows`), each a sample of its own; by default the whole simulation.
+
+    Raises
+    ------
+    DataError
+        If the group is unknown, or windows of one group overlap.
+    """
+    chosen = list(spans or [YearWindow(0, len(simulation), 0, len(simulation))])
+    of_calibration = _samples(_labels(calibration, group), group, window)
+    labels = _labels(simulation, group)
+    layouts: dict[bytes, int] = {}
+    samples: list[dict[int, _Sample]] = []
+    rows = []
+    for span in chosen:
+        part = labels[span.first : span.last]
+        if part.tobytes() not in layouts:
+            layouts[part.tobytes()] = len(samples)
+            samples.append(_samples(part, group, window))
+        rows.append((*span, layouts[part.tobytes()]))
+    groups = sorted({label for sample in samples for label in sample})
+    known = np.array(sorted(of_calibration))
+    # A calibration without leap years has no day 366: the day before stands for it.
+    nearest = [int(known[max(int(np.searchsorted(known, label, side="right")) - 1, 0)]) for label in groups]
+    return Plan(
+        _joined([of_calibration[label] for label in nearest]),
+        _joined([sample.get(label, _NOTHING) for sample in samples for label in groups]),
+        np.array(rows, dtype=np.int64),
+    )
+
+
+def adjust(
+    reference: np.ndarray,
+    historical: np.ndarray,
+    simulation: np.ndarray,
+    plan: Plan,
+    *,
+    rotations: np.ndarray,
+    levels: np.ndarray,
+    variables: Sequence[Univariate],
+    interp: str = "nearest",
+    detrend: int | None = None,
+    seeds: np.ndarray | None = None,
+    traced: np.ndarray | None = None,
+    threads: int = 1,
+) -> np.ndarray:
+    """Adjust variables together by MBCn (Cannon 2018, as xsdba's MBCn); the result has the simulation's type and shape.
+
+    In each sample: values by their mean and standard deviation; rotations, after each of which every axis is adjusted
+    by ranks; a univariate adjustment of each variable; and its values in the order of the ranks after the rotations.
+    A day that lacks a variable is missing in all, and is NaN. A level has no factor where it is not finite: the nearest
+    that is applies, and without any, values stay. All is computed in float64.
+
+    Parameters
+    ----------
+    reference
+        (variable, cell, time) over the calibration.
+    historical, simulation
+        (variable, cell, time) or (variable, cell, member, time), with the same members.
+    rotations
+        Orthogonal matrices in float64, (cell, pool, iteration, variable, variable). With a single pool, all members
+        are a sample; with as many pools as members, each by itself, against its own historical.
+    levels, interp
+        Levels of the rotations' quantiles, and how factors lie between them, "nearest" or "linear", also in the
+        univariate adjustment; constant beyond.
+    variables
+        How each is adjusted by itself.
+    detrend
+        None: by quantile delta mapping. 0 or 1: by detrended quantile mapping, the degree of the sample's trend.
+    seeds
+        Of the adaptation's draws, (cell, pool) in uint64.
+    traced
+        If given, in float64, filled with what `TRACED` names: (5, variable, cell, member, time). Ranks are from 1;
+        a donor is the place of the value's day in (member, time).
+
+    Raises
+    ------
+    DataError
+        If shapes do not match.
+    """
+    _check_shapes(reference, historical, simulation, rotations)
+    shape = (*simulation.shape[:2], simulation.shape[2] if simulation.ndim == 4 else 1, simulation.shape[-1])
+    members, modelled = simulation.reshape(shape), historical.reshape(*shape[:3], -1)
+    adjusted = np.empty(shape, simulation.dtype)
+    turns, draws = np.asarray(rotations, np.float64), seeds
+    if draws is None:
+        draws = np.zeros(rotations.shape[:2], np.uint64)
+    given = _univariates(variables, detrend)
+    nowhere = np.empty((len(TRACED), 0, 0, 0, 0)) if traced is None else traced
+
+    def kernel(cells: slice) -> None:
+        out = np.full(members[:, cells].shape, np.nan)
+        adjust_together(
+            *(np.ascontiguousarray(one[:, cells], np.float64) for one in (reference[:, :, None], modelled, members)),
+            np.ascontiguousarray(turns[cells]),
+            np.asarray(levels, np.float64),
+            interp == "linear",
+            given,
+            plan,
+            np.ascontiguousarray(draws[cells]),
+            out,
+            nowhere[:, :, cells],
+        )
+        adjusted[:, cells] = out
+
+    run_by_cells(kernel, shape[1], threads)
+    return adjusted.reshape(simulation.shape)
+
+
+class _Sample(NamedTuple):
+    """A group's time steps, and which of them are its own days, not the window's."""
+
+    times: np.ndarray
+    central: np.ndarray
+
+
+_NOTHING = _Sample(np.empty(0, np.int32), np.empty(0, np.bool_))
+
+
+def _labels(axis: TimeAxis, group: str) -> np.ndarray:
+    """Number the group of each time step."""
+    days = np.asarray(axis.dayofyear)
+    if group == "time":
+        return np.zeros(days.size, np.int64)
+    if group == "time.month":
+        return np.asarray(axis.index.month, np.int64)
+    if group == "time.dayofyear":
+        return days.astype(np.int64)
+    if group == "5D":
+        return np.minimum((days - 1) // 5, axis.days_in_longest_year // 5 - 1).astype(np.int64)
+    raise DataError(f"group is {group!r}; expected time, time.month, time.dayofyear or 5D.")
+
+
+def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
+    """Return each group's sample: its runs of days, each with the window around it."""
+    step = {"time.dayofyear": 1, "5D": 5}.get(group, 0)
+    if window % 2 == 0 or window < 1 or (window > 1 and not step):
+        raise DataError(
+            f"group {group} has a window of {window}; expected an odd one, of 1 for months and for all days."
+        )
+    reach = window // 2 * step
+    bounds = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), labels.size]
+    runs: dict[int, list[tuple[int, int]]] = {}
+    for first, last in itertools.pairwise(bounds):
+        runs.setdefault(int(labels[first]), []).append((first, last))
+    made = {}
+    for label, own in runs.items():
+        parts = [np.arange(max(first - reach, 0), min(last + reach, labels.size)) for first, last in own]
+        times = np.concatenate(parts).astype(np.int32)
+        if (np.diff(times) <= 0).any():
+            raise DataError(f"windows of {window} around group {label} of {group} overlap; expected a shorter window.")
+        made[label] = _Sample(times, labels[times] == label)
+    return made
+
+
+def _joined(samples: list[_Sample]) -> Groups:
+    starts = np.concatenate([[0], np.cumsum([sample.times.size for sample in samples])]).astype(np.int64)
+    times = np.concatenate([sample.times for sample in samples])
+    return Groups(times, np.concatenate([sample.central for sample in samples]), starts)
+
+
+def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univariates:
+    most = max(one.levels.size for one in variables)
+    levels = np.full((len(variables), most), np.nan)
+    for row, one in zip(levels, variables, strict=True):
+        row[: one.levels.size] = one.levels
+    return Univariates(
+        np.array([one.kind == "*" for one in variables]),
+        levels,
+        np.array([one.levels.size for one in variables]),
+        np.array([np.nan if one.threshold is None else one.threshold for one in variables]),
+        np.array([np.nan if one.tail_factor is None else one.tail_factor for one in variables]),
+        -1 if detrend is None else detrend,
+    )
+
+
+def _check_shapes(reference: np.ndarray, historical: np.ndarray, simulation: np.ndarray, rotations: np.ndarray) -> None:
+    (n_variables, n_cells, *pool), length = simulation.shape[:-1], reference.shape[-1]
+    trained, members = (*simulation.shape[:-1], length), pool[0] if pool else 1
+    if n_variables < 2 or reference.shape != (n_variables, n_cells, length) or historical.shape != trained:
+        raise DataError(
+            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {simulation.shape}; "
+            "expected the same variables (two or more), cells and members, and a calibration of one length."
+        )
+    pools = rotations.shape[1]
+    if rotations.shape[0] != n_cells or rotations.shape[3:] != (n_variables,) * 2 or pools not in (1, members):
+        raise DataError(
+            f"rotations are {rotations.shape}; expected (cell, pool, iteration, variable, variable) with {n_cells} "
+            f"cells, 1 or {members} pools, and {n_variables} variables."
+        )

@@ -1,0 +1,287 @@
+"""Variables adjusted together, against xsdba's own MBCn, OTC and dOTC on stacked variables."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.methods import blocks, together
+from espo_luigi.methods.base import Block, Setup, method_named
+from espo_luigi.science.calendar import TimeAxis
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+KNOWN, ALL, KINDS = ["2001", "2003"], ["2001", "2006"], {"dtr": "*", "pr": "*"}
+BY_VARIABLE = {name: {"kind": kind} for name, kind in KINDS.items()}
+WINDOWS = {"window": 3, "step": 3}
+
+
+def series(seed: int, first: str, last: str, cells: int = 3) -> xr.Dataset:
+    """Three variables of cells, dependent on each other."""
+    time = xr.date_range(f"{first}-01-01", f"{last}-12-31", calendar="noleap", use_cftime=True)
+    random = np.random.default_rng(seed)
+    one, two, three = random.standard_normal((3, cells, time.size))
+    season = np.cos(2 * np.pi * np.arange(time.size) / 365)
+    values = {
+        "tasmax": 280 + seed + 5 * one - 10 * season,
+        "dtr": np.exp(2 + 0.3 * two + 0.1 * (1 + seed) * one),
+        "pr": np.exp(three - 0.2 * one),
+    }
+    units = {"tasmax": "K", "dtr": "K", "pr": "mm d-1"}
+    made = {name: (("loc", "time"), values[name].astype("f4"), {"units": units[name]}) for name in units}
+    return xr.Dataset(made, {"time": time, "loc": np.arange(cells)})
+
+
+REFERENCE, SIMULATION = series(0, "2001", "2003"), series(1, "2001", "2006")
+
+
+def adjusted(method: str, training: dict[str, Any], cells: slice = slice(None), **arguments: Any) -> xr.Dataset:
+    """The scenario of some of the cells."""
+    return blocks.adjust_and_count(
+        (arguments.pop("simulation", SIMULATION)).isel(loc=cells),
+        method=method,
+        engine=arguments.pop("engine", "auto"),
+        training_args={"period": KNOWN, "by_variable": BY_VARIABLE, **training},
+        reference=arguments.pop("reference", REFERENCE).isel(loc=cells),
+        seed="a",
+        first_cell=cells.start or 0,
+        **{"periods": ALL, "moving_yearly_window": WINDOWS, **arguments},
+    ).load()
+
+
+def stacked(data: xr.Dataset, years: slice) -> xr.DataArray:
+    import xsdba
+
+    return xsdba.stack_variables(data.sel(time=years).astype("f8"))
+
+
+@pytest.mark.parametrize(
+    ("base", "group"),
+    [
+        ("QuantileDeltaMapping", {"group": "time"}),
+        ("DetrendedQuantileMapping", {"group": "time"}),
+        pytest.param("QuantileDeltaMapping", {"group": "5D", "window": 7}, marks=pytest.mark.long),
+    ],
+)
+def test_mbcn_is_xsdbas_own_on_stacked_variables_in_windows_of_years_and_any_cells(
+    base: str, group: dict[str, Any]
+) -> None:
+    import xsdba
+
+    names = ["dtr", "pr", "tasmax"]
+    training = {"group": group, "n_iter": 2, "base": base, "nquantiles": 10}
+    # xsdba sorts variables by name, and rotations follow the order of variables.
+    given: dict[str, Any] = {"engine": "xsdba", "reference": REFERENCE[names]}
+    made = adjusted("MBCn", training, simulation=SIMULATION[names], **given)
+    rotations = xr.DataArray(
+        np.stack([together.rotations("a", cell, 2, 3) for cell in range(3)]),
+        {"multivar": names, "prime": names},
+        ("loc", "iterations", "prime", "multivar"),
+        attrs={"crd_dim": "multivar", "new_dim": "prime"},
+    )
+    ref, hist = (stacked(one, slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
+    how = {"nquantiles": 10, "group": xsdba.Grouper(group["group"], group.get("window", 1))}
+    trained = xsdba.MBCn.train(ref, hist, base_kws=how, rot_matrices=rotations)
+    sim = stacked(SIMULATION, slice("2004", "2006"))
+    kinds: dict[str, dict[str, str]] = {name: {"kind": KINDS.get(name, "+")} for name in names}
+    expected = trained.adjust(sim, ref, hist, base=getattr(xsdba, base), base_kws_vars=kinds)
+    for name in names:
+        of_window = made[name].sel(time=slice("2004", "2006")).transpose("loc", "time")
+        assert of_window.dtype == "f4"
+        by_xsdba = expected.sel(multivar=name).transpose("loc", "time").astype("f4")
+        np.testing.assert_array_equal(of_window, by_xsdba)
+    if base == "QuantileDeltaMapping":
+        part = SIMULATION[names].sel(time=slice(*KNOWN))
+        alone = adjusted("MBCn", training, slice(1, 3), periods=KNOWN, simulation=part, **given)
+        xr.testing.assert_equal(alone, made.isel(loc=[1, 2]).sel(time=slice(*KNOWN)))
+
+
+@pytest.mark.parametrize(("method", "own"), [("OTC", {}), ("dOTC", {"cov_factor": "std"})])
+def test_transport_is_xsdbas_own_with_a_cells_own_draws_whatever_other_cells_are_there(
+    method: str, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import xsdba
+
+    pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
+    years = KNOWN if method == "OTC" else ALL
+    by_variable = {"pr": {"bin_width": 0.5}} if method == "OTC" else {"pr": {"kind": "*", "bin_width": 0.5}}
+    training = {"by_variable": by_variable, "group": "time.season", **own}
+    names = ["dtr", "pr", "tasmax"]
+    kept: dict[str, Any] = {"simulation": SIMULATION[names], "reference": REFERENCE[names]}
+    kept |= {"periods": years, "moving_yearly_window": None if method == "OTC" else WINDOWS}
+    made = adjusted(method, training, **kept)
+    xr.testing.assert_equal(adjusted(method, training, slice(2, 3), **kept), made.isel(loc=[2]))
+    ref, hist = (stacked(one.isel(loc=[2]), slice(*KNOWN)) for one in (REFERENCE, SIMULATION))
+    with together.drawing("a", f"{method}+0", 2):
+        arguments = {"group": "time.season", "bin_width": {"pr": 0.5}}
+        if method == "OTC":
+            expected = xsdba.OTC.adjust(ref, hist, **arguments)
+        else:
+            expected = xsdba.dOTC.adjust(ref, hist, hist.copy(), kind={"pr": "*"}, **arguments)
+    for name in names:
+        found = made[name].isel(loc=2).sel(time=slice(*KNOWN))
+        np.testing.assert_array_equal(found, expected.sel(multivar=name).squeeze().astype("f4"))
+    assert method_named(method).draws_by_cell
+
+
+@pytest.mark.parametrize("base", ["QuantileDeltaMapping", "DetrendedQuantileMapping"])
+def test_the_kernels_make_what_xsdba_makes_of_the_same_rotations(base: str) -> None:
+    training = {"group": "time", "n_iter": 5, "base": base, "by_variable": BY_VARIABLE | {"pr": TAIL}}
+    ours, theirs = (adjusted("MBCn", training, engine=engine) for engine in ("auto", "xsdba"))
+    for name in SIMULATION:
+        off = np.abs(ours[name] - theirs[name]) > 1e-4 * theirs[name].std()
+        assert off.mean() < 1e-3, name
+        assert ours[name].attrs["bias_adjustment"] == theirs[name].attrs["bias_adjustment"]
+
+
+TAIL: dict[str, Any] = {"kind": "*", "nquantiles": 30, "max_tail_factor": 1.5}
+RAIN: dict[str, Any] = {"kind": "*", "jitter_under": {"thresh": "0.5 mm d-1"}, "adapt_freq_thresh": "1 mm d-1"}
+SHARE: dict[str, Any] = {"additive_space": {"lower_bound": "0 K", "upper_bound": "30 K", "trans": "logit"}}
+
+
+def pool_of(*seeds: int) -> xr.Dataset:
+    """Members by their labels."""
+    members = [series(seed, "2001", "2006").assign_coords(realization=f"m{seed}") for seed in seeds]
+    return xr.concat(members, "realization").transpose("loc", "realization", "time").clip(max=290)
+
+
+@pytest.mark.parametrize("together_", [True, False])
+def test_noise_dry_days_bounds_and_members_are_the_same_however_cells_are_cut(together_: bool) -> None:
+    add_dims = {"add_dims": ["realization"]} if together_ else {}
+    group = {"group": "time.dayofyear", "window": 91, **add_dims}
+    share = {"additive_space": SHARE["additive_space"] | {"margin": "0.3 K"}}
+    training = {"group": group, "n_iter": 3, "by_variable": {"pr": RAIN, "dtr": share}}
+    given: dict[str, Any] = {
+        "simulation": pool_of(1, 2),
+        "reference": REFERENCE.clip(max=290),
+        "moving_yearly_window": None,
+    }
+    made = adjusted("MBCn", training, **given)
+    assert made["dtr"].dims == ("loc", "realization", "time") and made["dtr"].dtype == "f4"
+    assert made["dtr"].min() >= 0 and made["dtr"].max() <= 30
+    xr.testing.assert_equal(adjusted("MBCn", training, slice(1, 2), **given), made.isel(loc=[1]))
+    chunks = {"loc": 2, "time": 500}
+    lazy = adjusted("MBCn", training, **(given | {"simulation": given["simulation"].chunk(chunks)}))
+    xr.testing.assert_equal(lazy, made)
+    alone = adjusted("MBCn", training, **(given | {"simulation": given["simulation"].isel(realization=[1])}))
+    if together_:
+        assert (alone["tasmax"] != made["tasmax"].isel(realization=[1])).mean() > 0.5
+    else:
+        xr.testing.assert_equal(alone, made.isel(realization=[1]))
+
+
+@pytest.mark.parametrize(("method", "engine"), [("MBCn", "auto"), ("MBCn", "xsdba"), ("dOTC", "auto")])
+def test_days_with_noise_of_amounts_are_dry_in_the_scenario_and_ranges_keep_theirs(method: str, engine: str) -> None:
+    with_dry_days = {
+        name: one.assign(pr=one["pr"].where(one["pr"] > 0.8, 0))
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    by_variable = {"pr": RAIN, "dtr": {"kind": "*", "jitter_under": {"thresh": "0.5 K"}}}
+    training = {"group": "time", "by_variable": by_variable, **({"n_iter": 2} if method == "MBCn" else {})}
+    if method == "dOTC":
+        by_variable["pr"] = RAIN | {"bin_width": 0.5}
+    given: dict[str, Any] = {"moving_yearly_window": WINDOWS, "engine": engine, **with_dry_days}
+    made = adjusted(method, training, **given).sel(time=slice(*KNOWN))
+    assert not ((made["pr"] > 0) & (made["pr"] < 0.5)).any() and (made["pr"] >= 0).all() and (made["dtr"] > 0).all()
+    assert abs((made["pr"] == 0).mean() - (with_dry_days["reference"]["pr"] == 0).mean()) < 0.05
+
+
+@pytest.mark.parametrize("engine", ["auto", "xsdba"])
+def test_a_cell_without_one_of_the_variables_is_without_all_and_xsdba_takes_no_gaps(engine: str) -> None:
+    nothing = SIMULATION.copy(deep=True)
+    nothing["pr"][1] = np.nan
+    training = {"group": "time", "n_iter": 1, "nquantiles": 5}
+    made = adjusted("MBCn", training, simulation=nothing, engine=engine)
+    assert made.isel(loc=1).isnull().all().to_array().all() and made.isel(loc=[0, 2]).notnull().all().to_array().all()
+    nothing["dtr"][2, 7] = np.nan
+    if engine == "auto":
+        gaps = adjusted("MBCn", training, simulation=nothing).isel(loc=2).isnull().to_array()
+        assert gaps.isel(time=7).all() and gaps.sum() == 3
+        return
+    with pytest.raises(DataError, match=r"cell 2 of the domain lacks 1 days of its dtr in the historical"):
+        adjusted("MBCn", training, simulation=nothing, engine=engine)
+
+
+def test_values_at_a_bound_name_the_groups_key() -> None:
+    training = {"group": "time", "n_iter": 1, "by_variable": {"dtr": SHARE}}
+    reference = REFERENCE.assign(dtr=REFERENCE["dtr"].clip(max=29).where(REFERENCE["pr"] > 0.2, 0))
+    with pytest.raises(
+        DataError, match=r"`biasadjust\.variables\.\*\.training_args\.by_variable\.dtr\.additive_space\."
+    ):
+        adjusted("MBCn", training, reference=reference)
+
+
+def test_two_threads_give_numpys_generator_back() -> None:
+    def draw() -> None:
+        with together.drawing("a", "x", 1):
+            pass
+
+    usual, other = np.random.default_rng, threading.Thread(target=draw)
+    try:
+        with together.drawing("a", "x", 0):
+            other.start()
+            other.join(0.05)  # it waits for the lock
+        other.join()
+        assert np.random.default_rng is usual
+    finally:
+        np.random.default_rng = usual
+
+
+def test_steps_of_five_days_by_xsdba_are_refused_in_years_of_360_days() -> None:
+    given: dict[str, Any] = {
+        name: one.convert_calendar("360_day", align_on="date")
+        for name, one in (("reference", REFERENCE), ("simulation", SIMULATION))
+    }
+    with pytest.raises(ConfigurationError, match="5D by xsdba is for years of 365 days, and the simulation's have 360"):
+        adjusted("MBCn", {"group": {"group": "5D", "window": 3}}, engine="xsdba", **given)
+
+
+def block_of(simulation: xr.Dataset, **by_variable: Any) -> tuple[Block, Setup]:
+    """A block of three cells with what else its adjustment needs."""
+    both = {"reference": REFERENCE, "historical": simulation.sel(time=slice(*KNOWN)), "simulation": simulation}
+    block = {name: ds.to_dataarray().transpose("variable", "loc", "time") for name, ds in both.items()}
+    training = {"group": {"group": "time"}, "n_iter": 2, "nquantiles": 10, "interp": "nearest"}
+    training |= {"base": "QuantileDeltaMapping", "by_variable": by_variable}
+    units = {str(name): str(one.attrs["units"]) for name, one in simulation.items()}
+    axes = [TimeAxis.of(block[name]) for name in ("simulation", "reference")]
+    setup = Setup(units, axes[0], np.dtype("f4"), training, "seed", calibration=axes[1])
+    return {**block, "cell": xr.DataArray(np.arange(3), dims="loc")}, setup
+
+
+def test_a_day_that_lacks_a_variable_has_no_steps() -> None:
+    simulation = SIMULATION.copy(deep=True)
+    simulation["pr"][0, [7, 8]], simulation["dtr"][0, 7], simulation["pr"][0, 9] = 0.1, np.nan, np.nan
+    block, setup = block_of(simulation, pr=RAIN)
+    method, nothing = method_named("MBCn"), xr.Dataset()
+    one = {name: da.isel(loc=[0]) for name, da in block.items()}
+    scenario = method.adjust(one, nothing, setup)["scenario"].sel(variable="pr").isel(loc=0)
+    assert scenario.isnull().values[[7, 8, 9]].tolist() == [True, False, True]
+    told = [method.steps(one, nothing, setup, day, variable="pr") for day in (7, 8, 9)]
+    assert told[0] == told[2] == [] and told[1][0].name == "noise" and told[1][-1].value == float(scenario[8])
+
+
+def test_values_at_bounds_are_moved_and_limited_as_numbers_of_the_series_type() -> None:
+    bounds = {"lower_bound": "0 K", "upper_bound": "0.3 K", "trans": "logit", "clip_next_to_bounds": "permissive"}
+    share = SIMULATION.assign(dtr=(SIMULATION["dtr"] / 30).clip(max=0.3).assign_attrs(units="K"))
+    share["dtr"][:, :400] = 0
+    block, setup = block_of(share, dtr={"additive_space": bounds})
+    (space,) = [one for one in together._spaces(setup).values() if one]
+    inside = together._prepared(block, "simulation", setup)[1]
+    # Of the next number above 0 in single precision, 1.4e-45, over 0.3; in double precision, -744.
+    assert inside.min() == pytest.approx(np.log(2.0**-149 / 0.3), abs=0.5)
+    back = together._put_back(inside, space, setup)
+    assert back.dtype == "f4" and back.max().astype(float) <= 0.3 and back.min() >= 0
+
+
+def test_samples_are_laid_out_once_whatever_the_order_of_blocks_and_periods() -> None:
+    _, setup = block_of(SIMULATION)
+    _, other = block_of(SIMULATION.sel(time=slice("2004", "2006")))
+    other = replace(other, calibration=setup.calibration)
+    first, second = together._plan(setup), together._plan(other)
+    assert together._plan(replace(setup)) is first and together._plan(other) is second
+    assert first is not second

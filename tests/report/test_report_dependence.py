@@ -1,0 +1,120 @@
+"""What a report says of variables that are adjusted together: against scipy, and in a browser."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from browser import Browser, missing_browser
+from report_examples import DOMAIN, SIMULATIONS, write_run
+
+from espo_luigi import store
+from espo_luigi.report.dependence import together_figure, together_section
+from espo_luigi.report.drawings import Drawing, with_pictures
+from espo_luigi.report.html import Table, render_page
+from espo_luigi.report.make import make_sections
+from espo_luigi.science.diagnose import aspects, dependence, yearly
+
+DATA = Path(__file__).parents[1] / "data"
+GROUP = ("tasmax", "pr")
+PERIOD = (1981, 1991)
+
+
+def opened(file: str) -> xr.Dataset:
+    ds = yearly.in_display_units(xr.load_dataset(DATA / file).rename(location="cell").reset_coords(drop=True))
+    ds = ds.sel(time=slice(*map(str, PERIOD))).transpose("time", "cell")
+    return ds.assign(pr=ds["pr"].assign_attrs(standard_name="precipitation_flux"))
+
+
+def mapped(simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
+    """Each variable's values replaced by the reference's quantiles: what pairs have in common is left as it was."""
+    made = simulation.copy(deep=True)
+    for name, cell in itertools.product(GROUP, range(3)):
+        levels = simulation[name][:, cell].rank("time", pct=True)
+        made[name][:, cell] = np.nanquantile(reference[name][:, cell], levels)
+    return made
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, xr.Dataset]:
+    """The product is the reference of two days later: its joint distribution is right, its dates are not."""
+    reference, raw = opened("ahccd_1950-2013.nc"), opened("CanESM2_1950-2100.nc")
+    product = reference.roll(time=2).map(lambda da: da.assign_attrs(reference[da.name].attrs))
+    return {"reference": reference, "raw": raw, "DQM": mapped(raw, reference), "adjusted": product}
+
+
+@pytest.fixture(scope="module")
+def compared(sources: dict[str, xr.Dataset]) -> xr.Dataset:
+    beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
+    sums = aspects.yearly_sums(sources, beside, period=PERIOD, together=[GROUP])
+    made = aspects.compare_aspects([sums], adjusted=GROUP, seed="a", known=aspects.aspects_of(GROUP, together=[GROUP]))
+    energy = dependence.energies(sources, groups=[GROUP], random=np.random.default_rng(1))
+    return made.merge(energy).assign_attrs(together="tasmax, pr by MBCn")
+
+
+def test_a_table_has_correlations_spells_and_energy_distances_of_all_sources(
+    compared: xr.Dataset, sources: dict[str, xr.Dataset]
+) -> None:
+    from scipy.stats import spearmanr
+
+    (section,) = together_section({("pool", DOMAIN): compared})
+    assert "tasmax, pr by MBCn" in section.blocks[0].text  # type: ignore[attr-defined]
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    rows = {row[0]: [*row[1:]] for row in table.rows}
+    wanted = []
+    for name in ("reference", "raw", "DQM", "adjusted"):
+        winter = sources[name].sel(time=sources[name]["time"].dt.season == "DJF")
+        winter = winter.assign(pr=winter["pr"].where(~(winter["pr"] < 1), 0))
+        pairs = [(winter["tasmax"][:, cell], winter["pr"][:, cell]) for cell in range(3)]
+        wanted.append(np.mean([spearmanr(*pair, nan_policy="omit").statistic for pair in pairs]))
+    row = rows["Correlation of tasmax and precipitation, DJF, dry days alike"]
+    numbers = [float(text.replace("−", "-")) for text in row[:4]]
+    np.testing.assert_allclose(numbers, wanted, rtol=6e-3)
+    assert {"Lag-1 autocorrelation of tasmax, JJA", "Wet days", "Mean length of dry spells"} < set(rows)
+    assert not any(name.startswith("Mean tasmax") for name in rows), "right by construction, and told of elsewhere"
+    unknown, raw, usual, product, noise, units = rows["Energy distance of tasmax, pr, JJA"]
+    assert (unknown, units) == ("–", "1")
+    assert float(product) < float(noise) < float(usual) < float(raw)
+
+
+def test_a_run_without_variables_together_has_no_section_and_many_pools_have_a_figure_of_each_domain(
+    compared: xr.Dataset,
+) -> None:
+    assert together_section({("pool", DOMAIN): compared.drop_vars(["energy", "energy_noise"])}) == []
+    (section,) = together_section({(f"pool{number}", DOMAIN): compared for number in range(9)})
+    (figure,) = (block for block in section.blocks if isinstance(block, Drawing))
+    assert figure.name == f"together+{DOMAIN}"
+
+
+def test_the_figure_has_a_mark_of_each_source_and_the_noise(compared: xr.Dataset) -> None:
+    left, right = together_figure(compared.mean("cell")).axes
+    assert [text.get_text() for text in left.get_yticklabels()][:2] == [
+        "tasmax and precipitation, DJF, dry days alike",
+        "tasmax and precipitation, JJA, dry days alike",
+    ]
+    assert [line.get_label() for line in left.lines] == ["reference", "raw", "DQM", "adjusted"]
+    assert next(text.get_text() for text in right.get_yticklabels()) == "tasmax, pr, DJF"
+    (noise,) = right.collections
+    places = [line[0, 0] for line in noise.get_segments()]
+    np.testing.assert_allclose(places, compared["energy_noise"].mean("cell").values)
+    assert right.get_xscale() == "log" and not right.patches
+
+
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
+def test_a_browser_shows_the_section_and_its_figure(compared: xr.Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "compared.zarr"
+    store.write_store(compared, path, store.Marker("Example", {}, {}, {}, "abc"))
+    view = replace(write_run(tmp_path / "run"), compared={(SIMULATIONS[0], DOMAIN): path})
+    ours = [section for section in make_sections(view)[0] if section.title == "Variables together"]
+    page = tmp_path / "page.html"
+    page.write_text(render_page("A run", "Made for a test.", with_pictures(ours)), encoding="utf-8")
+    with Browser(tmp_path / "browser") as browser:
+        browser.open(page.as_uri())
+        titles = browser.evaluate("[...document.querySelectorAll('h2')].map(one => one.innerText)")
+        assert [title.partition(" ")[2] for title in titles] == ["Variables together"]
+        shown = "[...document.images].filter(one => /energy distances/.test(one.alt) && one.naturalWidth).length"
+        assert browser.evaluate(shown) == 1
+        assert browser.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert browser.errors == []

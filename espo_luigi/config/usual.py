@@ -70,11 +70,13 @@ def _together(content: Content, how: Mapping[str, Any]) -> dict[str, Any]:
         own[name] = {key: found[key] for key in _TAKEN[method] if key in found}
     by_kernels = method == "MBCn" and how.get("engine") != "xsdba"
     training = how.get("training_args")
-    group: dict[str, Any] = {"group": "5D", "window": 7} if by_kernels else {"group": "time.month"}
-    if method == "MBCn" and not by_kernels:  # whose steps of five days are for years of 365 days
-        group = {"group": "time.dayofyear", "window": 31}
+    group: dict[str, Any] = {"group": "time.month"}
     if isinstance(training, Mapping) and "group" in training:  # its window is no other group's
         group = {}
+    elif by_kernels:
+        group = {"group": "5D", "window": 7}
+    elif method == "MBCn":  # by xsdba, whose steps of five days are for years of 365 days
+        group = {"group": "time.dayofyear", "window": 31}
     if by_kernels and "subregions" in content:
         group["add_dims"] = ["realization"]
     years = _YEARS if by_kernels else max(_lengths(content, how, "training_args", "period", "ref_period"), default=0)

@@ -16,6 +16,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.outcomes.climatology import by_year
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -116,10 +117,9 @@ class EnsembleTask(OutcomeTask):
 
     @property
     def with_variability(self) -> list[str]:
-        """The simulations whose yearly values tell which changes are robust: of yearly means only."""
-        is_tested = self.product in _CHANGES and self.freq.startswith("YS")
+        """The simulations whose yearly, seasonal or monthly values tell which changes are robust: of means only."""
         is_mean = self.context.config.aggregate.climatological_op.op == "mean"
-        return members(self.context, self.experiment) if is_tested and is_mean else []
+        return members(self.context, self.experiment) if self.product in _CHANGES and is_mean else []
 
     def over_members(self, of_members: list[xr.Dataset], yearly: list[xr.Dataset]) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the members together, and their statistics and agreement; those that are missing are named."""
@@ -144,21 +144,17 @@ class EnsembleTask(OutcomeTask):
         return together, made
 
     def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
-        """Return the changes that exceed each member's variability; None for relative changes."""
+        """Return the changes that exceed each member's variability; None without yearly values."""
         from espo_luigi.science.outcomes.ensemble import MEMBER, variability
 
-        if not yearly or changes.attrs.get("delta_kind") != "abs.":
+        if not yearly:
             return None
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
-        base = [_in_one_chunk(ds[name].sel(time=slice(first, last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["time"]).drop_vars("time", errors="ignore") for of in base]
+        base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
+        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
-
-
-def _in_one_chunk(data: xr.DataArray) -> xr.DataArray:
-    return data.chunk(time=-1) if data.chunks else data
 
 
 def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:

@@ -130,7 +130,8 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     whole = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585"}
     at_all = {**whole, "experiment": "all", "product": "warming_levels"}
     work([tasks.Indicators(**names, dataset="simulation"), tasks.ReferenceClimatology(freq="QS-DEC")])
-    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all)])
+    seasonal = tasks.Ensemble(**{**whole, "freq": "QS-DEC"}, product="delta")
+    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all), seasonal])
     assert espo_luigi.build([tasks.Regions(**whole, product="delta")]).succeeded
     of_scenario, of_raw = (
         store.open_store(tasks.Indicators(**names, dataset=dataset).out_indicators().path)
@@ -164,6 +165,10 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert float(both[f"{of_tx}_members"].max()) == 2 and float(both[f"{of_tx}_agree"].min()) == 1
     np.testing.assert_allclose(both[f"{of_tx}_p50"].mean(), 20 * 0.75 / 10, atol=0.05)
     assert set(np.unique(both[f"{of_tx}_advanced"].fillna(99))) == {1, 99}
+    # Rain has no trend.
+    assert (both["prcptot_clim_mean_delta_1991_2010_advanced"] == 2).sum() > 40
+    of_seasons = store.open_store(seasonal.out_ensemble().path)["tn_mean_clim_mean_delta_1991_2010_advanced"]
+    assert set(np.unique(of_seasons.sel(horizon="2011-2030").fillna(99))) == {1, 99}
     assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 

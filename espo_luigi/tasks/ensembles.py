@@ -141,7 +141,27 @@ class EnsembleTask(OutcomeTask):
                 together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
             )
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
-        return together, made
+        return together, self._partitioned(made, together, there) if asked.partition else made
+
+    def _partitioned(self, made: xr.Dataset, together: xr.Dataset, there: xr.Dataset) -> xr.Dataset:
+        """Return the statistics with each yearly indicator's variance by source, or an attribute that says why not."""
+        from espo_luigi.science.outcomes.ensemble import Part, partition
+
+        run, method = self.context, str(_settings(self.context).ensemble_stats.partition)
+        if self.product != "indicators" or self.experiment != ALL or not self.freq.startswith("YS"):
+            return made
+        parts, (first, last) = {}, baseline(run).split("-")
+        for sim_id in members(run, ALL):
+            columns = run.simulation(sim_id).columns
+            source, driving, scenario = (columns.get(key) or "" for key in ("source", "driving_model", "experiment"))
+            is_regional = driving and method == "lafferty-sriver"
+            parts[sim_id] = Part(driving, scenario, source) if is_regional else Part(_model(run, sim_id), scenario)
+        try:
+            split = {name: partition(da, there[name], parts, (int(first), int(last)), method)
+                     for name, da in together.items()}  # fmt: skip
+        except DataError as error:
+            return made.assign_attrs(uncertainty_absent=str(error))
+        return made.assign({f"{name}_uncertainty": of for name, of in split.items()})
 
     def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
         """Return the changes that exceed each member's variability; None without yearly values."""
@@ -249,13 +269,22 @@ def check_regions(run: RunContext) -> None:
         raise ConfigurationError(f"`spatial_mean.regions`: {error}") from error
 
 
+def _experiments_of(run: RunContext, product: str, freq: str) -> list[str]:
+    """Levels of warming, and the partition of variance, take all experiments together."""
+    is_split = product == "indicators" and _settings(run).ensemble_stats.partition and freq.startswith("YS")
+    each = _experiments(run)
+    if product == "warming_levels":
+        return [ALL]
+    return each if is_split and len(each) > 2 else each[1:]
+
+
 def ends_of_ensembles(run: RunContext) -> Iterator[EspoTask]:
     """Yield the ensembles and the regions that the configuration asks for."""
     config = run.config
     rules = [rule for rule, given in ((Ensemble, config.ensembles), (Regions, config.spatial_mean)) if given]
     for freq in chosen(run) if config.indicators and rules else ():
         for product in products(run):
-            for experiment in [ALL] if product == "warming_levels" else _experiments(run)[1:]:
+            for experiment in _experiments_of(run, product, freq):
                 for dataset in datasets(run):
                     for rule in rules:
                         yield rule(freq=freq, product=product, experiment=experiment, dataset=dataset)

@@ -95,7 +95,7 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
     for key, value in content.items():
         if isinstance(value, dict):
             _name_files(value, folders, texts)
-        elif key in ("properties", "shape"):
+        elif key in ("properties", "shape", "module", "tas_src"):
             content[key] = full(value)
         elif key == "data_catalogs":
             content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)

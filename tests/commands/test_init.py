@@ -168,3 +168,20 @@ def test_an_import_copies_a_file_of_properties_or_says_that_it_is_missing(
     else:
         kept = str(Path("old/config.yml").absolute()) if name == "config.yml" else name
         assert (done, f"properties: {kept}" in Path("new/config.yml").read_text()) == (0, True)
+
+
+def test_an_import_names_files_of_indicators_of_warming_and_of_regions_by_their_full_paths() -> None:
+    older(
+        "old",
+        "[espo]\nconfig = main.yml\n",
+        main="indicators: {module: mine.yml}\nwarming_levels: {tas_src: means.csv}\n",
+        mine="indicators: {}",
+    )
+    Path("old/means.csv").write_text("year\n")
+    assert cli.main(["init", "new", "--import", "old"]) == 0
+    written = Path("new/config.yml").read_text()
+    assert f"module: {Path('old/mine.yml').absolute()}\n" in written
+    assert f"tas_src: {Path('old/means.csv').absolute()}\n" in written
+    Path("old/main.yml").write_text("indicators: {module: anuclim}\n")
+    assert cli.main(["init", "other", "--import", "old"]) == 0
+    assert "module: anuclim\n" in Path("other/config.yml").read_text()

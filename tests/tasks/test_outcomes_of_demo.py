@@ -1,5 +1,6 @@
 """The demo's indicators, and the examples of the page about them, are possible before anything runs."""
 
+import itertools
 import re
 import shutil
 from collections import Counter
@@ -7,12 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import yaml
 from complete_demo import DAY360, NOLEAP
 from demo_runs import CONFIG
 
+from espo_luigi import tasks
 from espo_luigi.demo import sources
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.ensembles import check_regions, ends_of_ensembles
@@ -65,3 +70,18 @@ def test_the_examples_of_a_page_are_possible(page: str, tmp_path: Path, configur
         assert list(chosen(context())) == ["YS-JAN", "QS-DEC"]
     check_outcomes(context())
     check_regions(context())
+
+
+def test_maps_of_horizons_are_in_few_chunks_and_indicators_in_those_of_the_product(
+    tmp_path: Path, configured: Configure
+) -> None:
+    configure(tmp_path, configured, SHIPPED)
+    names = {"freq": "YS-JAN", "dataset": "scenario", "sim_id": NOLEAP}
+    for lat, fewest in ((300, 1), (3000, 4)):
+        values = dask.array.zeros((3, lat, 700), chunks=(3, 7, 9), dtype="float32")
+        made = tasks.Delta(**names).described(xr.Dataset({"change": (("horizon", "lat", "lon"), values)}))
+        sizes = [4 * int(np.prod(one)) for one in itertools.product(*made["change"].chunks)]
+        assert made["change"].chunksizes["horizon"] == (3,)
+        assert fewest <= len(sizes) <= 2 * fewest and max(sizes) <= 2**23
+    yearly = xr.Dataset({"days": (("time", "lat", "lon"), values)})
+    assert tasks.Indicators(**names).described(yearly)["days"].chunksizes["lat"][0] == 4

@@ -27,7 +27,6 @@ from espo_luigi.methods.dqm.kernels.preparation import (
 )
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
-from espo_luigi.science.choices import TREATMENTS
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 4

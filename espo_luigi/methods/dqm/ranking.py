@@ -11,7 +11,6 @@ from espo_luigi.methods.dqm.kernels.adapting import Shares
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, plan_adjustment, run_by_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, YearWindow, plan_pool, plan_windows
-from espo_luigi.science.choices import TREATMENTS
 
 
 class RankPlan(NamedTuple):

@@ -21,6 +21,7 @@ from pydantic import NonNegativeInt
 from yaml import safe_load as load_yaml
 
 from espo_luigi.audit.sample import Audit
+from espo_luigi.audit.validate import Validation
 from espo_luigi.audit.value import Way
 from espo_luigi.commands import cli
 from espo_luigi.config.searching import OnInputProblem
@@ -313,6 +314,7 @@ PRINTED: Mapping[str, Any] = {
     "rules": dict[str, cli.RuleJson],
     "status": StatusJson,
     "tasks": list[RuleFigures],
+    "validate": Validation,
 }
 _PLAIN = {str: "text", Path: "text", int: "whole number", float: "number", bool: "true or false", Any: "text or object"}
 

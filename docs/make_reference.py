@@ -469,6 +469,7 @@ _MORE = {
     "shell": "[interactive](../run/allocation.md)",
     "status": "[watch a run](../run/watch.md)",
     "submit": "[interactive](../run/allocation.md)",
+    "validate": "[validate](../check/validate.md)",
     "why": "[watch a run](../run/watch.md)",
 }
 

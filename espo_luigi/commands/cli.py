@@ -178,7 +178,7 @@ class _OneScreen(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without a heading, which would take a line."""
         room = formatter.width - 4 - max(map(len, self.commands))
-        listed = sorted(item for item in self.commands.items() if item[0] != "docs")  # the line above them names it
+        listed = sorted(item for item in self.commands.items() if item[0] not in ("docs", "init"))  # named above
         rows = [(name, command.get_short_help_str(room)) for name, command in listed]
         formatter.write_paragraph()
         with formatter.indentation():
@@ -207,7 +207,7 @@ class _OneScreen(click.Group):
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """`luigi` starts runs. Manual: `espo docs`. Examples: `espo COMMAND --help`."""
+    """New folder: `espo init`. Manual: `espo docs`. Examples: `espo COMMAND --help`."""
 
 
 class CatalogJson(TypedDict):
@@ -584,6 +584,28 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     if as_json:
         return _print_json(asdict(done))
     say(render_published(done))
+
+
+@espo.command(epilog="Example: espo validate espo-demo/final --release 1.0")
+@click.argument("final", type=_PATH)
+@click.option("--release", default="", metavar="VERSION", help="Write RELEASE.json beside them, if all checks pass.")
+@click.option("--seed", default=0, show_default=True, help="Chooses the cells and days of the audit.")
+@_json_option
+def validate(final: Path, release: str, seed: int, as_json: bool) -> int:
+    """Check finished products, before their release.
+
+    FINAL is a folder of products, one archive, or a folder of NetCDF files.
+    """
+    from espo_luigi.audit import shown
+    from espo_luigi.audit import validate as checks
+
+    views.be_quiet_about_other_parameters()
+    found = checks.validate(final, lambda line: say(line, file=sys.stderr), seed, release)
+    if as_json:
+        _print_json(shown.as_json(found))
+    else:
+        say(checks.render(found))
+    return 1 if found.refused or any(check.verdict == "failed" for check in found.checks) else 0
 
 
 @espo.command(epilog="Example: espo report --out report.html")

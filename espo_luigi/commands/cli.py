@@ -219,23 +219,39 @@ class CatalogJson(TypedDict):
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
-@click.argument("folder", type=_PATH)
-@click.option(
-    "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
-)
+@click.argument("folder", type=_PATH, required=False)
+@click.option("--out", type=_PATH, metavar="FILE", help="The catalogue to write, with its CSV beside it.")
 @click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
+@click.option(
+    "--check", type=_PATH, metavar="LIST", help="Name the products (of FOLDER) made of what a list says is retracted."
+)
 @_json_option
-def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
+def catalog(folder: Path | None, out: Path | None, source: str, check: Path | None, as_json: bool) -> int:
     """Make a catalogue of a folder of CMIP or CORDEX files."""
+    if check is not None and not (out or source):
+        return _check_retractions(check, folder, as_json)
+    if check is not None or folder is None or out is None:
+        raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out and --source.")
     from espo_luigi.catalog import make_catalog
 
     report = make_catalog(folder, out, source)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
-        return _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))
-    say(f"{out}: {report.found} file(s)")
-    for path, reason in report.unreadable:
-        say(f"  not read: {path}: {reason}")
+        _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))
+    else:
+        lines = [f"  not read: {path}: {reason}" for path, reason in report.unreadable]
+        say("\n".join([f"{out}: {report.found} file(s)", *lines]))
+    return 0
+
+
+def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
+    from espo_luigi.commands.publishing import render_checked
+    from espo_luigi.publication.retractions import check
+    from espo_luigi.tasks.publish import default_folder
+
+    checked = check(listed, (folder or default_folder()).absolute())
+    _print_json(asdict(checked)) if as_json else say(render_checked(checked))
+    return 1 if checked.found or checked.unknown else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:

@@ -174,8 +174,8 @@ class OutcomeTask(EspoTask):
     def described(self, made: xr.Dataset) -> xr.Dataset:
         """Return the output with the attributes of its row in the catalogue, in chunks of all times."""
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
-        freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
-        level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
+        what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
+        level = "_".join(filter(None, (what, dataset)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
         chunks = {**self.context.config.custom.final_chunks, "time": -1, HORIZON: -1, LEVEL: -1}
         kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}

@@ -164,7 +164,7 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert float(both[f"{of_tx}_members"].max()) == 2 and float(both[f"{of_tx}_agree"].min()) == 1
     np.testing.assert_allclose(both[f"{of_tx}_p50"].mean(), 20 * 0.75 / 10, atol=0.05)
     assert set(np.unique(both[f"{of_tx}_advanced"].fillna(99))) == {1, 99}
-    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
+    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble-delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
     table = tasks.Regions(**whole, product="delta").out_table().path

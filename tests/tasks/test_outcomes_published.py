@@ -12,6 +12,7 @@ from test_outcomes import LAST, MODULE, REGIONS, made, publish_inputs, table_of_
 
 from espo_luigi import tasks
 from espo_luigi.commands import cli
+from espo_luigi.publication.origin import listed
 
 FACETS = {"cat:mip_era": "CMIP6", "cat:activity": "ScenarioMIP", "cat:experiment": "ssp585", "cat:type": "simulation"}
 OF_ALL = {"cat:domain": "NAM", "cat:frequency": "day", "cat:xrfreq": "D", "cat:processing_level": "final"}
@@ -46,8 +47,15 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     return tmp_path / "final"
 
 
-def test_each_outcome_has_a_row_in_the_catalogue_as_xscen_describes_it(outcomes: Path) -> None:
-    assert cli.main(["publish", "--catalog"]) == 0
+def test_outcomes_are_published(outcomes: Path) -> None:
+    assert cli.main(["publish"]) == 0
+    assert cli.main(["publish", "--stac"]) == 0
+    have_rows_as_xscen_describes_them(outcomes)
+    have_items_with_years_and_inputs(outcomes)
+    are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes)
+
+
+def have_rows_as_xscen_describes_them(outcomes: Path) -> None:
     with (outcomes.parent / "project-catalog.csv").open(newline="") as stream:
         rows = {(row["id"], row["processing_level"], row["xrfreq"]): row for row in csv.DictReader(stream)}
     columns = ("frequency", "domain", "experiment", "date_start", "date_end")
@@ -74,3 +82,43 @@ def test_each_outcome_has_a_row_in_the_catalogue_as_xscen_describes_it(outcomes:
     assert reference["climatology"] == ("qtr", "NAM", "", "1991-01-01", "2020-12-31")
     assert not found and rows[ensemble, "ensemble-delta", "YS-JAN"]["type"] == "ensemble"
     assert "tx_mean_clim_mean_delta_1991_2010_p50" in rows[ensemble, "ensemble-delta", "YS-JAN"]["variable"]
+
+
+def have_items_with_years_and_inputs(outcomes: Path) -> None:
+    pystac = pytest.importorskip("pystac")
+    from pystac.validation.stac_validator import JsonSchemaSTACValidator
+
+    collection = pystac.Collection.from_file(str(outcomes / "stac" / "collection.json"))
+    items = {item.id: item for item in collection.get_items()}
+    for item in items.values():
+        # The core alone: the schemas of extensions are on the network.
+        JsonSchemaSTACValidator().validate_core(item.to_dict(), item.STAC_OBJECT_TYPE, "1.1.0")
+        assert Path(item.assets["zarr"].get_absolute_href()).exists()
+    # Two simulations: days, and of years and of seasons indicators, climatologies, changes; years at levels, ensembles.
+    assert len(items) == 2 + 2 * 2 * 3 + 1 + 3
+    ensemble = items["ssp585_NAM_scenario_YS-JAN_delta_ensemble"]
+    period = ("start_datetime", "end_datetime")
+    assert [ensemble.properties[key] for key in period] == ["1991-01-01T00:00:00Z", "2030-12-31T23:59:59Z"]
+    assert ensemble.properties["cube:dimensions"]["horizon"] == {
+        "type": "other",
+        "values": ["1991-2010", "2001-2020", "2011-2030"],
+    }
+    needed = [link.get_absolute_href() for link in ensemble.get_links("derived_from")]
+    levels = {items[Path(href).stem].properties["cat:processing_level"] for href in needed}
+    assert levels == {"delta", "indicators"} and len(needed) == 4
+    assert all(Path(href).is_file() for href in needed)
+    seasons = items[f"{NOLEAP}_NAM_scenario_QS-DEC_indicators"]
+    assert [seasons.properties[key] for key in period] == ["1991-03-01T00:00:00Z", "2031-02-28T23:59:59Z"]
+    assert seasons.properties["cube:dimensions"]["time"]["step"] == "P3M"
+
+
+def are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes: Path) -> None:
+    rocrate = pytest.importorskip("rocrate.rocrate")
+
+    crate = rocrate.ROCrate(str(outcomes))
+    made_by = {result.id: one for one in crate.root_dataset["mentions"] for result in listed(one["result"])}
+    (table,) = [id for id in made_by if id.endswith("regions.csv")]
+    netcdf = table.removesuffix("csv") + "nc"
+    assert made_by[table] is made_by[netcdf] and crate.get(netcdf)["encodingFormat"] == "application/netcdf"
+    inputs = [one.id for one in made_by[table]["object"] if one.type in ("Dataset", "File")]
+    assert sum("delta" in id for id in inputs) == 2 and len(inputs) == 4

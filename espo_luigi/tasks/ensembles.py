@@ -209,7 +209,12 @@ class Ensemble(EnsembleTask):
         """Compute percentiles, mean, standard deviation, and agreement of changes."""
         made = self.over_members(on_one_grid(members), on_one_grid(yearly))[1]
         label = "_".join(self.context.fields[name] for name in ("ref_source", "domain"))
-        return self.described(made.assign_attrs({"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}))
+        attrs = {"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}
+        if self.product == "warming_levels":
+            named = zip(made.attrs["ensemble_members"].split("; "), members, strict=True)
+            years = [f"{name}: {text}" for name, ds in named if (text := ds.attrs.get("warming_level_years"))]
+            attrs["warming_level_years"] = "; ".join(years)
+        return self.described(made.assign_attrs(attrs))
 
 
 class Regions(EnsembleTask):

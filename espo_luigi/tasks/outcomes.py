@@ -178,8 +178,8 @@ class OutcomeTask(EspoTask):
         A few horizons in chunks of few cells would be thousands of small files.
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
-        freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
-        level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
+        what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
+        level = "_".join(filter(None, (what, dataset)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
         cells = self.context.config.custom.final_chunks
         chunks = cells if self.makes == "indicators" else dict.fromkeys(cells, "auto")

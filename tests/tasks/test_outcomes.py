@@ -170,7 +170,7 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert (both["prcptot_clim_mean_delta_1991_2010_advanced"] == 2).sum() > 40
     of_seasons = store.open_store(seasonal.out_ensemble().path)["tn_mean_clim_mean_delta_1991_2010_advanced"]
     assert set(np.unique(of_seasons.sel(horizon="2011-2030").fillna(99))) == {1, 99}
-    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
+    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble-delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
     table = tasks.Regions(**whole, product="delta").out_table().path

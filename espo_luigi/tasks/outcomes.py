@@ -122,7 +122,7 @@ def _check_horizons(run: RunContext) -> None:
 
 def _spans(run: RunContext) -> list[tuple[int, int]]:
     """The years of the indicators, without a gap each."""
-    return [_years(span) for span in needed(run, "indicators").years or run.config.custom.stretches]
+    return [_years(span) for span in needed(run, "indicators").periods or run.config.custom.stretches]
 
 
 def _years(period: Sequence[str]) -> tuple[int, int]:
@@ -187,7 +187,7 @@ class OutcomeTask(EspoTask):
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = needed(self.context, "indicators").years if hasattr(self, "sim_id") else []
+            years = needed(self.context, "indicators").periods if hasattr(self, "sim_id") else []
             cut = [daily.sel(time=slice(*period)) for period in years] or [daily]
             made = [
                 science.compute_indicators(days, chosen(self.context)[self.freq], freqs=[self.freq])[self.freq]
@@ -229,7 +229,7 @@ class Indicators(OutcomeTask):
     in_pieces = upstream(Rechunk, "out_regchunked", piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
-    reads = (*_READ, "indicators.periods", "indicators.compute_indicators.periods")
+    reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
     out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
     makes = "indicators"

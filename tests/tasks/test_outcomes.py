@@ -247,22 +247,67 @@ def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, c
     assert context().config.hash == before and not list(ends_of_outcomes(context()))
 
 
-def test_xscen_s_own_keys_are_read(tmp_path: Path, configured: Configure) -> None:
-    statistics = {"ensemble_percentiles": {"values": [5, 95], "split": False}}
-    made(
-        tmp_path,
-        configured,
-        indicators={"compute_indicators": {"indicators": "six.yml", "periods": [1991, 2020]}, "save": {"mode": "o"}},
-        ensembles={"processing_levels": ["delta"], "ensemble_stats": {"statistics": statistics}},
-        spatial_mean={"region": {"name": "bay", "method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}},
-    )
+# The keys of xscen 0.15.2's templates: of 1-basic_workflow_with_config, config1.yml and paths1.yml.
+TEMPLATE = """
+indicators:
+  dask: {n_workers: 8, threads_per_worker: 5, memory_limit: 2GB}
+  inputs: {processing_level: final}
+  compute_indicators: {periods: [[1991, 2020]], to_level: indicators}
+  path_yml: six.yml
+  save: {mode: o, rechunk: {time: -1}}
+aggregate:
+  dask: {n_workers: 4}
+  input: {clim: {processing_level: indicators}, delta: {processing_level: climatology}}
+  climatological_op: {op: mean, window: 30, stride: 10, periods: [['1991', '2020']], to_level: climatology}
+  compute_deltas: {kind: "+", reference_horizon: 1991-2020, to_level: delta}
+  save: {mode: o}
+warminglevels: {wl: [1.5, 2], window: 30, ignore_member: true, wl_dim: "+{wl}C"}
+ensembles:
+  dask: {n_workers: 3}
+  processing_levels: [indicators, climatology, delta]
+  ensemble_stats:
+    statistics: {ensemble_percentiles: {values: [5, 95], split: False}}
+    common_attrs_only: True
+  save: {mode: o}
+"""
+
+
+def test_sections_of_xscen_s_templates_are_read_as_they_are(
+    tmp_path: Path, configured: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, configured, **yaml.safe_load(TEMPLATE))
     config = context().config
-    assert config.indicators.years == [("1991", "2020")] and set(config.indicators.definitions) == {
-        "realm",
-        "indicators",
-    }
-    assert list(config.spatial_mean.regions) == ["bay"]
+    assert (config.indicators.periods, set(config.indicators.definitions)) == (
+        (("1991", "2020"),),
+        {"realm", "indicators"},
+    )
+    assert config.aggregate.climatological_op.stride == 10
+    assert config.warming_levels.wl == (1.5, 2) and config.warming_levels.ignore_member
     assert config.ensembles.ensemble_stats.statistics.ensemble_percentiles.values == (5, 95)
+    assert len(list(ends_of_outcomes(context()))) > 4
+    told = [record.getMessage().partition(" has no")[0] for record in caplog.records]
+    assert told == ["`indicators.inputs`", "`aggregate.input`"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"indicators": {"module": "six.yml", "path_yml": "six.yml"}}, "Both `indicators.module` and"),
+        ({"indicators": {"module": "six.yml", "load_xclim_module": {}}}, "`indicators.load_xclim_module`"),
+        ({"aggregate": {"produce_horizon": {"warminglevels": {"wl": [2]}}}}, "`aggregate.produce_horizon`"),
+        ({"ensembles": {"inputs": {"some": {"source": "a"}}}}, "`ensembles.inputs`: in ESPO-G or xscen"),
+        (
+            {"ensembles": {"ensemble_stats": {"statistics": {"robustness_fractions": {"test": "ttest"}}}}},
+            "`ensembles.ensemble_stats.statistics.robustness_fractions`: in ESPO-G or xscen",
+        ),
+    ],
+)
+def test_keys_of_xscen_that_are_not_supported_are_named(
+    sections: dict[str, Any], message: str, tmp_path: Path, configured: Configure
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        made(tmp_path, configured, **sections)
+        context()
 
 
 def test_a_regional_product_is_a_part_of_the_grid_of_the_others() -> None:

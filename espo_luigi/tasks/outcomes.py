@@ -22,7 +22,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
@@ -226,7 +226,12 @@ class Indicators(OutcomeTask):
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
         var=lambda task: task.context.config.published,
     )
-    in_pieces = upstream(Rechunk, "out_regchunked", piece=lambda task: task.pieces)
+    in_pieces = upstream(
+        (Move, Rechunk),
+        "out_regchunked",
+        which=lambda task: task.context.production.summarised["regchunked"][0],
+        piece=lambda task: task.pieces,
+    )
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")

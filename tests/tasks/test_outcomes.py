@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from complete_demo import DAY360, NOLEAP
+from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from luigi.task_register import Register
 from small_demo import LAND
 from xclim import atmos
@@ -19,6 +19,8 @@ from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.errors import ConfigurationError
 from espo_luigi.overview.plan import plan_of
+from espo_luigi.overview.plan_text import render_plan
+from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
@@ -95,6 +97,12 @@ def publish_inputs() -> None:
         for piece, rows in BANDS.items():
             raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
             publish(tasks.Rechunk(sim_id=sim_id, piece=piece), regchunked=raw)
+
+
+def delete_temporary() -> None:
+    """Delete all temporary stores, as a run of `All` does."""
+    for task in in_order(tasks.All()):
+        task.delete_temporary()
 
 
 def work(wanted: Iterable[Any]) -> None:
@@ -238,6 +246,22 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     assert "Regions" not in planned
     own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
     assert own["Delta"] == 4 and "Ensemble" not in own
+
+
+@pytest.mark.parametrize("keep", [["regridded"], []])
+def test_indicators_added_to_a_finished_run_take_the_kept_archives_or_the_plan_tells_what_is_regridded_again(
+    keep: list[str], complete_demo: Path, configured: Configure
+) -> None:
+    configured(keep=keep)
+    complete_all()
+    delete_temporary()
+    (complete_demo / "six.yml").write_text(yaml.safe_dump(MODULE))
+    configured(keep=keep, indicators={"module": "six.yml", "datasets": ["scenario", "simulation"]})
+    plan = plan_of((), Selection())
+    planned = Counter(one.rule for one in plan.of(RUN))
+    assert planned["Indicators"] == 8 and ("Regrid" in planned) == (not keep)
+    told = "stores that an earlier run has deleted: 6 Rechunk, 6 Regrid, 2 Extract" in render_plan(plan)
+    assert told == (not keep)
 
 
 def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:

@@ -55,14 +55,25 @@ def _settings(run: RunContext) -> EnsemblesSection:
     return run.config.ensembles or EnsemblesSection()
 
 
+def experiment_of(columns: Mapping[str, str]) -> str:
+    """Return the scenario of a row of the catalogue: of historical+ssp585, ssp585; "unknown" if there is none."""
+    return (columns.get("experiment") or "unknown").rpartition("+")[2]
+
+
 def members(run: RunContext, experiment: str) -> list[str]:
     """Return the simulations of an experiment, or all."""
-    ids = {sim_id: match.columns.get("experiment") for sim_id, match in run.simulations.items()}
-    return [sim_id for sim_id, own in ids.items() if experiment in (ALL, own)]
+    found = run.simulations.items()
+    return [sim_id for sim_id, match in found if experiment in (ALL, experiment_of(match.columns))]
+
+
+def dropped(run: RunContext, experiment: str) -> dict[str, str]:
+    """Return the simulations of an experiment, or all, that the search drops, each with the reason."""
+    of = {sim_id: experiment_of(columns) for sim_id, columns in run.columns_of_dropped.items()}
+    return {sim_id: why for sim_id, why in run.dropped.items() if experiment in (ALL, of[sim_id])}
 
 
 def _experiments(run: RunContext) -> list[str]:
-    return [ALL, *sorted({match.columns.get("experiment") or ALL for match in run.simulations.values()} - {ALL})]
+    return [ALL, *sorted({experiment_of(match.columns) for match in run.simulations.values()})]
 
 
 ExperimentParameter = functools.partial(WildcardParameter, _experiments)
@@ -127,8 +138,7 @@ class EnsembleTask(OutcomeTask):
 
         run, asked = self.context, _settings(self.context).ensemble_stats
         ids, percentiles = members(run, self.experiment), asked.statistics.ensemble_percentiles
-        absent = {name: why for name, why in run.dropped.items() if f"_{self.experiment}_" in name}
-        together = ensemble.join(dict(zip(ids, of_members, strict=True)), absent)
+        together = ensemble.join(dict(zip(ids, of_members, strict=True)), dropped(run, self.experiment))
         there = ensemble.present(together)
         given = dict(asked.weights) if isinstance(asked.weights, Mapping) else None
         models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None

@@ -1,5 +1,6 @@
 """From complete products to indicators, climatologies, changes, ensembles and regions; bad input is named before."""
 
+import csv
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,7 +25,7 @@ from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.ensembles import check_regions, on_one_grid
+from espo_luigi.tasks.ensembles import check_regions, dropped, experiment_of, members, on_one_grid
 from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
@@ -79,7 +80,11 @@ def made(folder: Path, configured: Configure, **sections: Any) -> None:
     dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
     # Two chunks: many small variables take Dask long.
     configured(
-        custom__sim_period=[str(FIRST), str(LAST)], custom__final_chunks={"lat": 8, "lon": 10}, **dates, **chosen
+        custom__sim_period=[str(FIRST), str(LAST)],
+        custom__final_chunks={"lat": 8, "lon": 10},
+        keep=["regridded"],
+        **dates,
+        **chosen,
     )
 
 
@@ -96,7 +101,9 @@ def publish_inputs() -> None:
         store.pack(task.out_scenario().path, task.out_final().path, task.marker())
         for piece, rows in BANDS.items():
             raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
-            publish(tasks.Rechunk(sim_id=sim_id, piece=piece), regchunked=raw)
+            rechunked, move = tasks.Rechunk(sim_id=sim_id, piece=piece), tasks.Move(sim_id=sim_id, piece=piece)
+            publish(rechunked, regchunked=raw)
+            store.pack(rechunked.out_regchunked().path, move.out_regchunked().path, move.marker())
 
 
 def delete_temporary() -> None:
@@ -190,6 +197,28 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     Register.clear_instance_cache()
     assert not tasks.Ensemble(**whole, product="delta").complete()
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
+
+
+def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> None:
+    """Ids are the institute's own: nothing in them tells the experiment."""
+    catalogue = own_raw / "simulation.csv"
+    with catalogue.open() as file:
+        rows = list(csv.DictReader(file))
+    future = [row for row in rows if row["id"] == NOLEAP]
+    rows.append({**future[0], "id": "third", "member": "r2i1p1f1"})
+    for row in future:
+        row["id"] = "first"
+    with catalogue.open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    run = context()
+    assert members(run, "ssp585") == [DAY360, "first"] and members(run, "all") == members(run, "ssp585")
+    assert set(dropped(run, "ssp585")) == set(dropped(run, "all")) == {"third"} and not dropped(run, "ssp245")
+    assert [experiment_of({"experiment": name}) for name in ("historical+rcp45", "rcp45", "")] == [
+        *["rcp45"] * 2,
+        "unknown",
+    ]
 
 
 @pytest.mark.parametrize(

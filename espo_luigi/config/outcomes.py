@@ -130,6 +130,13 @@ class Aggregate(FromXscen):
     compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
 
 
+def files_of(path: Path) -> dict[str, bytes]:
+    """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name."""
+    read = (".cpg", ".dbf", ".prj") if path.suffix.lower() == ".shp" else ()
+    beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
+    return {one.name: one.read_bytes() for one in (path, *sorted(beside))}
+
+
 class WithFile(Section):
     """Keys with a file, whose content decides whether outputs are stale."""
 
@@ -141,7 +148,8 @@ class WithFile(Section):
         if not isinstance(given, Mapping) or not isinstance(name := given.get("tas_src", given.get("shape")), str):
             return given
         path = find_file(name, (info.context or {}).get("folders", ()))
-        return {**given, "digest": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+        parts = files_of(path) if path.is_file() else {}
+        return {**given, "digest": hashlib.sha256(b"".join(parts.values())).hexdigest() if parts else ""}
 
 
 class WarmingLevelsSection(WithFile, FromXscen):

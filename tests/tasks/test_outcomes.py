@@ -1,6 +1,7 @@
 """From complete products to indicators, climatologies, changes, ensembles and regions; bad input is named before."""
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,13 +13,14 @@ import xarray as xr
 import yaml
 from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from luigi.task_register import Register
+from shapely.geometry import box, mapping
 from small_demo import LAND
 from xclim import atmos
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, StoreError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
@@ -187,6 +189,14 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
         assert of_regions["region"].values.tolist() == ["south-west", "town"]
         assert of_regions[of_tx].dims == ("realization", "region", "horizon")
         np.testing.assert_allclose(of_regions[of_tx].sel(horizon="2011-2030", realization=DAY360), 2, atol=0.2)
+    regional = tasks.Regions(**whole, product="delta")
+    netcdf = table.with_suffix(".nc").rename(tmp_path / "taken-away.nc")
+    assert not regional.complete()
+    table.with_suffix(".nc").write_text("mine")
+    with pytest.raises(StoreError, match="is no NetCDF-4 file with the global attribute espo_luigi_marker"):
+        regional.check()
+    netcdf.replace(table.with_suffix(".nc"))
+    assert regional.complete()
     rows = [row for row in store.read_table(table) if row["variable"] == of_tx and row["region"] == "town"]
     assert {(row["realization"], row["horizon"]) for row in rows} == {
         (sim_id, horizon) for sim_id in (NOLEAP, DAY360) for horizon in change["horizon"].values
@@ -249,12 +259,33 @@ def test_bad_input_is_named_before_anything_runs(
         ({"lon_bnds": [10, 12], "lat_bnds": [45, 46]}, "'far' lies outside of the domain"),
         ({"method": "gridpoint", "lon": -64.6, "lat": 45.1}, "'far' has no land cell"),
         ({"method": "shape", "shape": "six.yml"}, "regions.far`: six.yml cannot be read"),
+        ({"method": "shape", "shape": "none.json"}, "regions.far`: .*No such file .*none.json"),
+        ({"method": "shape", "shape": "projected.json"}, "regions.far`: projected.json has coordinates in EPSG:32198"),
+        ({"method": "shape", "shape": "metres.json"}, "regions.far`: metres.json has coordinates like 200000, 5e"),
+        ({"method": "shape", "shape": "nameless.json"}, "regions.far`: nameless.json: no property 'name' .*got code"),
+        ({"method": "shape", "shape": "sea.json"}, "'bay' has no land cell"),
+        ({"method": "shape", "shape": "far.json"}, "'bay' lies outside of the domain"),
+        ({"method": "shape", "shape": "same.json"}, "regions.far`: another region has the name near"),
     ],
 )
 def test_a_region_without_land_is_named_before_anything_runs(
     region: dict[str, Any], message: str, tmp_path: Path, configured: Configure
 ) -> None:
-    made(tmp_path, configured, spatial_mean={"regions": {"far": region}})
+    for name, shape, crs, names in (
+        ("projected", box(-67, 45, -66, 46), "EPSG:32198", {"name": "bay"}),
+        ("metres", box(200000, 5000000, 300000, 5100000), "", {"name": "bay"}),
+        ("nameless", box(-67, 45, -66, 46), "", {"code": 1}),
+        ("sea", box(-64.65, 45.05, -64.6, 45.1), "", {"name": "bay"}),
+        ("far", box(10, 45, 11, 46), "", {"name": "bay"}),
+        ("same", box(-67, 45, -66, 46), "", {"name": "near"}),
+    ):
+        feature = {"type": "Feature", "geometry": mapping(shape), "properties": names}
+        content: dict[str, Any] = {"type": "FeatureCollection", "features": [feature]}
+        if crs:
+            content["crs"] = {"type": "name", "properties": {"name": crs}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    near = {"method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}
+    made(tmp_path, configured, spatial_mean={"regions": {"near": near, "far": region}})
     with pytest.raises(ConfigurationError, match=message):
         check_regions(context())
 
@@ -397,3 +428,12 @@ def test_another_content_of_a_table_of_warming_makes_levels_stale(tmp_path: Path
         made(tmp_path, configured, warming_levels={"tas_src": name})
         was.append(fingerprint(context().config, "warming_levels"))
     assert was[0] != was[1]
+
+
+def test_another_content_of_a_file_of_a_shapefile_makes_regions_stale(tmp_path: Path, configured: Configure) -> None:
+    was = []
+    for name in ("shp", "dbf", "prj", "cpg", "sbn"):
+        (tmp_path / f"bays.{name}").write_text(name)
+        made(tmp_path, configured, spatial_mean={"regions": {"a": {"method": "shape", "shape": "bays.shp"}}})
+        was.append(fingerprint(context().config, "spatial_mean"))
+    assert len(set(was)) == 4 and was[-1] == was[-2]  # what is not read does not count

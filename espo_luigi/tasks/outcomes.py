@@ -23,7 +23,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
@@ -123,7 +123,7 @@ def _check_horizons(run: RunContext) -> None:
 
 def _spans(run: RunContext) -> list[tuple[int, int]]:
     """The years of the indicators, without a gap each."""
-    return [_years(span) for span in needed(run, "indicators").years or run.config.custom.stretches]
+    return [_years(span) for span in needed(run, "indicators").periods or run.config.custom.stretches]
 
 
 def _years(period: Sequence[str]) -> tuple[int, int]:
@@ -194,7 +194,7 @@ class OutcomeTask(EspoTask):
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = needed(self.context, "indicators").years if hasattr(self, "sim_id") else []
+            years = needed(self.context, "indicators").periods if hasattr(self, "sim_id") else []
             cut = [daily.sel(time=slice(*period)) for period in years] or [daily]
             made = [
                 science.compute_indicators(days, chosen(self.context)[self.freq], freqs=[self.freq])[self.freq]
@@ -233,10 +233,15 @@ class Indicators(OutcomeTask):
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
         var=lambda task: task.context.config.published,
     )
-    in_pieces = upstream(Rechunk, "out_regchunked", piece=lambda task: task.pieces)
+    in_pieces = upstream(
+        (Move, Rechunk),
+        "out_regchunked",
+        which=lambda task: task.context.production.summarised["regchunked"][0],
+        piece=lambda task: task.pieces,
+    )
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
-    reads = (*_READ, "indicators.periods", "indicators.compute_indicators.periods")
+    reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
     out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
     makes = "indicators"

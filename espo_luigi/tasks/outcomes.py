@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import dask
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError, ParameterError, not_one_of
+from espo_luigi.errors import ConfigurationError, DataError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk

@@ -48,6 +48,7 @@ MODULE = {
     },
 }
 OP = {"climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]}}
+PCT = {"kind": {"prcptot": "%"}}
 SINCE = {"reference_horizon": "1991-2010"}
 AGGREGATE = {**OP, "compute_deltas": {"kind": {"prcptot": "%"}, **SINCE}}
 
@@ -243,8 +244,26 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`.*needs sfcWind; the production has"),
         ({"indicators": {"module": "odd.yml"}}, r"`indicators.module`: .*xclim refuses it"),
         ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
-        ({"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}}, "got 1996-2015, expected one of the"),
-        ({"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}}, "kind`: .*tx_mena.*tx_mean"),
+        (
+            {"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}},
+            "compute_deltas`: the baseline 1996-2015 is not",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {"reference_horizon": "1971-2000"}, **OP}},
+            "horizon`: got 1971-2000, expect",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}},
+            "deltas`: kind names tx_mena; .*",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
+            "compute_deltas`: tx_mean_.* is a temperature",
+        ),
+        ({"aggregate": {"compute_deltas": {**SINCE, "least": {"prcptot": "1 K"}, **PCT}, **OP}}, "_deltas`: .*1 K"),
+        ({"aggregate": {"climatological_op": {"op": "linregress"}}}, "climatological_op`: op 'linregress' is unknown"),
+        ({"aggregate": {"climatological_op": {"window": 50}}}, "climatological_op`: no window of 50 years"),
+        ({"aggregate": {"climatological_op": {"window": 20, "min_periods": 30}}}, "_op`: min_periods 30 is not poss"),
         ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
     ],
@@ -300,6 +319,30 @@ def test_a_simulation_without_a_weight_is_named_before_anything_runs(tmp_path: P
     made(tmp_path, configured, ensembles={"ensemble_stats": {"weights": {NOLEAP: 2.0}}})
     with pytest.raises(ConfigurationError, match=f"weights`: no weight of {DAY360}"):
         tasks.Ensemble(freq="YS-JAN", dataset="scenario", experiment="ssp585", product="delta").check()
+
+
+def yearly(last: int) -> xr.Dataset:
+    time = xr.date_range(f"{FIRST}-01-01", periods=last - FIRST + 1, freq="YS", calendar="noleap", use_cftime=True)
+    values = 280 + np.arange(time.size, dtype="float32")[:, None, None] * np.ones((1, 12, 10), np.float32)
+    coords = {"time": time, "lat": ("lat", LATS), "lon": ("lon", LONS)}
+    attrs = {"units": "K", "long_name": "mean", "cell_methods": "time: mean"}
+    return xr.Dataset({"tx_mean": (("time", "lat", "lon"), values, attrs)}, coords, {"cat:xrfreq": "YS-JAN"})
+
+
+def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
+    tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, ensembles={})
+    for sim_id, last in ((NOLEAP, 2022), (DAY360, LAST)):
+        task = tasks.Indicators(sim_id=sim_id, dataset="scenario", freq="YS-JAN")
+        publish(task, computed=yearly(last).chunk(time=-1))
+        store.pack(task.out_computed().path, task.out_indicators().path, task.marker())
+    wanted = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585", "product": "climatology"}
+    work([tasks.Ensemble(**wanted)])
+    found = store.open_store(tasks.Ensemble(**wanted).out_ensemble().path)
+    counts = found["tx_mean_clim_mean_members"].max(("lat", "lon")).to_series().to_dict()
+    assert counts == {"1991-2010": 2, "2001-2020": 2, "2011-2030": 1}
+    assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_mean 2011-2030"
 
 
 def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its_own(

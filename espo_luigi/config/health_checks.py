@@ -40,6 +40,23 @@ from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod, Validated
 from espo_luigi.science.variables import variable
 
+Share = Annotated[float, Field(ge=0)]
+
+
+class FlagsSection(Arguments):
+    """Section `flags`: how far values may be off before a flag is raised."""
+
+    record: Share = Field(
+        default=0.1, description="beyond the reference's record, as a share of the range of the cell's record"
+    )
+    season: Share = Field(
+        default=0.25, description="beyond the record of the month and those beside it, as a share of the same range"
+    )
+    signal: Share = Field(
+        default=1.0,
+        description="difference of the changes of product and simulation, in standard deviations of yearly means",
+    )
+
 
 def _threshold(what: str) -> Any:
     return Field(default=None, description=f"{what}, with its unit; xclim's by default")

@@ -190,6 +190,9 @@ class EnsembleStats(FromXscen):
     weights: Literal["models", "members"] | Named[Number] = Field(
         default="models", description="models (each has one vote), members, or a number for each simulation"
     )
+    partition: Literal[False, "hawkins-sutton", "lafferty-sriver"] = Field(
+        default=False, description="how the variance of yearly indicators is split by scenarios, models and years"
+    )
     common_attrs_only: Ignored = None
     create_kwargs: Ignored = None
 

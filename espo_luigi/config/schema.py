@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
 from espo_luigi.config.dialects import Written, as_written
-from espo_luigi.config.health_checks import HealthChecks, Validation
+from espo_luigi.config.health_checks import FlagsSection, HealthChecks, Validation
 from espo_luigi.config.outcomes import (
     Aggregate,
     EnsemblesSection,
@@ -95,6 +95,9 @@ class RunConfig(Section):
     regrid: Regrid = Field(default_factory=Regrid, description="how simulations come to the reference's points")
     biasadjust: BiasAdjust = Field(description="how variables are adjusted")
     clean_up: CleanUp = Field(default_factory=CleanUp, description="treatment of the adjusted variables")
+    flagging: FlagsSection | None = OmitDefault(
+        "flags of values and cells, in an archive beside each product; without it, there are none", alias="flags"
+    )
     health_checks: HealthChecks = Field(default_factory=HealthChecks, description="the checks of the final products")
     off_diag: OffDiag | None = Field(default=None, alias="off-diag", description="diagnostics of small domains")
     diagnostics: Diagnostics | None = Field(default=None, description="diagnostics of the branch stage-2024")

@@ -141,8 +141,8 @@ class Method:
     needs_reference_to_adjust
         Whether `adjust` gets `reference` and `historical`, too, over the training's period.
     counts
-        Names of counts of treated days. `adjust` then returns `treated` (cells…, [realization], treatment), too. Not
-        with `variables_together`.
+        Names of what a day's value may be treated by, at most 8. `adjust` then returns `treated`, too: uint8 with the
+        scenario's dimensions, whose bit n marks the days of `counts[n]`. Not with `variables_together`.
     cells_in_a_block, fixed_blocks
         The number of cells in a block, which memory limits; whether blocks have to be the same each time, because
         random numbers are drawn by block. Unless they are fixed, lazy series of one simulation keep the blocks that
@@ -198,7 +198,7 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__}.train; set trains = False if nothing is trained.")
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
-        """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if days are counted."""
+        """Adjust `simulation`; return `scenario` with its dimensions, and `treated` if the method has `counts`."""
         raise NotImplementedError(f"{type(self).__name__}.adjust")
 
     def steps(

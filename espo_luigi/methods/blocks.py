@@ -21,7 +21,7 @@ import xarray as xr
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods.base import Array, Method, Setup, Step, checked, method_named
 from espo_luigi.science.calendar import TimeAxis, calendar_of, convert, minimum_calendar, whole_years
-from espo_luigi.science.choices import DEFAULT_METHOD, TREATED, AlignOn, Engine, each_period
+from espo_luigi.science.choices import DEFAULT_METHOD, MARKS, TREATED, AlignOn, Engine, each_period
 from espo_luigi.science.chunks import (
     REALIZATION,
     VARIABLE,
@@ -129,7 +129,12 @@ def adjust(simulation: xr.DataArray, training: xr.Dataset | None = None, **argum
 
 
 def adjust_and_count(
-    simulation: Series, training: xr.Dataset | None = None, *, first_cell: int | np.ndarray = 0, **arguments: Any
+    simulation: Series,
+    training: xr.Dataset | None = None,
+    *,
+    first_cell: int | np.ndarray = 0,
+    marks: bool = False,
+    **arguments: Any,
 ) -> xr.Dataset:
     """Adjust a simulation with what `train` made of it, and count the days that the method treats apart.
 
@@ -140,6 +145,9 @@ def adjust_and_count(
 
     Parameters
     ----------
+    marks
+        Whether to add the days that were counted: `marks`, of the scenario's dimensions, uint8. Bit n is the treatment
+        n, whose name the attribute `flag_meanings` has.
     method, training_args
         Of methods that train nothing; otherwise the training tells.
     reference, historical
@@ -169,6 +177,9 @@ def adjust_and_count(
             by_cell = xr.zeros_like(like.isel(time=0), dtype=np.int32)
             template[TREATED] = by_cell.expand_dims(treatment=len(chosen.counts), axis=-1)
             template = template.assign_coords(treatment=list(chosen.counts))
+            if marks:
+                told = {"flag_meanings": " ".join(chosen.counts)}
+                template[MARKS] = xr.zeros_like(like, dtype=np.uint8).assign_attrs(told)
         parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
     return _described(parts, simulation, job)
 
@@ -287,14 +298,7 @@ class _Job:
 
 def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dataset:
     """Join the periods, and tell how the scenario was made."""
-    several = [one["scenario"] for one in parts]
-    scenario = (
-        several[0]
-        if len(parts) == 1
-        else xr.concat(several, dim="time", coords="minimal", compat="override", join="exact")
-    )
-    if scenario.chunks:
-        scenario = scenario.copy(data=rechunk_variable(scenario.variable, {"time": -1}).data)
+    scenario = _joined([one["scenario"] for one in parts])
     said, made, units = job.named.describe(job.setup), {}, job.setup.units
     for (name, unit), original in zip(units.items(), _each(simulation, units).values(), strict=True):
         together = VARIABLE in scenario.dims
@@ -307,7 +311,18 @@ def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dat
         treated = sum((one[TREATED] for one in parts[1:]), parts[0][TREATED])
         days = scenario.sizes["time"]
         made[TREATED] = treated.assign_attrs(long_name="Days that were treated so", units="d", days=days)
+    if MARKS in parts[0]:
+        made[MARKS] = _joined([one[MARKS] for one in parts]).transpose(*made["scenario"].dims)
     return xr.Dataset(made)
+
+
+def _joined(periods: list[xr.DataArray]) -> xr.DataArray:
+    """Join periods along time; lazy in blocks of all of time."""
+    if len(periods) == 1:
+        whole = periods[0]
+    else:
+        whole = xr.concat(periods, dim="time", coords="minimal", compat="override", join="exact")
+    return whole.copy(data=rechunk_variable(whole.variable, {"time": -1}).data) if whole.chunks else whole
 
 
 def _train_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
@@ -317,7 +332,24 @@ def _train_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
 
 def _adjust_block(block: xr.Dataset, job: tuple[Method, Setup]) -> xr.Dataset:
     method, setup = job
-    return method.adjust(*_in_memory(block, method, setup), setup)
+    made = method.adjust(*_in_memory(block, method, setup), setup)
+    return _counted(made, method) if method.counts else made
+
+
+def _counted(made: xr.Dataset, method: Method) -> xr.Dataset:
+    """Return the days that a method marks under the name `MARKS`, and their number by treatment as `TREATED`."""
+    marks = made[TREATED]
+    if marks.dtype != np.uint8 or {*marks.dims} != {*made["scenario"].dims}:
+        raise DataError(
+            f"method {method.name} returned `{TREATED}` of {marks.dtype} with {marks.dims}; expected uint8 with the "
+            f"scenario's dimensions, {made['scenario'].dims}: bit n for the days of counts[n]. Correct the method."
+        )
+    marks = marks.transpose(..., "time")
+    rows, bits = marks.values.reshape(-1, marks.sizes["time"]), [np.uint8(1 << n) for n in range(len(method.counts))]
+    # Row by row: NumPy counts along an axis 20 times slower.
+    days = np.array([[np.count_nonzero(row & bit) for bit in bits] for row in rows], np.int32)
+    shape = (*marks.shape[:-1], len(bits))
+    return made.assign({MARKS: marks, TREATED: ((*marks.dims[:-1], "treatment"), days.reshape(shape))})
 
 
 def _in_memory(block: xr.Dataset, method: Method, setup: Setup) -> tuple[dict[str, xr.DataArray], xr.Dataset]:

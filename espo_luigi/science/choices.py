@@ -57,6 +57,8 @@ MissingMethod = Literal[
 # a threshold, a dry day is made wet, a value beyond the calibration's quantiles gets the last one's factor, a value in
 # the tail is kept. The kernels count days in this order.
 TREATED = "treated"
+# The same by day, as bits.
+MARKS = "marks"
 TREATMENTS = ("jittered", "made_wet", "extrapolated", "limited")
 
 # What may be wrong with raw files, worst first. Of the first kinds no dataset can be made.

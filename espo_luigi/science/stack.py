@@ -84,7 +84,8 @@ def unstack_fill_nan(
 
     Cells are recognised by exact equality of their coordinates with the grid's. `loc` is replaced by the grid's two
     dimensions, which come last: (time, lat, lon). Floating types and attributes are kept, those of the stacked
-    coordinates (`original_shape`) on top of the grid's; other types become float64.
+    coordinates (`original_shape`) on top of the grid's; so are unsigned integers, bits, which are 0 in cells without
+    data; other types become float64.
     Lazy on dask, or where chunks are given. A block of the result is a task that reads only the cells that it needs, so
     that memory holds no more of the grid than is being written.
 
@@ -362,7 +363,7 @@ def _unstack_block(
     if not taken.places.size:
         chunks = (*data.chunks[:-1], *((size,) for size in taken.shape))
         shape = [sum(sizes) for sizes in chunks]
-        return dask.array.full(shape, np.nan, dtype=_floating(stacked.dtype), chunks=chunks)
+        return dask.array.full(shape, _filled_with(stacked.dtype), dtype=_floating(stacked.dtype), chunks=chunks)
     lead, y, x = tuple(range(len(others))), len(others), len(others) + 1
     return dask.array.blockwise(
         _scatter,
@@ -378,12 +379,16 @@ def _unstack_block(
 
 
 def _floating(dtype: np.dtype) -> np.dtype:
-    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+    return dtype if dtype.kind in "fu" else np.dtype(np.float64)
+
+
+def _filled_with(dtype: np.dtype) -> float:
+    return 0 if dtype.kind == "u" else np.nan
 
 
 def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
     lead = stacked.shape[:-1]
-    block = np.full((*lead, shape[0] * shape[1]), np.nan, _floating(stacked.dtype))
+    block = np.full((*lead, shape[0] * shape[1]), _filled_with(stacked.dtype), _floating(stacked.dtype))
     block[..., where] = stacked
     return block.reshape(*lead, *shape)

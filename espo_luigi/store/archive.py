@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
-from espo_luigi.files import read_text, sync_path
+from espo_luigi.files import load_json, read_text, sync_path
 from espo_luigi.store.identity import unchanged
 from espo_luigi.store.inventory import check_inventory, lost_bytes
 from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, Marker
@@ -18,7 +20,7 @@ _COPY_BUFFER_BYTES = 4 * 1024**2
 _FIRST_MEMBERS = (MARKER_NAME, ROOT_METADATA_NAME)
 
 
-def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
+def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Collection[str] = ()) -> None:
     """Pack a store directory into an uncompressed zip, and publish it atomically.
 
     Members are named relative to the store's root, folders have entries, order and times are fixed, and the marker
@@ -32,6 +34,8 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
         The archive; it replaces an archive of the same name.
     marker : Marker, optional
         The archive's marker; by default the store's.
+    without : collection of str, optional
+        Arrays that are left out.
 
     Raises
     ------
@@ -53,9 +57,21 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None) -> None:
             # All files share a buffer: clearing the pages of new memory took longer than copying.
             buffer = memoryview(bytearray(_COPY_BUFFER_BYTES))
             for entry in _members(path):
-                _add(archive, entry, entry.relative_to(path).as_posix(), buffer)
+                name = entry.relative_to(path)
+                if without and name.as_posix() == ROOT_METADATA_NAME:
+                    archive.writestr(_member(ROOT_METADATA_NAME, 0o644), _metadata_without(entry, without))
+                elif name.parts[0] not in without:
+                    _add(archive, entry, name.as_posix(), buffer)
         sync_path(partial)
         check_inventory(path)  # again: a file may have gone before the walk came to it
+
+
+def _metadata_without(path: Path, names: Collection[str]) -> str:
+    """The root's metadata without those of some arrays."""
+    content = load_json(path)
+    arrays = content["consolidated_metadata"]["metadata"]
+    content["consolidated_metadata"]["metadata"] = {name: one for name, one in arrays.items() if name not in names}
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _members(root: Path) -> list[Path]:

@@ -50,12 +50,16 @@ _TEXT = (ZstdCodec(level=0, checksum=True),)
 _WHOLE_ARRAY_LIMIT_BYTES = 128 * 1024**2
 
 
-def plain_attributes(attributes: Mapping[Hashable, Any]) -> dict[str, str | int | float]:
+def plain_attributes(attributes: Mapping[Hashable, Any]) -> dict[str, Any]:
     """Coerce attributes to text and numbers, which every format can hold.
 
-    Sequences become comma-joined text, NumPy scalars Python numbers, and all other values text.
+    Sequences become comma-joined text, NumPy scalars Python numbers, and all other values text. `flag_masks` (CF 3.5)
+    become a list of numbers.
     """
-    return {str(name): _storable(value) for name, value in attributes.items()}
+    return {
+        str(name): [int(mask) for mask in value] if name == "flag_masks" else _storable(value)
+        for name, value in attributes.items()
+    }
 
 
 def _storable(value: Any) -> str | int | float:

@@ -15,11 +15,20 @@ from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
-from espo_luigi.science import calendar, pooling, stack
+from espo_luigi.science import calendar, pooling, quality, stack
+from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
+from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
+from espo_luigi.tasks.base import (
+    FLAGS_KEY,
+    EspoTask,
+    PieceParameter,
+    PoolParameter,
+    VariableParameter,
+    version_of_plugin,
+)
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -72,6 +81,8 @@ class VariableTask(EspoTask):
         if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
             return members[0]
         names = list(self.how.variables or (self.var,))
+        if self.context.config.flagging is not None:
+            names = quality.beside(members[0], dict.fromkeys([*names, *quality.COMPARED]))
         return pooling.pool_of_members([one[names] for one in members], every_member(self))
 
     def reference_of(self, references: list[xr.Dataset], simulation: xr.Dataset) -> xr.Dataset:
@@ -141,12 +152,13 @@ class Adjust(VariableTask):
     in_reference = upstream(
         ReferenceCalendar,
         "out_reference",
-        calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
+        calendar=lambda task: list(REFERENCE_CALENDARS) if task.takes_reference else [],
     )
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
         *Train.reads,
         "biasadjust.variables.{var}.adjusting_args",
+        FLAGS_KEY,
         *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units")),
     )
 
@@ -157,18 +169,45 @@ class Adjust(VariableTask):
         reference: list[xr.Dataset],
         before: int | np.ndarray = 0,
     ) -> xr.Dataset:
-        """Adjust; `before` is that of `Train`."""
-        simulation = self.pooled(regchunked)
+        """Adjust; `before` is that of `Train`. Without a reference, as an audit asks, there are no flags."""
+        simulation, flagging = self.pooled(regchunked), self.context.config.flagging
+        has_flags = flagging is not None and bool(reference)
         made = blocks.adjust_and_count(
             self.series(simulation),
             *training,
+            marks=has_flags,
             **self._arguments_to_adjust(regchunked, reference, before),
         )
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
-        return made.rename({} if self.how.variables else {"scenario": self.var}).assign_attrs(
-            simulation.attrs | level | makers
-        )
+        made = made.rename({} if self.how.variables else {"scenario": self.var})
+        if has_flags:
+            made = self._with_flags(made, simulation, self.reference_of(reference, simulation))
+        return made.assign_attrs(simulation.attrs | level | makers)
+
+    @property
+    def takes_reference(self) -> bool:
+        """Whether the reference is an input: of methods that need it then, and of flags."""
+        return self.how.chosen.needs_reference_to_adjust or self.context.config.flagging is not None
+
+    def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
+        """Return the adjusted variables with their flags in place of the method's marks."""
+        config, flags = self.context.config, made.drop_vars(MARKS, errors="ignore")
+        assert config.flagging is not None
+        for name in self.how.variables or (self.var,):
+            units, row = units_of(made[name]), config.table.get(name)
+            of_adjusted = quality.of_adjusted(
+                made[name],
+                convert_to(simulation[name], units),
+                convert_to(reference[name], units),
+                marks=made.get(MARKS),
+                before=quality.before_adjusting(simulation, made[name], self.how.adjusting_args.align_on or "year"),
+                period=self.how.training_args.period,
+                kind=row.kind if row else "+",
+                tolerances=quality.Tolerances(**config.flagging.arguments()),
+            )
+            flags = flags.assign(quality.joined_with(of_adjusted, simulation))
+        return flags
 
     def steps(
         self,
@@ -194,7 +233,7 @@ class Adjust(VariableTask):
             given = jitter_of_range(self.var, self.context.config.table) | given
         if not method.trains:
             given |= {"method": self.how.name, "training_args": self.how.training_args.arguments("method")}
-        if reference:
+        if reference and method.needs_reference_to_adjust:
             given |= {"reference": self.series(self.reference_of(reference, self.pooled(regchunked)))}
         return given | self.arguments(before, "+adjust")
 

@@ -21,9 +21,10 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, StoreError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
+from espo_luigi.science.quality import is_flags
 from espo_luigi.store.inventory import read_inventory, size_bytes
 from espo_luigi.store.partials import bytes_begun
 from espo_luigi.store.publish import check_replaceable
@@ -45,6 +46,10 @@ logger = logging.getLogger(__name__)
 # Chunks of a shard along each dimension: 8 of 4 years x 50 x 50 cells make files of some 100 MB.
 SHARD_CHUNKS = 2
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
+
+
+# The key of the section without which there are no flags; only markers of runs with it have its fingerprint.
+FLAGS_KEY = "flags"
 
 
 class WildcardParameter(luigi.Parameter):
@@ -205,7 +210,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def ports(self) -> Sequence[tuple[str, OutputPort]]:
         """Return the output ports that this task has, with their names: by default all of its class."""
-        return ports_of(type(self), OutputPort)
+        has_flags = self.context.config.flagging is not None
+        return [(name, port) for name, port in ports_of(type(self), OutputPort) if has_flags or not port.of_flags]
 
     def decisive_infos(self) -> list[ZarrInfo]:
         """Return the outputs that decide whether the task is complete: those kept, or all if none is kept."""
@@ -233,7 +239,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     @classmethod
     def temporary_share(cls) -> float:
         """Return the part of the outputs' bytes that is temporary; links have no bytes."""
-        ports = [port for _, port in ports_of(cls, OutputPort)]
+        ports = [port for _, port in ports_of(cls, OutputPort) if not port.of_flags]
         return sum(port.is_temporary for port in ports) / len(ports) if ports and not cls.only_links else 0.0
 
     @classmethod
@@ -291,7 +297,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
-        return [key.format_map(self.wildcards) for key in self.reads] + self._pool_key()
+        idle = FLAGS_KEY if self.context.config.flagging is None else ""
+        return [key.format_map(self.wildcards) for key in self.reads if key != idle] + self._pool_key()
 
     def keys_read(self) -> frozenset[str]:
         """Return the keys, with wildcards, that this task and those before it read for their outputs."""
@@ -385,7 +392,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
                 source = getattr(self, port.packed_from)().path
                 if port.packed_from.startswith("out_"):
                     _check_ours(source, marker)
-                self._pack(source, path, marker)
+                self._pack(source, path, marker, of_flags=port.of_flags)
             else:
                 dataset = outputs[name.removeprefix("out_")] if "" not in outputs else outputs[""]
                 self.write(dataset.assign_attrs(provenance(marker)), path, marker)
@@ -402,11 +409,20 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return a key of everything that determines the outputs' values; "" if the inputs are not guarded."""
         return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
-    def _pack(self, source: Path, path: Path, marker: store.Marker) -> None:
+    def _pack(self, source: Path, path: Path, marker: store.Marker, *, of_flags: bool) -> None:
+        left_out: list[Any] = []
+        if self.context.config.flagging is not None:
+            names = store.open_store(source).data_vars
+            left_out = [name for name in names if is_flags(name) != of_flags]
+            if of_flags and len(left_out) == len(names):
+                raise StoreError(
+                    f"{source} has no flags: its inputs were made before the section `flags` was given. Make them "
+                    "again (`[espo] rerun = stale`), or leave out the section"
+                )
         if settings().final_format == "zip":
-            store.pack(source, path, marker)
+            store.pack(source, path, marker, left_out)
             return
-        dataset = store.open_store(source)
+        dataset = store.open_store(source).drop_vars(left_out)
         shards = {name: SHARD_CHUNKS * sizes[0] for name, sizes in dataset.chunksizes.items()}
         store.write_store(dataset, path, marker, shards=shards, fingerprint=self._fingerprint(marker))
 

@@ -16,6 +16,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.science.outcomes.climatology import by_year
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -116,10 +117,9 @@ class EnsembleTask(OutcomeTask):
 
     @property
     def with_variability(self) -> list[str]:
-        """The simulations whose yearly values tell which changes are robust: of yearly means only."""
-        is_tested = self.product in _CHANGES and self.freq.startswith("YS")
+        """The simulations whose yearly, seasonal or monthly values tell which changes are robust: of means only."""
         is_mean = self.context.config.aggregate.climatological_op.op == "mean"
-        return members(self.context, self.experiment) if is_tested and is_mean else []
+        return members(self.context, self.experiment) if self.product in _CHANGES and is_mean else []
 
     def over_members(self, of_members: list[xr.Dataset], yearly: list[xr.Dataset]) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the members together, and their statistics and agreement; those that are missing are named."""
@@ -141,24 +141,40 @@ class EnsembleTask(OutcomeTask):
                 together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
             )
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
-        return together, made
+        return together, self._partitioned(made, together, there) if asked.partition else made
+
+    def _partitioned(self, made: xr.Dataset, together: xr.Dataset, there: xr.Dataset) -> xr.Dataset:
+        """Return the statistics with each yearly indicator's variance by source, or an attribute that says why not."""
+        from espo_luigi.science.outcomes.ensemble import Part, partition
+
+        run, method = self.context, str(_settings(self.context).ensemble_stats.partition)
+        if self.product != "indicators" or self.experiment != ALL or not self.freq.startswith("YS"):
+            return made
+        parts, (first, last) = {}, baseline(run).split("-")
+        for sim_id in members(run, ALL):
+            columns = run.simulation(sim_id).columns
+            source, driving, scenario = (columns.get(key) or "" for key in ("source", "driving_model", "experiment"))
+            is_regional = driving and method == "lafferty-sriver"
+            parts[sim_id] = Part(driving, scenario, source) if is_regional else Part(_model(run, sim_id), scenario)
+        try:
+            split = {name: partition(da, there[name], parts, (int(first), int(last)), method)
+                     for name, da in together.items()}  # fmt: skip
+        except DataError as error:
+            return made.assign_attrs(uncertainty_absent=str(error))
+        return made.assign({f"{name}_uncertainty": of for name, of in split.items()})
 
     def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
-        """Return the changes that exceed each member's variability; None for relative changes."""
+        """Return the changes that exceed each member's variability; None without yearly values."""
         from espo_luigi.science.outcomes.ensemble import MEMBER, variability
 
-        if not yearly or changes.attrs.get("delta_kind") != "abs.":
+        if not yearly:
             return None
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
-        base = [_in_one_chunk(ds[name].sel(time=slice(first, last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["time"]).drop_vars("time", errors="ignore") for of in base]
+        base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
+        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
-
-
-def _in_one_chunk(data: xr.DataArray) -> xr.DataArray:
-    return data.chunk(time=-1) if data.chunks else data
 
 
 def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -253,13 +269,22 @@ def check_regions(run: RunContext) -> None:
         raise ConfigurationError(f"`spatial_mean.regions`: {error}") from error
 
 
+def _experiments_of(run: RunContext, product: str, freq: str) -> list[str]:
+    """Levels of warming, and the partition of variance, take all experiments together."""
+    is_split = product == "indicators" and _settings(run).ensemble_stats.partition and freq.startswith("YS")
+    each = _experiments(run)
+    if product == "warming_levels":
+        return [ALL]
+    return each if is_split and len(each) > 2 else each[1:]
+
+
 def ends_of_ensembles(run: RunContext) -> Iterator[EspoTask]:
     """Yield the ensembles and the regions that the configuration asks for."""
     config = run.config
     rules = [rule for rule, given in ((Ensemble, config.ensembles), (Regions, config.spatial_mean)) if given]
     for freq in chosen(run) if config.indicators and rules else ():
         for product in products(run):
-            for experiment in [ALL] if product == "warming_levels" else _experiments(run)[1:]:
+            for experiment in _experiments_of(run, product, freq):
                 for dataset in datasets(run):
                     for rule in rules:
                         yield rule(freq=freq, product=product, experiment=experiment, dataset=dataset)

@@ -46,6 +46,7 @@ class EspoV2(Production):
         "RefDefault.out_grid": _REFERENCE + "_coords.zarr",
         "ReferenceCalendar.out_reference": _REFERENCE + "_{calendar}.zarr",
         "ConcatClean.out_final": _PRODUCT,
+        "ConcatClean.out_flags": "{final}/flags/{var}_flags_day_{label}_{ref_source}+{sim_id}_{domain}.{archive}",
         "HealthChecks.out_checks": "{final}/checks/{domain}/{sim_id}+{ref_source}+{domain}_checks.zarr",
     }
     collection, label = "ESPO_v20", "ESPO6_v20"

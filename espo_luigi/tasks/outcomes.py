@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import dask
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError, not_one_of
@@ -172,14 +173,20 @@ class OutcomeTask(EspoTask):
             check_outcomes(self.context)
 
     def described(self, made: xr.Dataset) -> xr.Dataset:
-        """Return the output with the attributes of its row in the catalogue, in chunks of all times."""
+        """Return the output with the attributes of its row in the catalogue, in chunks of all times.
+
+        A few horizons in chunks of few cells would be thousands of small files.
+        """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
         level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
-        chunks = {**self.context.config.custom.final_chunks, "time": -1, HORIZON: -1, LEVEL: -1}
+        cells = self.context.config.custom.final_chunks
+        chunks = cells if self.makes == "indicators" else dict.fromkeys(cells, "auto")
         kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}
-        return rechunk(made, chunks).drop_attrs(deep=False).assign_attrs({**kept, **attrs})
+        with dask.config.set({"array.chunk-size": "8MiB"}):
+            cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
+        return cut.drop_attrs(deep=False).assign_attrs({**kept, **attrs})
 
     def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""

@@ -95,12 +95,18 @@ class BoundOutput:
 
 
 class OutputPort:
-    """A named output of a rule: a path template, and whether the store is temporary or packed from a port."""
+    """A named output of a rule: a path template, and whether the store is temporary or packed from a port.
 
-    def __init__(self, template: str, *, is_temporary: bool = False, packed_from: str | None = None) -> None:
+    Of a port's variables, an archive has the values, or the flags: `of_flags`.
+    """
+
+    def __init__(
+        self, template: str, *, is_temporary: bool = False, packed_from: str | None = None, of_flags: bool = False
+    ) -> None:
         self.template = template
         self.is_temporary = is_temporary
         self.packed_from = packed_from
+        self.of_flags = of_flags
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -132,12 +138,14 @@ def kept(template: str) -> Any:
     return OutputPort("{final}/" + template)
 
 
-def packed(template: str, source: str) -> Any:
+def packed(template: str, source: str, *, of_flags: bool = False) -> Any:
     """Declare an archive in the final folder, packed from the port `source` (``in_…`` or ``out_…``) of the same task.
 
-    The template ends in ``.zarr.zip``; the suffix of the run's form of archive takes that place.
+    The template ends in ``.zarr.zip``; the suffix of the run's form of archive takes that place. An archive of flags is
+    there only in runs with the section `flags`.
     """
-    return OutputPort("{final}/" + template.removesuffix(".zarr.zip") + ".{archive}", packed_from=source)
+    path = "{final}/" + template.removesuffix(".zarr.zip") + ".{archive}"
+    return OutputPort(path, packed_from=source, of_flags=of_flags)
 
 
 Named = str | Callable[[Any], str]

@@ -16,7 +16,7 @@ from espo_luigi import store
 from espo_luigi.catalog.read import ID_COLUMNS
 from espo_luigi.errors import ConfigurationError, ParameterError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import pooling, stack
+from espo_luigi.science import pooling, quality, stack
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
 from espo_luigi.science.chunks import REALIZATION, rechunk
 from espo_luigi.science.derivations import with_derived
@@ -139,6 +139,7 @@ class Swap(ProductTask):
         # Each product has one of the two; the rest of their values is looked at there.
         last = made["tasmin"].dims[-1]
         nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
+        flags = quality.of_temperatures(finalize.merged(list(given.values())), made["dtrpreswap"], self.how)
         made = self.with_possible_values(made, nowhere, {})
         attrs = adjusted[0].attrs
         outputs = {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
@@ -148,7 +149,10 @@ class Swap(ProductTask):
         for name in outputs.keys() & given.keys():
             if TREATED in given[name]:
                 outputs[name][TREATED] = given[name][TREATED]
-        return outputs
+        return {
+            name: dataset.assign({one: flags[one] for one in quality.beside(flags, [name])})
+            for name, dataset in outputs.items()
+        }
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""
@@ -189,8 +193,9 @@ class Derive(EspoTask):
         config, given = self.context.config, [*adjusted, *tasmax, *tasmin]
         inputs = config.derived[self.var]
         blocks = {REALIZATION: 1, **config.custom.working_chunks, "time": -1}
-        cut = finalize.merged([rechunk(ds[[name for name in inputs if name in ds]], blocks) for ds in given])
-        return with_derived(cut, {self.var: inputs}, config.table)[[self.var]].assign_attrs({"cat:variable": self.var})
+        cut = finalize.merged([rechunk(ds[quality.beside(ds, inputs)], blocks) for ds in given])
+        made = with_derived(cut, {self.var: inputs}, config.table)[[self.var]]
+        return made.assign(quality.inherited(cut, {self.var: inputs})).assign_attrs({"cat:variable": self.var})
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""
@@ -320,6 +325,7 @@ class ConcatenationFinal(EspoTask):
     reads = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
     out_scenario = temporary("day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario")
+    out_flags = packed("final/{domain}/flags_day+{sim_id}+{domain}_{period}.zarr.zip", "out_scenario", of_flags=True)
 
     def check(self) -> None:
         """Raise an error, too, if pieces share a row; log, once, the pieces that cannot be linked into the whole."""
@@ -448,6 +454,9 @@ class ConcatClean(JoinTask):
     in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
     out_joined = temporary("{var}+day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/{var}_day+{sim_id}+{domain}_{period}.zarr.zip", "out_joined")
+    out_flags = packed(
+        "final/{domain}/flags_{var}_day+{sim_id}+{domain}_{period}.zarr.zip", "out_joined", of_flags=True
+    )
 
     @property
     def name(self) -> str:

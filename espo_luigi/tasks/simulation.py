@@ -15,7 +15,7 @@ from espo_luigi.catalog import Match, open_fixed
 from espo_luigi.catalog.open import on_grid_of, open_grid
 from espo_luigi.errors import DataError
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.science import calendar, regrid
+from espo_luigi.science import calendar, quality, regrid
 from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.chunks import block_sizes, rechunk
 from espo_luigi.science.extract import dataset as extract
@@ -29,7 +29,7 @@ from espo_luigi.science.extract.repairs import (
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
-from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
+from espo_luigi.tasks.base import FLAGS_KEY, EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
 from espo_luigi.tasks.ports import temporary, upstream
@@ -60,6 +60,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
+        FLAGS_KEY,
         *TABLE,
         "regrid.regrid_method",
     )
@@ -84,6 +85,8 @@ class Extract(EspoTask):
         repaired = repair(converted, [Repair(**row.arguments()) for row in extraction.repairs])
         with_repairs = extraction.repaired(self.sim_id) & set(map(str, repaired.data_vars))
         repaired = repaired.assign({name: require_possible(repaired[name], config.table) for name in with_repairs})
+        if config.flagging is not None:
+            repaired = quality.with_repairs_marked(repaired, converted, with_repairs)
         if extraction.create_mask is not None:
             mask = self._mask(opened, **extraction.create_mask.arguments())
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
@@ -133,6 +136,7 @@ class Regrid(EspoTask):
         "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
+        FLAGS_KEY,
         "regrid.regrid_dataset",
         "regrid.regrid_dataset.intermediate_grids.*",
         "regrid.regrid_method",
@@ -148,7 +152,11 @@ class Regrid(EspoTask):
             self._check_reach(extracted, reference, weights)
         chunks = config.custom.working_chunks
         regridded = regrid.regrid(with_repairs_told(extracted), reference, weights=weights, chunks=chunks)
-        filled = fill_in_time(regridded, how=config.extraction.simulation.fill_in_time)
+        how = config.extraction.simulation.fill_in_time
+        filled = fill_in_time(regridded, how=how)
+        if config.flagging is not None:
+            extrapolated = {name: its.extrapolated for name, its in weights.items()}
+            filled = quality.of_regridded(filled, regridded, extrapolated, how)
         return rechunk(filled, chunks)
 
     def _check_reach(self, extracted: xr.Dataset, reference: xr.Dataset, weights: Mapping[Any, regrid.Weights]) -> None:

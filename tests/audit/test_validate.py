@@ -200,6 +200,24 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
         assert any(re.search(said, problem) for problem in problems), problems
 
 
+@pytest.mark.parametrize("days", [2, 3])
+def test_days_are_flagged_as_often_as_they_are_counted(days: int, final: Path) -> None:
+    ds = product(SIM)
+    bits = xr.zeros_like(ds["tasmax"], dtype=np.uint16)
+    bits[[0, 5], 2, 3] = 2
+    bits[7, 2, 3] = 1
+    flags = bits.assign_attrs(flag_masks=[1, 2], flag_meanings="jittered extrapolated").to_dataset(name="tasmax_flags")
+    publish(flags.assign_attrs(ds.attrs), final / "flags" / f"flags_{SIM}.zarr.zip")
+    counts = xr.zeros_like(ds["tasmax"][0], dtype=np.float32).drop_vars("time").where(ds["tasmax"][0].notnull())
+    counts[2, 3] = days
+    archive(final, SIM).unlink()
+    publish(ds.assign(tasmax_days_extrapolated=counts), archive(final, SIM))
+    catalogue(final)
+    (check,) = [one for one in found(final).checks if one.name == "flags"]
+    assert check.verdict == ("passed" if days == 2 else "failed")
+    assert all("than tasmax_days_extrapolated has in 1 cells" in text for text in check.details)
+
+
 def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checker(netcdf: Path) -> None:
     path = netcdf / "tasmax_20030101-20031231.nc"
     with netCDF4.Dataset(path, "r+") as file:

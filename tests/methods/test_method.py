@@ -72,7 +72,7 @@ class Monthly(Method):
         """Move."""
         means = [block[name].groupby("time.month").mean() for name in ("reference", "historical")]
         moved = block["simulation"].groupby("time.month") + (means[0] - means[1])
-        days = xr.full_like(block["cell"], len(setup.time)).expand_dims(treatment=1, axis=-1)
+        days = xr.ones_like(moved.drop_vars("month"), dtype=np.uint8)
         return xr.Dataset({"scenario": moved.drop_vars("month"), "treated": days})
 
 

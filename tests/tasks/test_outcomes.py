@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.ensembles import check_regions, on_one_grid
+from espo_luigi.tasks.ensembles import check_regions, ends_of_ensembles, on_one_grid
 from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
@@ -130,7 +131,8 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     whole = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585"}
     at_all = {**whole, "experiment": "all", "product": "warming_levels"}
     work([tasks.Indicators(**names, dataset="simulation"), tasks.ReferenceClimatology(freq="QS-DEC")])
-    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all)])
+    seasonal = tasks.Ensemble(**{**whole, "freq": "QS-DEC"}, product="delta")
+    work([tasks.Ensemble(**whole, product="delta"), tasks.Ensemble(**at_all), seasonal])
     assert espo_luigi.build([tasks.Regions(**whole, product="delta")]).succeeded
     of_scenario, of_raw = (
         store.open_store(tasks.Indicators(**names, dataset=dataset).out_indicators().path)
@@ -164,6 +166,10 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert float(both[f"{of_tx}_members"].max()) == 2 and float(both[f"{of_tx}_agree"].min()) == 1
     np.testing.assert_allclose(both[f"{of_tx}_p50"].mean(), 20 * 0.75 / 10, atol=0.05)
     assert set(np.unique(both[f"{of_tx}_advanced"].fillna(99))) == {1, 99}
+    # Rain has no trend.
+    assert (both["prcptot_clim_mean_delta_1991_2010_advanced"] == 2).sum() > 40
+    of_seasons = store.open_store(seasonal.out_ensemble().path)["tn_mean_clim_mean_delta_1991_2010_advanced"]
+    assert set(np.unique(of_seasons.sel(horizon="2011-2030").fillna(99))) == {1, 99}
     assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
@@ -238,6 +244,32 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     assert "Regions" not in planned
     own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
     assert own["Delta"] == 4 and "Ensemble" not in own
+
+
+@pytest.mark.parametrize("method", ["hawkins-sutton", "lafferty-sriver"])
+def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_why_not(
+    method: str, tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, configured, ensembles={"ensemble_stats": {"partition": method}})
+    assert "all" not in {task.experiment for task in ends_of_ensembles(context())}
+    runs = [(model, rcm, ssp) for model in "AB" for rcm in ("CRCM5", "RegCM") for ssp in ("ssp126", "ssp585")]
+    columns = [{"driving_model": model, "source": rcm, "experiment": ssp} for model, rcm, ssp in runs]
+    found = {"_".join(run): SimpleNamespace(columns=of) for run, of in zip(runs, columns, strict=True)}
+    monkeypatch.setitem(context().__dict__, "simulations", found)
+    of_all = [task for task in ends_of_ensembles(context()) if task.experiment == "all"]
+    assert {(task.product, task.freq) for task in of_all} == {("indicators", "YS-JAN")}
+    time, draws = xr.date_range("1991", periods=40, freq="YS"), np.random.default_rng(0)
+    members = [xr.Dataset({"tx": (("time", "lat"), draws.normal(i, 1, (40, 3)))}, {"time": time}) for i in range(8)]
+    whole = of_all[0].over_members(members, [])[1]
+    sources = ["model", "scenario", *["downscaling"] * (method == "lafferty-sriver"), "variability"]
+    split = whole["tx_uncertainty"]
+    assert split["uncertainty"].values.tolist() == [*sources, "total"]
+    middle = split.isel(time=slice(10, 30))
+    np.testing.assert_allclose(middle.sel(uncertainty=sources).sum("uncertainty"), 100, rtol=1e-5)
+    assert "tx_p50" in whole and "uncertainty_absent" not in whole.attrs
+    monkeypatch.setitem(context().__dict__, "simulations", dict([*found.items()][::2]))
+    alone = of_all[0].over_members(members[::2], [])[1]
+    assert "expected 2 or more of each" in alone.attrs["uncertainty_absent"] and "tx_uncertainty" not in alone
 
 
 def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:

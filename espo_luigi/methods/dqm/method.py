@@ -180,7 +180,7 @@ class Kernels(Method):
         )
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
-        """Adjust a block; `treated` counts the days of each cell (and member), as `TREATMENTS` names them."""
+        """Adjust a block; bit n of `treated` marks the days that are treated as `TREATMENTS[n]` says."""
         options, given = Options.of(setup, self.method), _flat(block["simulation"], block["cell"])
         _check_members(given, setup)
         simulation = _with_noise(given, block, setup)
@@ -195,11 +195,10 @@ class Kernels(Method):
         if space:
             quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), given_threads())
         noise = options.jitter_under
-        treated[..., TREATMENTS.index("jittered")] = 0 if noise is None else (given < noise).sum(axis=-1)
+        if noise is not None:
+            treated |= (given < noise).astype(np.uint8) << TREATMENTS.index("jittered")
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
-        return xr.Dataset(
-            {"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, (*dims[:-1], "treatment"))}
-        )
+        return xr.Dataset({"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, dims)})
 
     def steps(
         self, block: Block, trained: xr.Dataset, setup: Setup, day: int, member: int = 0, variable: str = ""

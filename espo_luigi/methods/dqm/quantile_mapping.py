@@ -27,7 +27,6 @@ from espo_luigi.methods.dqm.kernels.preparation import (
 )
 from espo_luigi.methods.dqm.kernels.training import train_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, check_window, group_days, joined, joined_members, plan_pool
-from espo_luigi.science.choices import TREATMENTS
 
 # Few enough that threads end together, enough that a call's own cost is nothing.
 _CELLS_IN_A_CALL = 4
@@ -399,7 +398,7 @@ def adjust(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Adjust a simulation (cell, time) with its training; the first result has the simulation's type and shape.
 
-    The second counts days (cell, treatment), or (cell, member, treatment) of a pool, as `TREATMENTS` names them.
+    The second, of the same shape, has bit n where a day is treated as `TREATMENTS[n]` says (uint8).
 
     Scaling, LOESS trend of the windowed means, nearest factor in the plane of quantile and day of year, constant
     extrapolation (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
@@ -409,7 +408,7 @@ def adjust(
     adjusted = np.empty(simulation.shape, simulation.dtype)
     shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
     members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
-    counts = np.zeros((*shape[:2], len(TREATMENTS)), np.int32)
+    marks = np.zeros(shape, np.uint8)
     more = adaptation or Adaptation.none(training.factors.dtype)
 
     def kernel(cells: slice) -> None:
@@ -428,8 +427,8 @@ def adjust(
             more.limits[cells],
             more.seeds[cells],
             out[cells],
-            counts[cells],
+            marks[cells],
         )
 
     run_by_cells(kernel, len(simulation), threads)
-    return adjusted, counts.reshape(*simulation.shape[:-1], len(TREATMENTS))
+    return adjusted, marks.reshape(simulation.shape)

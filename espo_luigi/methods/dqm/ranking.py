@@ -11,7 +11,6 @@ from espo_luigi.methods.dqm.kernels.adapting import Shares
 from espo_luigi.methods.dqm.kernels.ranking import adjust_ranked
 from espo_luigi.methods.dqm.quantile_mapping import Adaptation, AdjustmentPlan, plan_adjustment, run_by_cells
 from espo_luigi.methods.dqm.windows import WindowPlan, YearWindow, plan_pool, plan_windows
-from espo_luigi.science.choices import TREATMENTS
 
 
 class RankPlan(NamedTuple):
@@ -120,7 +119,7 @@ def adjust(
     adjusted = np.empty(simulation.shape, simulation.dtype)
     shape = (len(simulation), simulation.shape[1] if simulation.ndim == 3 else 1, simulation.shape[-1])
     members, out = np.ascontiguousarray(simulation).reshape(shape), adjusted.reshape(shape)
-    counts = np.zeros((*shape[:2], len(TREATMENTS)), np.int32)
+    marks = np.zeros(shape, np.uint8)
     more = adaptation or Adaptation.none(factors.dtype)
     turns = turning_points(tuple(levels.astype(np.float64).tolist()), factors.shape[1])
     nowhere = np.empty((3, 0, 0, 0)) if traced is None else traced
@@ -142,9 +141,9 @@ def adjust(
                 more.limits[cells],
                 more.seeds[cells],
                 out[cells],
-                counts[cells],
+                marks[cells],
                 nowhere[:, cells],
             )
 
     run_by_cells(kernel, len(simulation), threads)
-    return adjusted, counts.reshape(*simulation.shape[:-1], len(TREATMENTS))
+    return adjusted, marks.reshape(simulation.shape)

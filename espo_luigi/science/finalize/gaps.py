@@ -18,6 +18,7 @@ from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
+from espo_luigi.science.quality import is_flags
 from espo_luigi.science.stack import INCOMPLETE_CELLS, horizontal_dims
 from espo_luigi.science.variables import VARIABLES, Limits, Variable
 
@@ -60,8 +61,8 @@ def allowed_gaps(attrs: Mapping[Any, Any], land: xr.DataArray) -> int:
 
 
 def over_time(ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.DataArray]:
-    """Return the variables that have the land's cells and more dimensions, time that is, by name."""
-    return {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims)}
+    """Return the variables that have the land's cells and more dimensions, time that is, by name; not flags."""
+    return {str(name): da for name, da in ds.data_vars.items() if set(land.dims) < set(da.dims) and not is_flags(name)}
 
 
 def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: int | None = None) -> xr.Dataset:

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science import quality
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, TREATED, Consistency
 from espo_luigi.science.chunks import is_lazy, rechunk
 from espo_luigi.science.derivations import with_derived
@@ -100,8 +101,8 @@ def finish(
     """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
 
     Units, calendar and period stay. Counts of treated days (`counted`) become maps beside the variables, and days that
-    `clip_var` and `limit_var` change are counted, too. A block of the result is a task that reads only the cells that
-    it needs.
+    `clip_var` and `limit_var` change are counted, too, and flagged in flags that are there (`science.quality`).
+    A block of the result is a task that reads only the cells that it needs.
 
     Parameters
     ----------
@@ -134,12 +135,13 @@ def finish(
         maps = unstack_fill_nan(adjusted, land.grid, cut, part=land.part)
         if land.part is not None:
             inside = land.cells.reset_coords(drop=True)
-            maps = maps.map(lambda data: data.where(inside), keep_attrs=True)
+            maps = maps.map(lambda data: data.where(inside, 0 if data.dtype.kind == "u" else np.nan), keep_attrs=True)
         allowed = allowed_gaps(adjusted.attrs, land.cells)
         complete = _told(require_data(maps, land.cells, allowed=allowed, days=land.days), land.cells, allowed)
     if temperatures is not None:
         complete = _with_consistent(complete, temperatures)
-    made = _treated(with_derived(complete, derived, table), treatment, land)
+    whole = with_derived(complete, derived, table).assign(quality.inherited(complete, derived or {}))
+    made = _treated(whole, treatment, land)
     for name in series_of(made):
         attrs = made[name].attrs
         made[name].attrs = attrs | {key: words for key, words in names_of(name, table).items() if key not in attrs}
@@ -160,7 +162,10 @@ def _treated(ds: xr.Dataset, treatment: Treatment, land: Land | None) -> xr.Data
     attrs = {"units": "d", "days": ds.sizes["time"]}
     counts = {}
     for name, data in clipped.items():
-        days = ((data != rounded[name]) & rounded[name].notnull()).sum("time", keep_attrs=False)
+        changed = (data != rounded[name]) & rounded[name].notnull()
+        if (flags := quality.flags_name(name)) in ds:
+            counts[flags] = quality.with_flag(ds[flags], changed, CLIPPED)
+        days = changed.sum("time", keep_attrs=False)
         on_land = days if land is None else days.where(land.cells.reset_coords(drop=True))
         told = {"long_name": f"Days on which {name} was clipped", **attrs}
         counts[count_of(name, CLIPPED)] = on_land.astype("float32").assign_attrs(told)
@@ -178,15 +183,16 @@ def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
     `treated` (cells, treatment), the days that an adjustment treats otherwise, becomes a variable for each treatment.
     """
     variables = [name for name in series_of(adjusted) if only in ("", name)]
+    kept = quality.beside(adjusted, variables)
     if TREATED not in adjusted:
-        return adjusted[variables]
+        return adjusted[kept]
     treated = adjusted[TREATED].astype("float32")
     maps = {}
     for name in variables:
         for kind in map(str, treated["treatment"].values):
             told = {"long_name": f"Days on which {name} was {kind.replace('_', ' ')}"}
             maps[count_of(name, kind)] = treated.sel(treatment=kind, drop=True).assign_attrs(told)
-    return adjusted[variables].assign(maps)
+    return adjusted[kept].assign(maps)
 
 
 def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
@@ -206,8 +212,8 @@ def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
 
 
 def series_of(ds: xr.Dataset) -> list[str]:
-    """Return the names of the variables that have a value for each day; counts and the like have none."""
-    return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims]
+    """Return the names of the variables that have a value for each day; counts, flags and the like have none."""
+    return [str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not quality.is_flags(name)]
 
 
 def _without_original_shape(ds: xr.Dataset) -> xr.Dataset:
@@ -274,7 +280,8 @@ def _told(ds: xr.Dataset, land: xr.DataArray, gaps: int) -> xr.Dataset:
 def mask_impossible(ds: xr.Dataset) -> xr.Dataset:
     """Return the dataset with all variables NaN unless tasmin is above 100 K; lazy, dtypes and attributes kept."""
     credible = convert_to(ds["tasmin"], "K") > LOWEST_CREDIBLE_TASMIN_K
-    return ds.map(lambda da: da.where(credible) if set(credible.dims) <= set(da.dims) else da, keep_attrs=True)
+    masked = {name: ds[name].where(credible) for name in series_of(ds) if set(credible.dims) <= set(ds[name].dims)}
+    return ds.assign({name: data.assign_attrs(ds[name].attrs) for name, data in masked.items()})
 
 
 def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: str = "final") -> xr.Dataset:
@@ -348,7 +355,9 @@ def merged(adjusted: Sequence[xr.Dataset]) -> xr.Dataset:
 
 def _with_consistent(ds: xr.Dataset, how: Consistency) -> xr.Dataset:
     made = consistent({name: ds[name] for name in NEEDED_FOR[how]}, how=how)
-    return ds.assign({name: made[name] for name in TEMPERATURES}).drop_vars({*NEEDED_FOR[how]} - {*TEMPERATURES})
+    flags = quality.of_temperatures(ds, made["dtrpreswap"], how)
+    whole = ds.assign({name: made[name] for name in TEMPERATURES} | flags)
+    return whole.drop_vars({*NEEDED_FOR[how]} - {*TEMPERATURES})
 
 
 def _labelled(ds: xr.Dataset, to_level: str) -> xr.Dataset:

@@ -16,8 +16,10 @@ from espo_luigi.methods.dqm.kernels.loess import BLOCK, smooth_block, smooth_inc
 from espo_luigi.methods.dqm.kernels.quantiles import TILE, add_to, copy_to, pad_series, window_counts, window_sums
 from espo_luigi.science.choices import TREATMENTS
 
-# Places in the counts of days.
-MADE_WET, EXTRAPOLATED, LIMITED = (TREATMENTS.index(one) for one in ("made_wet", "extrapolated", "limited"))
+# Bits of the days' marks.
+MADE_WET, EXTRAPOLATED, LIMITED = (
+    np.uint8(1 << TREATMENTS.index(one)) for one in ("made_wet", "extrapolated", "limited")
+)
 
 
 class Tables(NamedTuple):
@@ -187,15 +189,14 @@ def find_factors(anomalies, rows, tables, factors):
 
 
 @inlined
-def count_beyond(anomalies, lowest, highest):
-    """Return how many values (year, day) lie beyond their day's quantiles; LLVM vectorises this loop."""
-    n_beyond = np.uint64(0)
+def mark_beyond(anomalies, lowest, highest, firsts, marks):
+    """Mark the values (year, day) beyond their day's quantiles; each year's first is at ``firsts``."""
     for year in range(anomalies.shape[0]):
         for day in range(lowest.size):
             x = anomalies[year, day]
             # A day without rain stays dry, whatever its factor.
-            n_beyond += np.uint64(((x < lowest[day]) & (x != 0)) | (x > highest[day]))
-    return np.int64(n_beyond)
+            is_beyond = ((x < lowest[day]) & (x != 0)) | (x > highest[day])
+            marks[firsts[year] + day] |= EXTRAPOLATED if is_beyond else np.uint8(0)
 
 
 @inlined
@@ -290,11 +291,11 @@ def adjust_run(
     multiplicative,
     skips_zeros,
     out,
-    counts,
+    marks,
 ):
     """Adjust the days of a run, a block of days of year at a time; members (member, time) share their trends.
 
-    ``counts`` (member, treatment) grow by the extrapolated days.
+    ``marks`` (member, time) get the bit of extrapolated days.
     """
     block = np.empty((centres.size + plan.weights.shape[2], BLOCK))
     trends = np.empty((centres.size, BLOCK))
@@ -306,29 +307,26 @@ def adjust_run(
         block_trends(means, centres + start, plan, kind_of_years, complete, block, trends)
         for member in range(scaled.shape[0]):
             remove_trends(scaled[member], centres + start, trends, multiplicative, skips_zeros, anomalies[:, :size])
-            counts[member, EXTRAPOLATED] += count_beyond(anomalies, lowest, highest)
+            mark_beyond(anomalies, lowest, highest, centres + start, marks[member])
             find_factors(anomalies, rows, tables, factors)
             put_back(anomalies[:, :size], factors, centres + start, trends, multiplicative, out[member])
 
 
 @inlined
-def keep_tails(adapted, limits, rows, out):
-    """Put values above their day's limit back, neither scaled nor adjusted; return their number."""
-    n_kept = 0
+def keep_tails(adapted, limits, rows, out, marks):
+    """Put values above their day's limit back, neither scaled nor adjusted, and mark them."""
     for time in range(adapted.size):
         if adapted[time] > limits[rows[time]]:
             out[time] = adapted[time]
-            n_kept += 1
-    return n_kept
+            marks[time] |= LIMITED
 
 
 @inlined
-def count_changed(before, after):
-    """Return the number of values that differ; NaN stays NaN."""
-    n_changed = 0
+def mark_wet(before, after, marks):
+    """Mark the values that differ; NaN stays NaN."""
     for time in range(before.size):
-        n_changed += (before[time] < after[time]) | (before[time] > after[time])
-    return n_changed
+        is_changed = (before[time] < after[time]) | (before[time] > after[time])
+        marks[time] |= MADE_WET if is_changed else np.uint8(0)
 
 
 @compiled
@@ -346,12 +344,12 @@ def adjust_cells(
     limits,
     seeds,
     out,
-    counts,
+    marks,
 ):
     """Adjust the members (cell, member, time) of each cell; scratch is per call, little more than the members' series.
 
     Frequencies are adapted if ``shares`` (see `Shares`) have cells; tails are kept if ``limits`` (cell, day) do.
-    ``counts`` (cell, member, treatment) grow by the days made wet, extrapolated and limited.
+    ``marks`` (cell, member, time) get the bits of days made wet, extrapolated and limited.
     """
     members, n_times = simulation.shape[1], simulation.shape[2]
     half = plan.window // 2
@@ -377,7 +375,7 @@ def adjust_cells(
                     adapted[member],
                 )
                 series = adapted
-                counts[cell, member, MADE_WET] += count_changed(simulation[cell, member], adapted[member])
+                mark_wet(simulation[cell, member], adapted[member], marks[cell, member])
             scale_series(series[member], scaling[cell], plan.scaling_rows, multiplicative, scaled[member])
         complete = pool_means(scaled, half, plan.window, padded, means)
         for run in range(plan.run_groups.size):
@@ -395,13 +393,11 @@ def adjust_cells(
                 multiplicative,
                 skips_zeros,
                 out[cell],
-                counts[cell],
+                marks[cell],
             )
         if limits.shape[0] > 0:
             for member in range(members):
-                counts[cell, member, LIMITED] += keep_tails(
-                    series[member], limits[cell], plan.scaling_rows, out[cell, member]
-                )
+                keep_tails(series[member], limits[cell], plan.scaling_rows, out[cell, member], marks[cell, member])
 
 
 @compiled

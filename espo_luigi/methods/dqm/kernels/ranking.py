@@ -10,13 +10,11 @@ import numpy as np
 
 from espo_luigi.methods.dqm.kernels.adapting import adapt_simulation
 from espo_luigi.methods.dqm.kernels.adjusting import (
-    LIMITED,
-    MADE_WET,
     any_factor,
-    count_changed,
     empty_tables,
     fill_tables,
     keep_tails,
+    mark_wet,
 )
 from espo_luigi.methods.dqm.kernels.compiled import compiled, inlined
 from espo_luigi.methods.dqm.kernels.preparation import count_below, find_equals, mixed, rank_at
@@ -184,7 +182,7 @@ def find_ranked(ranks, rows, factors, turns, is_complete, tables, found):
 
 
 @inlined
-def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series):
+def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, marks, series):
     """Copy a window of years of a cell's members, dry days made wet as `adapting.adapt_simulation` does."""
     first, last, kept_first, kept_last = span
     kept = slice(kept_first - first, kept_last - first)
@@ -204,7 +202,7 @@ def copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts,
             mixed(seeds[cell, member] + np.uint64(first)) if first > 0 else seeds[cell, member],
             series[member],
         )
-        counts[cell, member, MADE_WET] += count_changed(given[kept], series[member, kept])
+        mark_wet(given[kept], series[member, kept], marks[cell, member, kept_first:kept_last])
 
 
 @inlined
@@ -228,7 +226,7 @@ def adjust_ranked(
     limits,
     seeds,
     out,
-    counts,
+    marks,
     traced,
 ):
     """Adjust the members (cell, member, time) of each cell within the window of years of a `ranking.RankPlan`.
@@ -253,7 +251,7 @@ def adjust_ranked(
         is_complete = not np.isnan(factors[cell]).any()
         if not is_complete:
             tabulate(factors[cell], levels, turns, tables)
-        copy_adapted(simulation, cell, span, days, threshold, shares, seeds, counts, series)
+        copy_adapted(simulation, cell, span, days, threshold, shares, seeds, marks, series)
         for member in range(members):
             start = member % in_sample * length
             if alone:
@@ -268,7 +266,8 @@ def adjust_ranked(
             adjusted = out[cell, member, kept_first:kept_last]
             apply_factors(values, found, multiplicative, adjusted)
             if limits.shape[0] > 0:
-                counts[cell, member, LIMITED] += keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted)
+                marked = marks[cell, member, kept_first:kept_last]
+                keep_tails(values, limits[cell], days.scaling_rows[kept], adjusted, marked)
             if traced.shape[1] > 0:
                 copy_to(traced[0, cell, member, kept_first:kept_last], values)
                 copy_to(traced[1, cell, member, kept_first:kept_last], own)

@@ -1,0 +1,357 @@
+"""Flags of values and cells: bits that say why to doubt them, in a product's store of flags.
+
+Of each variable `pr` there are `pr_flags` (time and cells, uint16) and `pr_cell_flags` (cells, uint8), whose attributes
+`flag_masks` and `flag_meanings` (CF 3.5) name the bits. The first eight bits of a day are the method's: what it marks,
+by its `counts`. A variable that is derived from others has the flags of these.
+
+| flag | of | raised where | by the rule |
+|---|---|---|---|
+| `jittered`, `made_wet`, `extrapolated` (beyond the calibration), `limited` | day | our kernels do it | `Adjust` |
+| `clipped` | day | `clip_var` or `limit_var` change the value | `CleanUp`, `ConcatClean` |
+| `exchanged` | day | tasmax and tasmin are exchanged | `CleanUp`, `Swap` |
+| `crossed_before` | day | the regridded simulation has tasmin above tasmax, or a negative dtr | `Adjust` |
+| `filled_in_time` | day | the regridded value was missing, and filled | `Regrid` |
+| `repaired` | day | a raw cell with a weight was repaired | `Extract`, `Regrid` |
+| `beyond_the_record` | day | beyond the reference's lowest or highest value, by more than `record` | `Adjust` |
+| `beyond_the_season` | day | the same of the month and those beside it, by more than `season` | `Adjust` |
+| `extrapolated_in_space` | cell | a grid on the way does not reach the cell | `Regrid` |
+| `signal_distorted` | cell | the change differs from the regridded simulation's by more than `signal` | `Adjust` |
+| `sign_flipped` | cell | both change, by more than a quarter of `signal`, in opposite directions | `Adjust` |
+
+On their way, flags are variables beside the values, in the same stores, and are computed with them. The product's
+archive is packed without them, and that of flags with nothing else. So a count of treated days is the sum of its bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from espo_luigi.science.calendar import TimeAxis, convert
+from espo_luigi.science.choices import AlignOn, Consistency
+from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.variables import Kind
+
+_OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
+# The bits of a day after the method's eight, and those of a cell.
+DAYS = (
+    "clipped",
+    "exchanged",
+    "crossed_before",
+    "filled_in_time",
+    "repaired",
+    "beyond_the_record",
+    "beyond_the_season",
+)
+CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
+_BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
+_BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
+_THE_METHODS = np.uint16(0xFF)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """How far values may be off before a flag is raised.
+
+    Attributes
+    ----------
+    record, season
+        Shares of the reference's range (highest minus lowest value) in the cell.
+    signal
+        Standard deviations of the regridded simulation's yearly means in the years of the calibration.
+    """
+
+    record: float = 0.1
+    season: float = 0.25
+    signal: float = 1.0
+
+
+def is_flags(name: Hashable) -> bool:
+    """Return whether a variable of this name has flags."""
+    return str(name).endswith(_OF_DAYS)
+
+
+def flags_name(variable: str, of: str = "days") -> str:
+    """Return the name of a variable's flags of `days` or `cells`."""
+    return f"{variable}{_OF_DAYS if of == 'days' else _OF_CELLS}"
+
+
+def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
+    """Return those of a dataset's variables that have these names, or are flags of variables of these names."""
+    wanted = [one for name in names for one in (name, flags_name(name), flags_name(name, "cells"))]
+    return [name for name in wanted if name in ds]
+
+
+def meanings(flags: xr.DataArray) -> dict[str, int]:
+    """Return the masks of an array of flags by their meanings."""
+    masks = np.atleast_1d(flags.attrs.get("flag_masks", [])).astype(int)
+    return dict(zip(str(flags.attrs.get("flag_meanings", "")).split(), masks.tolist(), strict=True))
+
+
+def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArray:
+    """Return flags of days with one of `DAYS` raised where it is true, beside those that are; lazy."""
+    raised = flags | where.transpose(*flags.dims).astype(np.uint16) * _BITS[name]
+    return raised.assign_attrs(flags.attrs)
+
+
+def inherited(ds: xr.Dataset, made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
+    """Return the flags of variables that are made of others, by name: all of these. Lazy.
+
+    The methods' own are left out where methods have different ones. Variables of which no input has flags have none.
+    """
+    made = {}
+    for name, inputs in made_of.items():
+        given = [one for one in inputs if flags_name(one) in ds]
+        days, cells = ([ds[flags_name(one, of)] for one in given] for of in ("days", "cells"))
+        if not given:
+            continue
+        own, *others = {one.attrs["flag_meanings"] for one in days}
+        if others:
+            days = [one & ~_THE_METHODS for one in days]
+        names = [] if others else own.split()[: -len(DAYS)]
+        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(names, name))
+        made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names((), name, "cells"))
+    return made
+
+
+def of_temperatures(ds: xr.Dataset, before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
+    """Return the flags of tasmax and tasmin that are made consistent; `before` is tasmax - tasmin before. Lazy."""
+    made = inherited(ds, {"tasmax": ("tasmax",), "tasmin": ("tasmin",) if how == "swap" else ("tasmax", "dtr")})
+    if how == "derived":
+        return made
+    of_days = {name: with_flag(made[name], before < 0, "exchanged") for name in made if not name.endswith(_OF_CELLS)}
+    return made | of_days
+
+
+def of_regridded(
+    filled: xr.Dataset, regridded: xr.Dataset, extrapolated: Mapping[Hashable, np.ndarray], filling: Iterable[str]
+) -> xr.Dataset:
+    """Return regridded series with flags: filled days, repaired raw values, and cells that are extrapolated. Lazy.
+
+    `regridded` is the series before gaps were filled, of the variables `filling`. Variables of `with_repairs_marked`
+    become flags.
+    """
+    flags: dict[str, xr.DataArray] = {}
+    of_time = [str(name) for name, series in filled.data_vars.items() if "time" in series.dims]
+    for name in (one for one in of_time if not one.endswith(_REPAIRED)):
+        series, repaired = filled[name], f"{name}{_REPAIRED}"
+        bits = xr.zeros_like(series, dtype=np.uint16)
+        if name in filling:
+            bits = with_flag(bits, regridded[name].isnull() & series.notnull(), "filled_in_time")
+        if repaired in filled:
+            bits = with_flag(bits, filled[repaired] > 0, "repaired")
+        if name in filling or repaired in filled:
+            flags[flags_name(name)] = bits.assign_attrs(_names((), name))
+        first = series.isel(time=0, drop=True)
+        cells = extrapolated[name].reshape(first.shape) * _BITS_OF_CELLS["extrapolated_in_space"]
+        flags[flags_name(name, "cells")] = xr.DataArray(
+            cells, first.coords, first.dims, attrs=_names((), name, "cells")
+        )
+    return filled.drop_vars([name for name in filled.data_vars if str(name).endswith(_REPAIRED)]).assign(flags)
+
+
+_REPAIRED = "_is_repaired"
+
+
+def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterable[str]) -> xr.Dataset:
+    """Return raw data with a variable beside each of `names` that is 1 where `repair` changed values, else 0; lazy."""
+    changed = {}
+    for name in names:
+        new, old = repaired[name], before[name]
+        is_changed = (new != old) & (new.notnull() | old.notnull())
+        changed[f"{name}{_REPAIRED}"] = is_changed.astype(np.float32)
+    return repaired.assign(changed)
+
+
+def of_adjusted(
+    scenario: xr.DataArray,
+    simulation: xr.DataArray,
+    reference: xr.DataArray,
+    *,
+    marks: xr.DataArray | None,
+    before: xr.DataArray | None,
+    period: Sequence[str | int],
+    kind: Kind,
+    tolerances: Tolerances,
+) -> dict[str, xr.DataArray]:
+    """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
+
+    Parameters
+    ----------
+    scenario, simulation, reference
+        Daily, with `time` and the same cells, and in the same units; their calendars may differ.
+    marks
+        What the method marks (`treated` of `Method`), of the scenario's days, with its names in `flag_meanings`.
+    before
+        Flags of the regridded simulation, of the scenario's days.
+    period
+        The first and the last year of the calibration. The change is from there to as many years at the end.
+    kind
+        Whether changes are differences (+) or ratios (*).
+    """
+    none = xr.zeros_like(scenario, dtype=np.uint16)
+    series = {"time": scenario, "raw": simulation, "known": reference}
+    years, months = (
+        [np.asarray(getattr(one.indexes["time"], part)) for one in series.values()] for part in ("year", "month")
+    )
+    first, last = (int(year) for year in period)
+    setup = {
+        "months": (months[0], np.where((years[2] >= first) & (years[2] <= last), months[2], 0)),
+        "spans": [_Spans.of(one, first, last) for one in years[:2]],
+        "kind": kind,
+        "tolerances": tolerances,
+    }
+    days, cells = xr.apply_ufunc(
+        _of_block,
+        *(_bare(one, dim, scenario) for dim, one in series.items()),
+        *(_bare(none if one is None else one, "time", scenario) for one in (marks, before)),
+        kwargs=setup,
+        input_core_dims=[*([dim] for dim in series), ["time"], ["time"]],
+        output_core_dims=[["time"], []],
+        dask="parallelized",
+        output_dtypes=[np.uint16, np.uint8],
+    )
+    name, own = str(scenario.name), [] if marks is None else marks.attrs["flag_meanings"].split()
+    told = {} if own else {"comment": "The method marks no days: there are no flags of what it treats."}
+    like = scenario.isel(time=0, drop=True)
+    return {
+        flags_name(name): scenario.copy(data=days.transpose(*scenario.dims).data).assign_attrs(
+            _names(own, name) | told
+        ),
+        flags_name(name, "cells"): like.copy(data=cells.transpose(*like.dims).data).assign_attrs(
+            _names((), name, "cells")
+        ),
+    }
+
+
+def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
+    """A series without coordinates, along a dimension of its own instead of `time`, in the blocks of another."""
+    bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
+    if like.chunks is None:
+        return bare
+    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
+    return rechunk_variable(bare, blocks)
+
+
+class _Spans(NamedTuple):
+    """The days of the calibration, where each of its years begins, and the days of as many years at the end."""
+
+    base: slice
+    starts: np.ndarray
+    future: slice
+
+    @classmethod
+    def of(cls, years: np.ndarray, first: int, last: int) -> _Spans | None:
+        """Return the spans of a series; None without two years of the calibration, or without any year after it."""
+        begin, end = np.searchsorted(years, [first, last + 1])
+        starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
+        if starts.size < 2 or end == years.size:
+            return None
+        later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
+        return cls(slice(begin, end), starts, slice(later, None))
+
+
+def _of_block(
+    scenario: np.ndarray,
+    simulation: np.ndarray,
+    reference: np.ndarray,
+    marks: np.ndarray,
+    before: np.ndarray,
+    *,
+    months: tuple[np.ndarray, np.ndarray],
+    spans: Sequence[_Spans | None],
+    kind: Kind,
+    tolerances: Tolerances,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The flags of days (…, time) and cells (…) of a block; `months` of scenario and reference, 0 for no month."""
+    flags = marks.astype(np.uint16) | before
+    parts = [reference[..., months[1] == month] for month in range(1, 13)]
+    lows = np.stack([np.fmin.reduce(one, axis=-1, initial=np.inf) for one in parts])
+    highs = np.stack([np.fmax.reduce(one, axis=-1, initial=-np.inf) for one in parts])
+    width = highs.max(axis=0) - lows.min(axis=0)
+    width[~np.isfinite(width)] = np.nan  # a cell without a reference has no record
+
+    def raise_beyond(days: Any, near: Sequence[int], tolerance: float, name: str) -> None:
+        low, high = lows[near].min(axis=0) - tolerance * width, highs[near].max(axis=0) + tolerance * width
+        part = scenario[..., days]
+        is_beyond = (part < low[..., np.newaxis]) | (part > high[..., np.newaxis])
+        flags[..., days] |= is_beyond.astype(np.uint16) * _BITS[name]
+
+    raise_beyond(slice(None), range(12), tolerances.record, "beyond_the_record")
+    for month in range(12):
+        near = [(month + away) % 12 for away in (-1, 0, 1)]
+        raise_beyond(np.flatnonzero(months[0] == month + 1), near, tolerances.season, "beyond_the_season")
+    return flags, _of_signal(scenario, simulation, spans, kind, tolerances.signal)
+
+
+def _of_signal(
+    scenario: np.ndarray, simulation: np.ndarray, spans: Sequence[_Spans | None], kind: Kind, tolerance: float
+) -> np.ndarray:
+    """The flags of cells (…) whose change is not the simulation's."""
+    own, raw = spans
+    if own is None or raw is None:
+        return np.zeros(scenario.shape[:-1], np.uint8)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        changes, bases = [], []
+        for series, span in ((scenario, own), (simulation, raw)):
+            base, future = (series[..., days].mean(axis=-1, dtype=np.float64) for days in (span.base, span.future))
+            changes.append(future / base - 1 if kind == "*" else future - base)
+            bases.append(base)
+        given = simulation[..., raw.base]
+        lengths = np.diff(raw.starts, append=given.shape[-1])
+        spread = (np.add.reduceat(given, raw.starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
+        spread = tolerance * (spread / bases[1] if kind == "*" else spread)
+        is_distorted = np.abs(changes[0] - changes[1]) > spread
+        smaller = np.minimum(*np.abs(changes))
+        is_flipped = (changes[0] * changes[1] < 0) & (smaller > spread / 4)
+    distorted, flipped = (_BITS_OF_CELLS[name] for name in ("signal_distorted", "sign_flipped"))
+    return is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
+
+
+# The variables that `before_adjusting` compares.
+COMPARED = ("tasmax", "tasmin", "dtr")
+
+
+def before_adjusting(simulation: xr.Dataset, scenario: xr.DataArray, align_on: AlignOn) -> xr.DataArray | None:
+    """Return the flags that the days of a regridded simulation have, on those of its scenario; None without any. Lazy.
+
+    `simulation` has its flags of `of_regridded`; temperatures that cross are flagged here.
+    """
+    name, found = str(scenario.name), {*COMPARED} & {*simulation}
+    flags = simulation.get(flags_name(name))
+    if name in found and len(found) > 1:
+        lowest = simulation["tasmax"] - simulation["tasmin"] if "tasmin" in found else simulation["dtr"]
+        start = xr.zeros_like(simulation[name], dtype=np.uint16) if flags is None else flags
+        flags = with_flag(start, lowest < 0, "crossed_before")
+    if flags is None:
+        return None
+    axis = TimeAxis.of(scenario)
+    converted = convert(flags, axis.calendar, align_on=align_on)
+    return converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
+
+
+def joined_with(flags: Mapping[str, xr.DataArray], simulation: xr.Dataset) -> dict[str, xr.DataArray]:
+    """Return flags with those of the cells of a regridded simulation; lazy."""
+    return {
+        name: one
+        if name not in simulation or not name.endswith(_OF_CELLS)
+        else (one | simulation[name].drop_vars(simulation[name].coords).transpose(*one.dims)).assign_attrs(one.attrs)
+        for name, one in flags.items()
+    }
+
+
+def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:
+    """The attributes of flags: their masks and meanings."""
+    bits = {one: 1 << place for place, one in enumerate(own)} | _BITS if of == "days" else _BITS_OF_CELLS
+    return {
+        "standard_name": "quality_flag",
+        "long_name": f"Flags of the {of} of {variable}",
+        "flag_masks": np.array([int(bit) for bit in bits.values()], np.uint16 if of == "days" else np.uint8),
+        "flag_meanings": " ".join(bits),
+    }

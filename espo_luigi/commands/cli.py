@@ -605,9 +605,8 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
 @espo.command(epilog="Example: espo validate espo-demo/final --release 1.0")
 @click.argument("final", type=_PATH)
 @click.option("--release", default="", metavar="VERSION", help="Write RELEASE.json beside them, if all checks pass.")
-@click.option("--seed", default=0, show_default=True, help="Chooses the cells and days of the audit.")
 @_json_option
-def validate(final: Path, release: str, seed: int, as_json: bool) -> int:
+def validate(final: Path, release: str, as_json: bool) -> int:
     """Check finished products, before their release.
 
     FINAL is a folder of products, one archive, or a folder of NetCDF files.
@@ -616,7 +615,7 @@ def validate(final: Path, release: str, seed: int, as_json: bool) -> int:
     from espo_luigi.audit import validate as checks
 
     views.be_quiet_about_other_parameters()
-    found = checks.validate(final, lambda line: say(line, file=sys.stderr), seed, release)
+    found = checks.validate(final, lambda line: say(line, file=sys.stderr), release)
     if as_json:
         _print_json(shown.as_json(found))
     else:

@@ -16,6 +16,7 @@ from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from luigi.task_register import Register
 from shapely.geometry import box, mapping
 from small_demo import LAND
+from test_production_shape import of_source
 from xclim import atmos
 
 import espo_luigi
@@ -50,6 +51,7 @@ MODULE = {
 OP = {"climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]}}
 PCT = {"kind": {"prcptot": "%"}}
 SINCE = {"reference_horizon": "1991-2010"}
+LATER = {"climatological_op": {"window": 30, "periods": [[1991, 2020], [2041, 2070]]}}
 AGGREGATE = {**OP, "compute_deltas": {"kind": {"prcptot": "%"}, **SINCE}}
 
 
@@ -353,6 +355,8 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     # Two simulations, of each the scenario and what it was before; two frequencies; indicators, climatologies, changes.
     assert {"Indicators": 8, "Climatology": 8, "Delta": 8, "Ensemble": 12}.items() <= planned.items()
     assert "Regions" not in planned
+    until = plan_of((), Selection(until="Regions")).tasks.values()
+    assert Counter(one.rule for one in until)["Regions"] == 12 and "Ensemble" not in {one.rule for one in until}
     own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
     assert own["Delta"] == 4 and "Ensemble" not in own
 
@@ -399,6 +403,23 @@ def test_indicators_added_to_a_finished_run_take_the_kept_archives_or_the_plan_t
     assert told == (not keep)
 
 
+def test_a_new_simulation_makes_its_own_indicators_and_the_ensembles_again(
+    complete_demo: Path, configured: Configure
+) -> None:
+    (complete_demo / "six.yml").write_text(yaml.safe_dump(MODULE))
+    chosen = {"indicators": {"module": "six.yml"}, "aggregate": {"compute_deltas": {}, **LATER}, "ensembles": {}}
+    configured(**chosen, **of_source("Demo-NoLeap"))
+    complete_all()
+    configured(**chosen)
+    ours = {"Indicators", "ReferenceIndicators", "Climatology", "ReferenceClimatology", "Delta", "Ensemble"}
+    again = [one.task for one in plan_of((), Selection()).of(RUN) if one.rule in ours]
+    # The scenario and the raw simulation; years and seasons; indicators, climatologies and changes of both.
+    assert Counter(type(task).__name__ for task in again) == {"Indicators": 4, "Climatology": 4, "Delta": 4} | {
+        "Ensemble": 12
+    }
+    assert {getattr(task, "sim_id", DAY360) for task in again} == {DAY360}
+
+
 def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:
     configured()
     before = context().config.hash
@@ -436,6 +457,7 @@ def test_sections_of_xscen_s_templates_are_read_as_they_are(
 ) -> None:
     made(tmp_path, configured, **yaml.safe_load(TEMPLATE))
     config = context().config
+    assert config.indicators and config.warming_levels and config.ensembles
     assert (config.indicators.periods, set(config.indicators.definitions)) == (
         (("1991", "2020"),),
         {"realm", "indicators"},

@@ -452,7 +452,7 @@ def test_what_lies_beside_the_definitions_is_not_run_and_their_content_decides(
     (tmp_path / "26.yml").rename(tmp_path / "renamed.yml")
     configured(indicators={"module": "renamed.yml"})
     assert was[0] != was[1] == fingerprint(context().config, "indicators.definitions")
-    with pytest.raises(ConfigurationError, match="`indicators.module`: .*module of indicators renamed"):
+    with pytest.raises(ConfigurationError, match=r"`indicators.module`: .*module of indicators renamed"):
         configured(indicators={"module": "renamed"})
         chosen(context())
 

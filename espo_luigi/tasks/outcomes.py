@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import dask
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError
@@ -32,6 +32,7 @@ _READ = ("indicators.definitions", "indicators.freqs")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
+_CHUNK_BYTES = 2**23
 _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 
@@ -183,19 +184,21 @@ class OutcomeTask(EspoTask):
             check_outcomes(self.context)
 
     def described(self, made: xr.Dataset) -> xr.Dataset:
-        """Return the output with the attributes of its row in the catalogue, in chunks of all times.
+        """Return the output with the attributes of its row in the catalogue, in chunks of several of the product's.
 
-        A few horizons in chunks of few cells would be thousands of small files.
+        A chunk has all times. Horizons and years in chunks of as few cells as days have would be thousands of files.
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
         level = "_".join(filter(None, (what, dataset)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
-        cells = self.context.config.custom.final_chunks
-        chunks = cells if self.makes == "indicators" else dict.fromkeys(cells, "auto")
+        final = {dim: size for dim, size in self.context.config.custom.final_chunks.items() if dim in made.sizes}
+        cells = {dim: size if size > 0 else made.sizes[dim] for dim, size in final.items() if dim != "time"}
+        largest = max(data.nbytes for data in made.values()) * math.prod(cells[dim] / made.sizes[dim] for dim in cells)
+        several = max(1, int((_CHUNK_BYTES / largest) ** 0.5))
+        chunks = {dim: several * size for dim, size in cells.items()}
         kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}
-        with dask.config.set({"array.chunk-size": "8MiB"}):
-            cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
+        cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
         return cut.drop_attrs(deep=False).assign_attrs({**kept, **attrs})
 
     def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:

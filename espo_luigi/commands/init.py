@@ -15,8 +15,9 @@ import click
 from espo_luigi.commands.views import say
 
 _STARTS = Path(__file__).parent / "starts"  # links to the repository's luigi.cfg and config/, and the READMEs
-# In the repository's luigi.cfg, and in that of a folder: its configuration lies beside it.
-_BESIDE = ("config = config/demo/config.yml config/demo/paths.yml", "config = config.yml paths.yml")
+# In luigi.cfg of a folder, whose configuration lies beside it, and in the repository's.
+_BESIDE = "config = config.yml paths.yml"
+_OF_DEMO = "config = config/demo/config.yml config/demo/paths.yml config/demo/outcomes.yml"
 _DEMOS_WORKDIR = "workdir = espo-demo/run"
 _STARTS_AND_WORKDIRS = {
     "demo": _DEMOS_WORKDIR,
@@ -29,8 +30,10 @@ _STARTS_AND_WORKDIRS = {
 
 def files_of(start: str) -> dict[str, str]:
     """Return the names and texts of the files that ``espo init --from START`` writes."""
-    texts = {path.name: path.read_text("utf-8") for path in sorted((_STARTS / start).glob("*.yml"))}
-    settings = (_STARTS / "luigi.cfg").read_text("utf-8").replace(*_BESIDE)
+    files = [path for path in sorted((_STARTS / start).iterdir()) if path.suffix in (".yml", ".csv")]
+    texts = {path.name: path.read_text("utf-8") for path in files}
+    beside = f"{_BESIDE} outcomes.yml" if "outcomes.yml" in texts else _BESIDE
+    settings = (_STARTS / "luigi.cfg").read_text("utf-8").replace(_OF_DEMO, beside)
     settings = settings.replace(_DEMOS_WORKDIR, _STARTS_AND_WORKDIRS[start])
     if (resources := _STARTS / start / "luigi.cfg").exists():
         settings = f"{settings}\n{resources.read_text('utf-8')}"
@@ -70,7 +73,7 @@ def translation_of(old: Path) -> dict[str, str]:
     if parser.has_option("espo", "config"):
         texts["luigi.cfg"] = re.sub(
             r"(?ms)^\[espo\].*?(?=^\[|\Z)",
-            lambda section: re.sub(r"(?mi)^config *[=:].*(?:\n[ \t]+\S.*)*", _BESIDE[1], section[0]),
+            lambda section: re.sub(r"(?mi)^config *[=:].*(?:\n[ \t]+\S.*)*", _BESIDE, section[0]),
             settings.read_text("utf-8"),
         )
     _name_files(content, folders_of(read), texts)
@@ -92,7 +95,7 @@ def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[
     for key, value in content.items():
         if isinstance(value, dict):
             _name_files(value, folders, texts)
-        elif key in ("properties", "shape"):
+        elif key in ("properties", "shape", "module", "tas_src"):
             content[key] = full(value)
         elif key == "data_catalogs":
             content[key] = [full(name) for name in value] if isinstance(value, list) else full(value)

@@ -7,15 +7,18 @@ import functools
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
 
 import h5py
 import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.config.outcomes import EnsemblesSection
+from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.replacing import check_ours
+from espo_luigi.science.outcomes.climatology import by_year
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -41,7 +44,8 @@ ALL = "all"
 _RULES = {"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels}
 _CHANGES = ("delta", "warming_levels")
 _PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
-_OURS = "espo_luigi_task"
+# The global attribute of a NetCDF file with the id of its marker, which the table beside it has.
+_MARKER = "espo_luigi_marker"
 
 
 def products(run: RunContext) -> list[str]:
@@ -55,14 +59,25 @@ def _settings(run: RunContext) -> EnsemblesSection:
     return run.config.ensembles or EnsemblesSection()
 
 
+def experiment_of(columns: Mapping[str, str]) -> str:
+    """Return the scenario of a row of the catalogue: of historical+ssp585, ssp585; "unknown" if there is none."""
+    return (columns.get("experiment") or "unknown").rpartition("+")[2]
+
+
 def members(run: RunContext, experiment: str) -> list[str]:
     """Return the simulations of an experiment, or all."""
-    ids = {sim_id: match.columns.get("experiment") for sim_id, match in run.simulations.items()}
-    return [sim_id for sim_id, own in ids.items() if experiment in (ALL, own)]
+    found = run.simulations.items()
+    return [sim_id for sim_id, match in found if experiment in (ALL, experiment_of(match.columns))]
+
+
+def dropped(run: RunContext, experiment: str) -> dict[str, str]:
+    """Return the simulations of an experiment, or all, that the search drops, each with the reason."""
+    of = {sim_id: experiment_of(columns) for sim_id, columns in run.columns_of_dropped.items()}
+    return {sim_id: why for sim_id, why in run.dropped.items() if experiment in (ALL, of[sim_id])}
 
 
 def _experiments(run: RunContext) -> list[str]:
-    return [ALL, *sorted({match.columns.get("experiment") or ALL for match in run.simulations.values()} - {ALL})]
+    return [ALL, *sorted({experiment_of(match.columns) for match in run.simulations.values()})]
 
 
 ExperimentParameter = functools.partial(WildcardParameter, _experiments)
@@ -74,17 +89,19 @@ def regions(run: RunContext) -> Mapping[str, Any]:
     """Return the regions by name; raises `ConfigurationError` if a file cannot be used."""
     found: dict[str, Any] = {}
     for name, asked in needed(run, "spatial_mean").regions.items():
-        if asked.method == "bbox":
-            found[name] = Box(asked.lon_bnds, asked.lat_bnds)
-        elif asked.method == "gridpoint":
-            found[name] = Point(asked.lon, asked.lat)
-        else:
-            paths = [asked.shape, *(asked.shape.with_suffix(one) for one in (".dbf", ".prj"))]
-            try:
-                files = {path.name: path.read_bytes() for path in paths if path == asked.shape or path.is_file()}
-                found |= parse_regions(files, asked.name_by)
-            except (DataError, OSError) as error:
-                raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
+        try:
+            if asked.method == "shape":
+                own = parse_regions(files_of(asked.shape), asked.name_by)
+            else:
+                is_box = asked.method == "bbox"
+                own = {name: Box(asked.lon_bnds, asked.lat_bnds) if is_box else Point(asked.lon, asked.lat)}
+            if twice := found.keys() & own.keys():
+                raise DataError(
+                    f"another region has the name {', '.join(sorted(twice))}; expected names of one region."
+                )
+        except (DataError, OSError) as error:
+            raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
+        found |= own
     return found
 
 
@@ -116,10 +133,9 @@ class EnsembleTask(OutcomeTask):
 
     @property
     def with_variability(self) -> list[str]:
-        """The simulations whose yearly values tell which changes are robust: of yearly means only."""
-        is_tested = self.product in _CHANGES and self.freq.startswith("YS")
+        """The simulations whose yearly, seasonal or monthly values tell which changes are robust: of means only."""
         is_mean = self.context.config.aggregate.climatological_op.op == "mean"
-        return members(self.context, self.experiment) if is_tested and is_mean else []
+        return members(self.context, self.experiment) if self.product in _CHANGES and is_mean else []
 
     def over_members(self, of_members: list[xr.Dataset], yearly: list[xr.Dataset]) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the members together, and their statistics and agreement; those that are missing are named."""
@@ -127,8 +143,7 @@ class EnsembleTask(OutcomeTask):
 
         run, asked = self.context, _settings(self.context).ensemble_stats
         ids, percentiles = members(run, self.experiment), asked.statistics.ensemble_percentiles
-        absent = {name: why for name, why in run.dropped.items() if f"_{self.experiment}_" in name}
-        together = ensemble.join(dict(zip(ids, of_members, strict=True)), absent)
+        together = ensemble.join(dict(zip(ids, of_members, strict=True)), dropped(run, self.experiment))
         there = ensemble.present(together)
         given = dict(asked.weights) if isinstance(asked.weights, Mapping) else None
         models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None
@@ -141,24 +156,40 @@ class EnsembleTask(OutcomeTask):
                 together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
             )
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
-        return together, made
+        return together, self._partitioned(made, together, there) if asked.partition else made
+
+    def _partitioned(self, made: xr.Dataset, together: xr.Dataset, there: xr.Dataset) -> xr.Dataset:
+        """Return the statistics with each yearly indicator's variance by source, or an attribute that says why not."""
+        from espo_luigi.science.outcomes.ensemble import Part, partition
+
+        run, method = self.context, str(_settings(self.context).ensemble_stats.partition)
+        if self.product != "indicators" or self.experiment != ALL or not self.freq.startswith("YS"):
+            return made
+        parts, (first, last) = {}, baseline(run).split("-")
+        for sim_id in members(run, ALL):
+            columns = run.simulation(sim_id).columns
+            source, driving, scenario = (columns.get(key) or "" for key in ("source", "driving_model", "experiment"))
+            is_regional = driving and method == "lafferty-sriver"
+            parts[sim_id] = Part(driving, scenario, source) if is_regional else Part(_model(run, sim_id), scenario)
+        try:
+            split = {name: partition(da, there[name], parts, (int(first), int(last)), method)
+                     for name, da in together.items()}  # fmt: skip
+        except DataError as error:
+            return made.assign_attrs(uncertainty_absent=str(error))
+        return made.assign({f"{name}_uncertainty": of for name, of in split.items()})
 
     def _thresholds(self, changes: xr.DataArray, yearly: Mapping[str, xr.Dataset]) -> xr.DataArray | None:
-        """Return the changes that exceed each member's variability; None for relative changes."""
+        """Return the changes that exceed each member's variability; None without yearly values."""
         from espo_luigi.science.outcomes.ensemble import MEMBER, variability
 
-        if not yearly or changes.attrs.get("delta_kind") != "abs.":
+        if not yearly:
             return None
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
-        base = [_in_one_chunk(ds[name].sel(time=slice(first, last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["time"]).drop_vars("time", errors="ignore") for of in base]
+        base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
+        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
-
-
-def _in_one_chunk(data: xr.DataArray) -> xr.DataArray:
-    return data.chunk(time=-1) if data.chunks else data
 
 
 def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -210,22 +241,31 @@ class Regions(EnsembleTask):
     def check(self) -> None:
         """Raise an error, too, if a region has no land in the domain."""
         super().check()
+        check_ours(self._netcdf, _why_not_ours)
         if not self.complete():
             check_regions(self.context)
+
+    @property
+    def _netcdf(self) -> Path:
+        return Path(self.out_table().path.with_suffix(".nc"))
+
+    def complete(self) -> bool:
+        """Return True if the table is complete, and the NetCDF file beside it was made with it."""
+        marker = self.out_table().target.marker()
+        return super().complete() and marker is not None and _maker(self._netcdf) == marker.id
 
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
         inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
         of_members, yearly = ([region_means(ds, regions(self.context)) for ds in on_one_grid(of)] for of in inputs)
         together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
-        whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(
-            provenance(self.marker())
-        )
-        path = self.out_table().path
-        with written_aside(path.with_suffix(".nc"), judge=_why_not_ours) as partial:
+        marker = self.marker()
+        whole = made.merge(together, compat="override", combine_attrs="override")
+        whole = whole.assign_attrs({**provenance(marker), _MARKER: marker.id})
+        with written_aside(self._netcdf, judge=_why_not_ours) as partial:
             prepared(whole).to_netcdf(partial, engine="h5netcdf")
         columns, rows = _long_table(whole)
-        store.write_table(columns, rows, path, self.marker())
+        store.write_table(columns, rows, self.out_table().path, marker)
 
 
 def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
@@ -239,12 +279,18 @@ def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
     return list(reader.fieldnames or ()), list(reader)
 
 
-def _why_not_ours(descriptor: int) -> str:
+def _maker(file: Path | BinaryIO) -> str | None:
+    """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
-        with os.fdopen(os.dup(descriptor), "rb") as opened, h5py.File(opened) as file:
-            return "" if _OURS in file.attrs else f"it has no global attribute {_OURS}"
+        with h5py.File(file) as opened:
+            return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
     except OSError:
-        return "it is no NetCDF-4 file"
+        return None
+
+
+def _why_not_ours(descriptor: int) -> str:
+    with os.fdopen(os.dup(descriptor), "rb") as opened:
+        return "" if _maker(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
 
 
 @functools.lru_cache(maxsize=2)
@@ -258,13 +304,22 @@ def check_regions(run: RunContext) -> None:
         raise ConfigurationError(f"`spatial_mean.regions`: {error}") from error
 
 
+def _experiments_of(run: RunContext, product: str, freq: str) -> list[str]:
+    """Levels of warming, and the partition of variance, take all experiments together."""
+    is_split = product == "indicators" and _settings(run).ensemble_stats.partition and freq.startswith("YS")
+    each = _experiments(run)
+    if product == "warming_levels":
+        return [ALL]
+    return each if is_split and len(each) > 2 else each[1:]
+
+
 def ends_of_ensembles(run: RunContext) -> Iterator[EspoTask]:
     """Yield the ensembles and the regions that the configuration asks for."""
     config = run.config
     rules = [rule for rule, given in ((Ensemble, config.ensembles), (Regions, config.spatial_mean)) if given]
     for freq in chosen(run) if config.indicators and rules else ():
         for product in products(run):
-            for experiment in [ALL] if product == "warming_levels" else _experiments(run)[1:]:
+            for experiment in _experiments_of(run, product, freq):
                 for dataset in datasets(run):
                     for rule in rules:
                         yield rule(freq=freq, product=product, experiment=experiment, dataset=dataset)

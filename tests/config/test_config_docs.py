@@ -61,6 +61,7 @@ def test_the_examples_of_the_pages_are_valid_over_the_values_of_production(
         monkeypatch.setenv(f"ESPO_{name}", f"/site/{name.lower()}")
     ring = [[-80, 45], [-60, 45], [-60, 60], [-80, 45]]
     (tmp_path / "quebec.geojson").write_text(json.dumps({"type": "Polygon", "coordinates": [ring]}))
+    (tmp_path / "indicators.yml").write_text("realm: atmos\nindicators: {prcptot: {base: prcptot}}\n")
     (tmp_path / "example.yml").write_text(block)
     production = REFERENCE.parents[1] / "config" / "espo-g6"
     load([production / "config.yml", production / "paths.yml", tmp_path / "example.yml"])

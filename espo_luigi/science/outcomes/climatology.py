@@ -66,8 +66,8 @@ def climatology(
     """
     name, how = _operation(op)
     freq = _frequency(ds)
-    by_year = _by_year(ds, freq)
-    years = by_year["year"].values
+    yearly = by_year(ds)
+    years = yearly["year"].values
     stamps = ds["time"].dt.year.values
     own = max(int(years[0]), int(stamps.min())), min(int(years[-1]), int(stamps.max()))
     ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
@@ -77,7 +77,7 @@ def climatology(
     windows = horizons(ranges, window, stride)
     length = windows[0][1] - windows[0][0] + 1
     least = _least(min_periods, length, freq)
-    parts = [_of_window(by_year.sel(year=slice(*ends)), name, how, least) for ends in windows]
+    parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, least) for ends in windows]
     joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
@@ -140,8 +140,9 @@ def _frequency(ds: xr.Dataset) -> str:
     return str(freq)
 
 
-def _by_year(ds: xr.Dataset, freq: str) -> xr.Dataset:
-    """Return (year, season or month, ...) of (time, ...), with NaN where a period is absent."""
+def by_year(ds: xr.Dataset) -> xr.Dataset:
+    """Return (year, season or month, ...) of (time, ...), NaN where a period is absent; raises as `climatology`."""
+    freq = _frequency(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
     if freq.startswith("QS"):
         # From the season that has January on.

@@ -6,20 +6,15 @@ the attribute `ensemble_missing`.
 
 from __future__ import annotations
 
-import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dask
-import dask.array
 import numpy as np
 import xarray as xr
 import xclim.ensembles as xens
-from xclim.indices.generic import detrend
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.calendar import calendar_of
 
 MEMBER = "realization"
 ALONG = ("time", "horizon", "warming_level")
@@ -42,7 +37,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     Raises
     ------
     DataError
-        If there is no member, or if members differ in variables, units or grid, or are daily in different calendars.
+        If there is no member, or if members differ in variables, units or grid.
     """
     told = "; ".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
@@ -55,7 +50,6 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
                 f"{', '.join(differ)}. An ensemble has members of one grid, with the same variables in the same units: "
                 "make them in one production."
             )
-    _check_calendars({label: ds for label, ds in members.items() if "time" in ds.dims})
     shared = {name: c.variable for name, c in like.coords.items() if not set(c.dims) & set(ALONG)}
     alike = {k: c for k, c in shared.items() if c.dims or all(k in ds and c.equals(ds[k].variable) for _, ds in others)}
     cut = {label: ds.drop_vars(set(ds.coords) - set(ALONG)).assign_coords(alike) for label, ds in members.items()}
@@ -81,16 +75,6 @@ def _differences(like: xr.Dataset, ds: xr.Dataset) -> list[str]:
         elif not (np.allclose(one, other, rtol=0, atol=1e-5) if one.dtype.kind == "f" else one.equals(other)):
             told.append(str(name))
     return sorted(told)
-
-
-def _check_calendars(series: Mapping[str, xr.Dataset]) -> None:
-    calendars = {label: calendar_of(ds) for label, ds in series.items()}
-    for label, ds in series.items() if len(set(calendars.values())) > 1 else ():
-        if (np.diff(ds["time"].dt.dayofyear.values) == 1).any():
-            raise DataError(
-                f"The member {label!r} is daily, and calendars differ: {calendars}. Expected yearly, seasonal or "
-                "monthly values; or convert all members to one calendar first."
-            )
 
 
 def present(ens: xr.Dataset) -> xr.Dataset:
@@ -126,8 +110,8 @@ def weigh(
 ) -> xr.DataArray:
     """Return the members' weights (realization, period), whose mean is 1 over members that are `there` (see `present`).
 
-    With the model of each member, each model has one vote, which its members of a period share. Weights are given by
-    label, or else, with models, by model.
+    With the model of each member, each model has one vote, which its members of a period share; or each member has the
+    weight that is given by its label.
 
     Raises
     ------
@@ -135,18 +119,16 @@ def weigh(
         If a member has no weight, or weights are negative, not finite, or all 0.
     """
     labels = [str(label) for label in there[MEMBER].values]
-    keys = [models.get(label, "") for label in labels] if models else labels
-    values = [float((given or {}).get(key, np.nan if given else 1)) for key in keys]
-    wrong = [f"{key!r}: {value:g}" for key, value in zip(keys, values, strict=True) if not 0 <= value < np.inf]
-    wrong += [f"{label!r}: no model" for label in labels if models and label not in models]
+    values = [float((given or {}).get(label, np.nan if given else 1)) for label in labels]
+    wrong = [f"{label!r}: {value:g}" for label, value in zip(labels, values, strict=True) if not 0 <= value < np.inf]
     if wrong or not sum(values):
         raise DataError(
             f"The weights of the ensemble are not usable: {', '.join(wrong) or 'all are 0'}. Expected a number of 0 or "
-            f"more for each of {', '.join(dict.fromkeys(keys))}, and one above 0."
+            f"more for each of {', '.join(labels)}, and one above 0."
         )
     weights = there.astype(float) * xr.DataArray(values, dims=MEMBER)
     if models:
-        of_model = xr.DataArray(keys, dims=MEMBER, name="model")
+        of_model = xr.DataArray([models[label] for label in labels], dims=MEMBER, name="model")
         votes = there.groupby(of_model).sum(MEMBER).sel(model=of_model)
         weights = weights / votes.drop_vars("model").clip(1)
     return (weights / weights.sum(MEMBER) * there.sum(MEMBER)).fillna(0)
@@ -175,21 +157,19 @@ def statistics(
     """
     out, missing = xr.Dataset(attrs=ens.attrs), name_missing(there)
     for name, of_all in ens.items():
-        weight = (weights or {}).get(name)
-
-        def compute(da: xr.DataArray, name: Any = name, weight: xr.DataArray | None = weight) -> xr.Dataset:
-            made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
-            made = made.merge(
-                xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight),
-                compat="override",
-                combine_attrs="override",
-            )
-            count, enough = _enough(da, there[name], fewest)
-            counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
-            made = made.where(enough).astype(np.result_type(da.dtype, np.float32))
-            return made.assign({f"{name}_members": counted}).drop_attrs(deep=False)
-
-        out = out.merge(_in_blocks(compute, of_all), compat="override", combine_attrs="override")
+        # Percentiles are of float64, whatever type their lazy array claims.
+        da, weight = _in_blocks(of_all.astype(float)), (weights or {}).get(name)
+        # xclim goes from cell to cell for weighted percentiles.
+        if weight is not None and np.allclose(weight.where(there[name], 1).values, 1):
+            weight = None
+        made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
+        made = made.merge(
+            xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight), compat="override", combine_attrs="override"
+        )
+        count, enough = _enough(da, there[name], fewest)
+        counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
+        made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
+        out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
     return out.assign_attrs(ensemble_missing="; ".join(filter(None, told)))
 
@@ -200,43 +180,33 @@ def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[
     return count, (count > 0) & (count >= (there.sum(MEMBER) if fewest is None else fewest))
 
 
-def _in_blocks(compute: Callable[..., xr.Dataset], *data: xr.DataArray) -> xr.Dataset:
-    """Call a function on all members of some cells at once, lazily if the data are lazy."""
-    first = data[0]
-    if not all(dask.is_dask_collection(da) for da in data):
-        return compute(*(da.load() for da in data))
-    sizes = {dim: max(first.chunksizes[dim]) for dim in first.dims if dim not in (MEMBER, *ALONG)}
-    whole = {dim: first.sizes[dim] for dim in first.dims if dim not in sizes}
-    while np.prod([*sizes.values(), *whole.values()]) * first.dtype.itemsize > _BLOCK_BYTES and max(sizes.values()) > 1:
-        longest = max(sizes, key=lambda dim: sizes[dim])
-        sizes[longest] = -(-sizes[longest] // 2)
-    blocks = [da.chunk({dim: size for dim, size in (whole | sizes).items() if dim in da.dims}) for da in data]
-    few = compute(*(da.isel({dim: slice(1) for dim in sizes if dim in da.dims}).compute() for da in data))
-
-    def like(made: xr.DataArray) -> Any:
-        shape = {dim: first.sizes.get(dim, size) for dim, size in made.sizes.items()}
-        empty = dask.array.empty(
-            tuple(shape.values()), dtype=made.dtype, chunks=tuple(sizes.get(dim, -1) for dim in shape)
-        )
-        return made.dims, empty, made.attrs
-
-    coords = {name: c for name, c in first.coords.items() if MEMBER not in c.dims}
-    template = xr.Dataset({name: like(made) for name, made in few.items()}, coords)
-    # xarray names tasks by the function's name and the data: statistics and agreement would share theirs.
-    compute.__name__ = f"compute-{uuid.uuid4().hex}"
-    return xr.map_blocks(compute, blocks[0], args=blocks[1:], template=template)
+def _in_blocks(da: xr.DataArray) -> xr.DataArray:
+    """Return lazy data in blocks of all members and few cells."""
+    if not da.chunks:
+        return da
+    with dask.config.set({"array.chunk-size": _BLOCK_BYTES}):
+        return da.chunk({dim: -1 if dim in (MEMBER, *ALONG) else "auto" for dim in da.dims})
 
 
-def variability(reference: xr.DataArray, years: int) -> xr.DataArray:
+def variability(reference: xr.DataArray, years: int, kind: str = "abs.") -> xr.DataArray:
     """Return the change that exceeds a simulation's internal variability, of a mean over `years` years; lazy.
 
-    1.645 standard deviations of the difference of two means, from the linearly detrended yearly values (time, ...) of
+    1.645 standard deviations of the difference of two means, from the linearly detrended yearly values (year, ...) of
     the reference period (IPCC AR6 WGI, Cross-Chapter Box Atlas.1, approach C, without a control simulation). xclim up
-    to 0.62 takes every period for 20 years (its test `ipcc-ar6-c` has the square root of 2/20). NaN if a year is.
+    to 0.62 takes every period for 20 years (its test `ipcc-ar6-c` has the square root of 2/20). NaN if more than one
+    year is, as the first winter may be. `kind` is the changes' `delta_kind`: thresholds of relative changes ("rel.",
+    "pct.") are parts of the reference's mean, or percents of it.
     """
-    deviation = detrend(reference, dim="time", deg=1).std("time", skipna=False)
-    made = 1.645 * np.sqrt(1 / reference.sizes["time"] + 1 / years) * deviation
-    return made.assign_attrs(units=reference.attrs.get("units", ""))
+    data = reference.astype(float)
+    known = data.notnull()
+    numbers = xr.DataArray(np.arange(float(data.sizes["year"])), dims="year").where(known)
+    # What the straight line of least squares leaves of the variance.
+    left = data.var("year") - xr.cov(data, numbers, "year", ddof=0) ** 2 / numbers.var("year")
+    count = known.sum("year")
+    made = 1.645 * ((1 / count.clip(1) + 1 / years) * left.clip(0)) ** 0.5
+    made = made.where(count >= data.sizes["year"] - 1)
+    mean = abs(data.mean("year"))
+    return made if kind == "abs." else made / mean.where(mean > 0) * (100 if kind == "pct." else 1)
 
 
 def agreement(
@@ -261,23 +231,19 @@ def agreement(
         As in `statistics`.
     """
 
-    def compute(change: xr.DataArray, threshold: xr.DataArray | None = None) -> xr.Dataset:
-        test = {} if threshold is None else {"test": "threshold", "abs_thresh": threshold}
-        # No change is a quotient of 1, and a difference of 0.
-        change = change - 1 if changes.attrs.get("delta_kind") == "rel." else change
-        change = change if threshold is None else change.where(threshold.notnull())
-        shares = xens.robustness_fractions(change, weights=weights, **test)
-        enough = _enough(change, there, fewest)[1]
-        shares["valid"] = shares["valid"].where(enough, 0)
-        # Shares are sums of weights: 4 of 5 members may have 0.7999999.
-        rounded = shares.assign({name: shares[name].round(9) for name in ("agree", "changed")})
-        made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False)
-        made = made.assign(simple=xens.robustness_categories(rounded, **_SIMPLE).astype("int8"))
-        if threshold is None:
-            return made.drop_vars(["changed", "changed_positive", "changed_negative"])
-        return made.assign(advanced=xens.robustness_categories(rounded).astype("int8"))
-
-    return _in_blocks(compute, changes, *([] if thresholds is None else [thresholds]))
+    change = _in_blocks(changes - 1 if changes.attrs.get("delta_kind") == "rel." else changes)
+    test = {} if thresholds is None else {"test": "threshold", "abs_thresh": thresholds}
+    change = change if thresholds is None else change.where(thresholds.notnull())
+    shares = xens.robustness_fractions(change, weights=weights, **test)
+    enough = _enough(change, there, fewest)[1]
+    shares["valid"] = shares["valid"].where(enough, 0)
+    # Shares are sums of weights: 4 of 5 members may have 0.7999999.
+    rounded = shares.assign({name: shares[name].round(9) for name in ("agree", "changed")})
+    made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False)
+    made = made.assign(simple=xens.robustness_categories(rounded, **_SIMPLE).astype("int8"))
+    if thresholds is None:
+        return made.drop_vars(["changed", "changed_positive", "changed_negative"])
+    return made.assign(advanced=xens.robustness_categories(rounded).astype("int8"))
 
 
 class Part(NamedTuple):
@@ -289,53 +255,56 @@ class Part(NamedTuple):
 
 
 def partition(
-    series: Mapping[str, xr.DataArray],
-    parts: Mapping[str, Part],
-    *,
-    baseline: tuple[int, int] = (1971, 2000),
-    kind: str = "+",
-) -> xr.Dataset:
-    """Return the mean change and its variance by source, over the years that all simulations have.
+    ens: xr.DataArray, there: xr.DataArray, parts: Mapping[str, Part], baseline: tuple[int, int], method: str
+) -> xr.DataArray:
+    """Return the percentage of the variance of yearly changes by source, (uncertainty, time, ...), by xclim; lazy.
 
-    With several methods of downscaling after Lafferty and Sriver (2023), and else after Hawkins and Sutton (2009), of
-    differences (`kind` +) or ratios (*): `mean` (time) and `variance` (uncertainty, time). Computes.
+    "hawkins-sutton" (2009) takes the first member of each model that has all scenarios. "lafferty-sriver" (2023) also
+    tells the methods of downscaling apart. Cells in which a member has no value are NaN.
+
+    Parameters
+    ----------
+    ens, there
+        Yearly values (realization, time, ...) by `join`, and `present` of them. Years that any member lacks are left
+        out.
+    parts
+        What each member is, by label.
 
     Raises
     ------
     DataError
-        If the ensemble of yearly values (time, ...) does not allow it; the message says why.
+        If the ensemble does not allow it; the message says why.
     """
-    ens = join({label: da.rename("value").to_dataset() for label, da in series.items()})["value"]
-    ens = ens.sel(time=present(ens.to_dataset())["value"].all(MEMBER))
-    of_members = [parts[label] for label in series]
-    if reason := _no_partition(ens["time"].dt.year.values, of_members, baseline):
-        raise DataError(f"The variance of this ensemble cannot be partitioned: {reason}.")
-    index: dict[Any, Any] = {name: (MEMBER, [part[i] for part in of_members]) for i, name in enumerate(Part._fields)}
-    cube = ens.drop_vars(MEMBER).assign_coords(index).set_index(realization=[*index]).unstack(MEMBER).compute()
-    if cube.sizes["downscaling"] > 1:
-        mean, variance = xens.lafferty_sriver(cube)
-    else:
-        years = (str(baseline[0]), str(baseline[1]))
-        mean, variance = xens.hawkins_sutton(cube.squeeze("downscaling", drop=True), baseline=years, kind=kind)
-    return xr.Dataset({"mean": mean, "variance": variance.drop_attrs()})
-
-
-def _no_partition(years: np.ndarray, parts: Sequence[Part], baseline: tuple[int, int]) -> str:
-    """Why the variance cannot be partitioned, or ""."""
-    twice = [" ".join(part) for part, count in Counter(parts).items() if count > 1]
-    models, scenarios, methods = (sorted(set(names)) for names in zip(*parts, strict=True))
-    wanted = [Part(model, scenario, method) for model in models for scenario in scenarios for method in methods]
-    lacking = [" ".join(part).strip() for part in wanted if part not in parts]
+    first = {part: label for label, part in reversed([*parts.items()])}
+    scenarios = sorted({part.scenario for part in first})
+    models = sorted({part.model for part in first})
+    if method == "hawkins-sutton":
+        models = [model for model in models if all(Part(model, scenario) in first for scenario in scenarios)]
+    taken = {label: part for part, label in first.items() if part.model in models}
+    chosen = ens.sel({MEMBER: list(taken)}).sel(time=there.sel({MEMBER: list(taken)}).all(MEMBER))
+    years = chosen["time"].dt.year.values
     if len(models) < 2 or len(scenarios) < 2:
-        got = f"the models {', '.join(models)} and the scenarios {', '.join(scenarios)}"
-        return f"it has {got}; expected 2 or more of each"
-    if twice:
-        return f"it has twice {', '.join(twice)}; name members of a model apart, or choose one"
-    if lacking and len(methods) == 1:
-        return f"models need all scenarios, and there is no {', '.join(lacking)}"
-    if years.size < 20 or (np.diff(years) != 1).any():
-        return f"all members have {years.size} years in common; expected 20 or more yearly values without a gap"
-    if years[0] > baseline[0] or years[-1] < max(baseline[1], 2009):
-        wanted_years = f"the baseline {baseline[0]}-{baseline[1]}, and 10 years from 2000 on"
-        return f"the years in common are {years[0]}-{years[-1]}; expected {wanted_years}"
-    return ""
+        got = f"the scenarios {', '.join(scenarios)}, and of models with all of them {', '.join(models) or 'none'}"
+        raise DataError(f"it has {got}; expected 2 or more of each")
+    if years.size < 20 or (np.diff(years) != 1).any() or years[0] > baseline[0] or years[-1] < max(baseline[1], 2009):
+        got = f"the {years.size} years {years.min(initial=9999)}-{years.max(initial=0)}"
+        raise DataError(f"all have {got}; expected years without a gap, the baseline and 2000-2009 among them")
+    names = [*Part._fields[: 3 if method == "lafferty-sriver" else 2], "variability", "total"]
+    blocks = _in_blocks(chosen)
+    like = blocks.isel({MEMBER: 0}, drop=True).expand_dims(uncertainty=names).astype(np.float32).drop_attrs()
+    how = {"parts": list(taken.values()), "names": names, "baseline": tuple(map(str, baseline))}
+    return xr.map_blocks(_partition, blocks, kwargs=how, template=like).assign_attrs(units="%", partition=method)
+
+
+def _partition(ens: xr.DataArray, parts: list[Part], names: list[str], baseline: tuple[str, str]) -> xr.DataArray:
+    known = ens.notnull().all([MEMBER, "time"])
+    index: dict[Any, Any] = {name: (MEMBER, [getattr(part, name) for part in parts]) for name in Part._fields}
+    cube = ens.drop_vars(MEMBER).assign_coords(index).set_index(realization=[*Part._fields]).unstack(MEMBER)
+    # xclim fits a polynomial to all cells at once, unless some are NaN.
+    cube = cube.where(known, 0).astype(float)
+    if "downscaling" in names:
+        variance = xens.lafferty_sriver(cube)[1]
+    else:
+        variance = xens.hawkins_sutton(cube.squeeze("downscaling", drop=True), baseline=baseline)[1]
+    made = xens.fractional_uncertainty(variance).where(known).sel(uncertainty=names)
+    return made.transpose("uncertainty", *ens.isel({MEMBER: 0}).dims).astype(np.float32).drop_attrs()

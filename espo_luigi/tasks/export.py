@@ -188,15 +188,14 @@ class ExportOutcome(ExportTask):
         """Write the file, and its checksum last."""
         source = self.in_final().path
         made = store.open_store(source, cut=False)
-        title = f"{made.attrs['cat:processing_level']} of {made.attrs['cat:id']}"
-        told = {"title": title, "history": f"{datetime.now(UTC):%Y-%m-%d}: exported from {source.name}", **made.attrs}
+        told = {"title": Path(self.outcome).name, "history": f"{datetime.now(UTC):%Y-%m-%d}: exported", **made.attrs}
         given = {"global": {"title": told["title"], "history": told["history"], PRODUCT: self.product_of(source)}}
         names, table = list(map(str, made.data_vars)), self.context.config.table
         parts = [netcdf.described(made, name, name, given, table) for name in names]
         whole = xr.merge(parts, compat="override", combine_attrs="override")
         _owner(self).claim(Path(self.folder))
-        whole_file = [netcdf.Stretch(slice(None), "")]
-        export_files(whole, self.out_checksums().path, whole_file, load_drs(self.drs).layout, self.marker())
+        layout, of_all = load_drs(self.drs).layout, [netcdf.Stretch(slice(None), "")]
+        export_files(whole, self.out_checksums().path, of_all, layout, self.marker())
 
 
 @functools.lru_cache(maxsize=2)
@@ -230,9 +229,7 @@ class Exports(luigi.WrapperTask):
         wanted = [run.full_id(part) for part in parts] or list(run.simulations)
         every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in run.archives(sim_id)]
         where = {"drs": self.drs, "folder": self.folder}
-        # Of some simulations, the statistics of all are no part.
-        of_all = [None] if not parts else []
-        named = [key for key, kept in outcomes(run).items() if getattr(kept.task, "sim_id", None) in [*wanted, *of_all]]
+        named = [key for key, kept in outcomes(run).items() if not parts or getattr(kept.task, "sim_id", "") in wanted]
         exports = [Export(sim_id=sim_id, var=var, **where) for sim_id, var in every]
         return [*exports, *(ExportOutcome(outcome=key, **where) for key in named)]
 

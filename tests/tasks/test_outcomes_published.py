@@ -13,6 +13,7 @@ from complete_demo import DAY360, NOLEAP
 from test_outcomes import LAST, MODULE, REGIONS, made, publish_inputs, table_of_warming, work
 
 from espo_luigi import store, tasks
+from espo_luigi.audit import sample
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.publication.origin import listed
@@ -166,3 +167,19 @@ def are_exported_by_the_command_with_simulations(outcomes: Path) -> None:
     assert len(named["NoLeap"]) == 2 * 2 * 4 and all(NOLEAP in key for key in named["NoLeap"])
     assert "indicators/NAM/reference/Demo-Land+NAM+QS-DEC+climatology" in named[""]
     assert cli.main(["export", "--plan", str(outcomes.parent / "elsewhere")]) == 0
+
+
+def test_an_audit_tells_that_indicators_are_not_checked(
+    tmp_path: Path,
+    configured: Callable[..., list[Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        sample, "audit", lambda number, seed: sample.Audit([sample.Row(NOLEAP, "pr")], [], {}, [], 0, 1.0)
+    )
+    configured()
+    assert cli.main(["explain", "--sample", "1"]) == 0 and "indicators" not in capsys.readouterr().out
+    made(tmp_path, configured)
+    assert cli.main(["explain", "--sample", "1"]) == 0
+    assert "not checked: indicators, and statistics of them" in capsys.readouterr().out

@@ -29,6 +29,7 @@ from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
 LEVEL = "warming_level"
+_OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
 _READ = ("indicators.definitions", "indicators.freqs")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
@@ -368,7 +369,7 @@ class WarmingLevels(DeltaTask):
                 absent[level] = str(error)
         if not made:
             made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
-        joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), {"units": "K"}), combine_attrs="override")
+        joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), _OF_LEVELS), combine_attrs="override")
         told: dict[str, Mapping[float, Any]] = {
             "warming_level_years": {level: periods[level] for level in made if level in periods},
             "warming_level_absent": absent,

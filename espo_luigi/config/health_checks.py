@@ -43,7 +43,7 @@ from espo_luigi.science.variables import variable
 Share = Annotated[float, Field(ge=0)]
 
 
-class FlagsSection(Arguments):
+class FlagsSection(Section):
     """Section `flags`: how far values may be off before a flag is raised."""
 
     record: Share = Field(

@@ -18,7 +18,6 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
-from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import (
@@ -193,20 +192,19 @@ class Adjust(VariableTask):
     def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
         """Return the adjusted variables with their flags in place of the method's marks."""
         config, flags = self.context.config, made.drop_vars(MARKS, errors="ignore")
-        assert config.flagging is not None
         for name in self.how.variables or (self.var,):
-            units, row = units_of(made[name]), config.table.get(name)
-            of_adjusted = quality.of_adjusted(
+            row = config.table.get(name)
+            of_variable = quality.of_adjusted(
                 made[name],
-                convert_to(simulation[name], units),
-                convert_to(reference[name], units),
-                marks=made.get(MARKS),
-                before=quality.before_adjusting(simulation, made[name], self.how.adjusting_args.align_on or "year"),
+                simulation,
+                reference[name],
+                made.get(MARKS),
                 period=self.how.training_args.period,
                 kind=row.kind if row else "+",
-                tolerances=quality.Tolerances(**config.flagging.arguments()),
+                tolerances=config.flagging.model_dump() if config.flagging else {},
+                align_on=self.how.adjusting_args.align_on or "year",
             )
-            flags = flags.assign(quality.joined_with(of_adjusted, simulation))
+            flags = flags.assign(of_variable)
         return flags
 
     def steps(

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -198,17 +198,18 @@ def of_adjusted(
     none, like = xr.zeros_like(scenario, dtype=np.uint16), scenario.isel(time=0, drop=True)
     before = _before(simulation, scenario, align_on), simulation.get(flags_name(name, "cells"))
     others = [none if one is None else one for one in (marks, before[0])]
+    setup = {
+        "months": (months[0], np.where((years[2] >= first) & (years[2] <= last), months[2], 0)),
+        "spans": [_spans(one, first, last) for one in years[:2]],
+        "kind": kind,
+        "tolerances": tolerances,
+    }
     days, cells = xr.apply_ufunc(
         _of_block,
         *(_bare(one, dim, scenario) for dim, one in series.items()),
         *(_bare(one, "time", scenario) for one in others),
         _bare(xr.zeros_like(like, dtype=np.uint8) if before[1] is None else before[1], "time", like),
-        kwargs={
-            "months": (months[0], np.where((years[2] >= first) & (years[2] <= last), months[2], 0)),
-            "spans": [_Spans.of(one, first, last) for one in years[:2]],
-            "kind": kind,
-            "tolerances": tolerances,
-        },
+        kwargs={"setup": setup},
         input_core_dims=[*([dim] for dim in series), ["time"], ["time"], []],
         output_core_dims=[["time"], []],
         dask="parallelized",
@@ -231,44 +232,28 @@ def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
     bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
     if like.chunks is None:
         return bare
-    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
-    return rechunk_variable(bare, blocks)
+    return rechunk_variable(bare, {**dict[Any, Any](like.variable.chunksizes), dim: -1})
 
 
-class _Spans(NamedTuple):
-    """The days of the calibration, where each of its years begins, and the days of as many years at the end."""
+def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray, slice] | None:
+    """The days of the calibration, where each of its years begins, and the days of as many years at the end.
 
-    base: slice
-    starts: np.ndarray
-    future: slice
-
-    @classmethod
-    def of(cls, years: np.ndarray, first: int, last: int) -> _Spans | None:
-        """Return the spans of a series; None without two years of the calibration, or without any year after it."""
-        begin, end = np.searchsorted(years, [first, last + 1])
-        starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
-        if starts.size < 2 or end == years.size:
-            return None
-        later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
-        return cls(slice(begin, end), starts, slice(later, None))
+    None without two years of the calibration, or without any year after it.
+    """
+    begin, end = np.searchsorted(years, [first, last + 1])
+    starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
+    if starts.size < 2 or end == years.size:
+        return None
+    later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
+    return slice(begin, end), starts, slice(later, None)
 
 
-def _of_block(
-    scenario: np.ndarray,
-    simulation: np.ndarray,
-    reference: np.ndarray,
-    marks: np.ndarray,
-    before: np.ndarray,
-    cells: np.ndarray,
-    *,
-    months: tuple[np.ndarray, np.ndarray],
-    spans: Sequence[_Spans | None],
-    kind: Kind,
-    tolerances: Mapping[str, float],
-) -> tuple[np.ndarray, np.ndarray]:
-    """The flags of days (…, time) and cells (…) of a block; `months` of scenario and reference, 0 for no month."""
+def _of_block(*arrays: np.ndarray, setup: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The flags of days (…, time) and cells (…) of a block."""
+    scenario, simulation, reference, marks, before, cells = arrays
+    (own_months, months), tolerances = setup["months"], setup["tolerances"]
     flags = marks.astype(np.uint16) | before
-    parts = [reference[..., months[1] == month] for month in range(1, 13)]
+    parts = [reference[..., months == month] for month in range(1, 13)]
     lows = np.stack([np.fmin.reduce(one, axis=-1, initial=np.inf) for one in parts])
     highs = np.stack([np.fmax.reduce(one, axis=-1, initial=-np.inf) for one in parts])
     highest, lowest = highs.max(axis=0), lows.min(axis=0)
@@ -283,30 +268,28 @@ def _of_block(
     raise_beyond(slice(None), range(12), tolerances["record"], "beyond_the_record")
     for month in range(12):
         near = [(month + away) % 12 for away in (-1, 0, 1)]
-        raise_beyond(np.flatnonzero(months[0] == month + 1), near, tolerances["season"], "beyond_the_season")
-    return flags, cells | _of_signal(scenario, simulation, spans, kind, tolerances["signal"])
+        raise_beyond(np.flatnonzero(own_months == month + 1), near, tolerances["season"], "beyond_the_season")
+    if None in setup["spans"]:
+        return flags, cells
+    return flags, cells | _of_signal((scenario, simulation), setup["spans"], setup["kind"], tolerances["signal"])
 
 
-def _of_signal(
-    scenario: np.ndarray, simulation: np.ndarray, spans: Sequence[_Spans | None], kind: Kind, tolerance: float
-) -> np.ndarray:
-    """The flags of cells (…) whose change is not the simulation's."""
-    own, raw = spans
-    if own is None or raw is None:
-        return np.zeros(scenario.shape[:-1], np.uint8)
+def _of_signal(series: Sequence[np.ndarray], spans: Sequence[Any], kind: Kind, tolerance: float) -> np.ndarray:
+    """The flags of cells (…) whose change in the scenario is not the simulation's."""
+    base, later = (
+        [one[..., span[place]].mean(axis=-1, dtype=np.float64) for one, span in zip(series, spans, strict=True)]
+        for place in (0, 2)
+    )
+    days, starts, _ = spans[1]
+    given = series[1][..., days]
+    lengths = np.diff(starts, append=given.shape[-1])
+    spread = tolerance * (np.add.reduceat(given, starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
+    changes = np.subtract(later, base)
     with np.errstate(divide="ignore", invalid="ignore"):
-        changes, bases = [], []
-        for series, span in ((scenario, own), (simulation, raw)):
-            base, future = (series[..., days].mean(axis=-1, dtype=np.float64) for days in (span.base, span.future))
-            changes.append(future / base - 1 if kind == "*" else future - base)
-            bases.append(base)
-        given = simulation[..., raw.base]
-        lengths = np.diff(raw.starts, append=given.shape[-1])
-        spread = (np.add.reduceat(given, raw.starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
-        spread = tolerance * (spread / bases[1] if kind == "*" else spread)
+        if kind == "*":
+            changes, spread = changes / base, spread / base[1]
         is_distorted = np.abs(changes[0] - changes[1]) > spread
-        smaller = np.minimum(*np.abs(changes))
-        is_flipped = (changes[0] * changes[1] < 0) & (smaller > spread / 4)
+        is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     distorted, flipped = (_BITS_OF_CELLS[name] for name in ("signal_distorted", "sign_flipped"))
     return is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
 

@@ -183,7 +183,7 @@ class Adjust(VariableTask):
 
     def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
         """Return the adjusted variables with their flags in place of the method's marks."""
-        config, flags = self.context.config, {}
+        config, flags = self.context.config, dict[str, xr.DataArray]()
         tolerances = {} if config.flagging is None else config.flagging.model_dump()
         how: dict[str, Any] = {
             "period": self.how.training_args.period,

@@ -37,7 +37,7 @@ from espo_luigi.fields import (
     find_file,
 )
 from espo_luigi.files import load_json
-from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod
+from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod, Validated
 from espo_luigi.science.variables import variable
 
 Share = Annotated[float, Field(ge=0)]
@@ -347,3 +347,21 @@ class HealthChecks(Checks):
             "health_checks": self,
             **{f"health_checks.scopes.{name}": checks for name, checks in (self.scopes or {}).items()},
         }
+
+
+_Count = Annotated[Integer, Field(ge=0)]
+
+
+class Validation(Section):
+    """Section `validation`."""
+
+    sample: _Count = Field(default=10, description="land cells that are made again from the raw files; 0 for none")
+    impossible_values: _Count = Field(
+        default=0, description="impossible values that a variable may have beyond those that its attributes tell"
+    )
+    cells_without_data: _Count = Field(
+        default=0, description="land cells that may lack days beyond those that a product's attributes tell"
+    )
+    optional: tuple[Validated, ...] = Field(
+        default=("cf", "flags"), description="checks that a release may do without where they cannot be done"
+    )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from espo_luigi.config.bias_adjustment import BiasAdjust, CleanUp
 from espo_luigi.config.diagnosis import Diagnostics, DomainDiag, OffDiag, PerfectModelSection
 from espo_luigi.config.dialects import Written, as_written
-from espo_luigi.config.health_checks import FlagsSection, HealthChecks
+from espo_luigi.config.health_checks import FlagsSection, HealthChecks, Validation
 from espo_luigi.config.outcomes import (
     Aggregate,
     EnsemblesSection,
@@ -111,6 +111,7 @@ class RunConfig(Section):
     # How a run is computed and reported never changes a number: neither belongs in the hash.
     dask: AnyMapping = Field(default={}, exclude=True, description="dask's settings")
     logging: AnyMapping = Field(default={}, exclude=True, description="a dictionary for logging.config.dictConfig")
+    validation: Validation = Field(default=Validation(), exclude=True, description="thresholds of `espo validate`")
     demo: AnyMapping | None = Field(default=None, description="the built-in example data")
     tasks: Ignored = None
     indicator: Ignored = None

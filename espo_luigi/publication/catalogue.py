@@ -78,7 +78,7 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     rows = [row for product in data if (row := row_of(product))]
     catalogue.parent.mkdir(parents=True, exist_ok=True)
     with alone(catalogue) as write:
-        table, columns, former, judge = _read(catalogue)
+        table, columns, former, judge = read_rows(catalogue)
         new = {row["path"] for row in rows}
         # Rows of missing files below the folder of products go.
         others = [
@@ -154,7 +154,7 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
         yield xr.decode_cf(ends, decode_timedelta=False)
 
 
-def _read(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
+def read_rows(catalogue: Path) -> tuple[Path, Sequence[str], list[Row], Judge]:
     """The CSV file of a catalogue, its columns and its rows, and a judge that knows the file by its content."""
     table = check_catalogue(catalogue)
     if not catalogue.exists() and check_ours(table, TABLE_OF_OURS) is None:

@@ -133,3 +133,7 @@ def each_period(periods: Any) -> list[Any]:
     """Return a single period (`[first, last]`) or several as a list of periods, unchecked."""
     several = isinstance(periods, list | tuple) and periods and isinstance(periods[0], list | tuple)
     return list(periods) if several else [periods]
+
+
+# The checks of `espo validate`.
+Validated = Literal["checksums", "times", "cells", "variables", "bounds", "cf", "flags", "audit", "catalogue"]

@@ -25,6 +25,7 @@ from espo_luigi.publication.origin import (
 )
 from espo_luigi.publication.origin import relations as relations_of
 from espo_luigi.publication.products import check_installed, find_exported, find_products, is_installed, unfinished
+from espo_luigi.publication.release import check_release
 from espo_luigi.publication.stac import StacCatalogue, StacOptions, write_stac
 from espo_luigi.redaction import redacted, redacted_text, without_secrets
 from espo_luigi.replacing import check_ours, write_ours
@@ -107,7 +108,7 @@ def publish(
     Raises
     ------
     CatalogError, StoreError
-        If nothing is complete, or a file cannot be written.
+        If nothing is complete, a file cannot be written, or the products are not those of their `RELEASE.json`.
     InstallationError
         If a package is missing that a wanted file needs.
     """
@@ -120,6 +121,7 @@ def publish(
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
+    check_release(final)
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
     written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
     for path, judge in written + ([(relations.file, RELATIONS)] if relations else []):

@@ -161,9 +161,7 @@ def with_possible_values(
         checked = {name: _looked_at(da, ds, land, limits[name], _refuse_impossible) for name, da in variables.items()}
         return ds.assign({name: variables[name].copy(data=data) for name, data in checked.items()})
     number = known
-    counts = dask.compute(
-        *(_looked_at(da, ds, land, limits[name], _count_impossible) for name, da in variables.items())
-    )
+    counts = dask.compute(*(count_impossible(da, ds, land, limits[name]) for name, da in variables.items()))
     for name, blocks in zip(variables, counts, strict=True):
         found = [(count, first) for count, first in blocks.flat if count]
         number += (of_variable := sum(count for count, _ in found))
@@ -178,6 +176,11 @@ def with_possible_values(
     return ds.assign_attrs({IMPOSSIBLE_VALUES: number}) if number else ds
 
 
+def count_impossible(da: xr.DataArray, ds: xr.Dataset, land: xr.DataArray, limits: Limits) -> Any:
+    """Return the number of impossible values of a variable of `ds` and the first, a pair for each block; lazy."""
+    return _looked_at(da, ds, land, limits, _count_impossible)
+
+
 def count_crossed(ds: xr.Dataset) -> xr.DataArray:
     """Return the number of values of tasmin above tasmax, for each member of a pool; computes."""
     above = ds["tasmin"] > ds["tasmax"]
@@ -190,7 +193,7 @@ def _looked_at(
     """Return what a function makes of each block of a variable."""
     name, units = str(da.name), str(da.attrs.get("units", ""))
     made_of = str(da.attrs.get(DERIVED_FROM, "")).split()
-    may_lack = any(_may_lack_values(ds.attrs, land, one) for one in (name, *made_of))
+    may_lack = any(may_lack_values(ds.attrs, land, one) for one in (name, *made_of))
     beside = {"land": land.variable, **places_of(da)}
     # tasmin must not be above tasmax.
     beside |= {"tasmax": ds["tasmax"].variable} if name == "tasmin" and "tasmax" in ds else {}
@@ -200,7 +203,7 @@ def _looked_at(
     return over_blocks(da, partial(look, told=told), beside, **options)
 
 
-def _may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
+def may_lack_values(attrs: Mapping[Any, Any], land: xr.DataArray, name: str) -> bool:
     told = " ".join(str(one.get(LET_THROUGH, "")) for one in (attrs, land.attrs))
     # Temperatures are made of each other.
     of = _TEMPERATURES if name in _TEMPERATURES else (name,)

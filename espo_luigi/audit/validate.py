@@ -1,0 +1,368 @@
+"""A validation of finished products, read as a stranger reads them: a table of checks, each a function of problems."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import re
+import tempfile
+import time
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import dask
+import numpy as np
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.audit import sample
+from espo_luigi.catalog.build import find_data
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
+from espo_luigi.config.health_checks import Validation as Thresholds
+from espo_luigi.errors import DataError, StoreError
+from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
+from espo_luigi.export.netcdf import Layout, described, write_netcdf
+from espo_luigi.files import read_object
+from espo_luigi.publication import release
+from espo_luigi.publication.catalogue import Row, read_rows, row_of
+from espo_luigi.publication.products import Product
+from espo_luigi.replacing import check_ours
+from espo_luigi.science.choices import Validated
+from espo_luigi.science.finalize import gaps
+from espo_luigi.science.possible import limits_in
+from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.variables import VARIABLES
+from espo_luigi.store.table import read_checksums
+from espo_luigi.tasks.context import RunContext, context, settings
+
+_SHOWN = 10
+_DATES = re.compile(r"_\d{8}-\d{8}$")
+_NO_LAND = xr.DataArray()
+
+
+class NotDone(Exception):
+    """A check cannot be done; the message says why."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of all products, with its problems, or the reason for which it was not done."""
+
+    name: Validated
+    verdict: Literal["passed", "failed", "not done"]
+    details: list[str]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The checks of finished products, the release that was written, and the checks for which none was."""
+
+    final: Path
+    products: int
+    checks: list[Check]
+    seconds: float
+    release: Path | None = None
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is read: rows of Zarr data, products, flags, by cell the share of days with a value, problems met."""
+
+    folder: Path
+    files: list[Path]
+    run: RunContext | None
+    rows: dict[Path, Row] = field(default_factory=dict)
+    products: dict[str, xr.Dataset] = field(default_factory=dict)
+    flags: dict[str, xr.Dataset] = field(default_factory=dict)
+    maps: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def thresholds(self) -> Thresholds:
+        return self.run.config.validation if self.run else Thresholds()
+
+
+def validate(final: Path, progress: Callable[[str], None], version: str = "") -> Validation:
+    """Check finished products, in blocks; write `RELEASE.json` if all pass, and there is a `version`.
+
+    `final` is a folder of products, an archive, or a folder of NetCDF files. `progress` gets lines about the work.
+
+    Raises
+    ------
+    StoreError
+        If there are no products; if `RELEASE.json` is not ours, or cannot be written.
+    """
+    began, final = time.monotonic(), final.resolve()
+    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, [])))
+    check_ours(folder / release.RELEASE, release.OF_OURS)
+    seen = _Seen(folder, files, _run_of(folder))
+    by_product: dict[str, list[Path]] = defaultdict(list)
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        by_product[name if is_zarr(name) else _DATES.sub("", name.removesuffix(path.suffix))].append(path)
+    for name, of_product in by_product.items():
+        progress(f"reads {name}")
+        try:
+            _read(name, of_product, seen)
+        # Damaged data may raise nearly anything.
+        except Exception as error:
+            seen.problems["checksums"].append(f"{name} cannot be read: {first_line(error)}")
+    if not seen.products and not seen.problems:
+        raise StoreError(f"{final} has no daily product and no NetCDF file; expected those of a finished run")
+    # A new release does not have the files of the former.
+    seen.problems["checksums"] += () if version else release.differences(folder)
+    checks = []
+    for check in CHECKS:
+        progress(f"checks {check}")
+        checks.append(_checked(check, seen))
+    found = Validation(final, len(seen.products), checks, time.monotonic() - began)
+    excused = {"passed": get_args(Validated), "not done": seen.thresholds.optional, "failed": ()}
+    refused = tuple(check.name for check in checks if check.name not in excused[check.verdict])
+    if not version or refused:
+        return replace(found, refused=refused if version else ())
+    return replace(found, release=release.write_release(folder, version, checks))
+
+
+def _run_of(folder: Path) -> RunContext | None:
+    """The production of luigi.cfg, if the products in the folder are its own, or an export of them."""
+    run = context() if settings().config_files else None
+    home = run.config.paths.final.absolute() if run else Path()
+    is_export = (read_object(folder / OWNER_NAME) or {}).get("products") == str(home)
+    return run if is_export or folder.is_relative_to(home.resolve()) else None
+
+
+def _checked(name: Validated, seen: _Seen) -> Check:
+    problems = list(seen.problems[name])
+    try:
+        for problem in CHECKS[name][1](seen):
+            problems.append(problem)
+    except NotDone as reason:
+        if not problems:
+            return Check(name, "not done", [str(reason)])
+    return Check(name, "failed" if problems else "passed", problems)
+
+
+def _read(name: str, files: list[Path], seen: _Seen) -> None:
+    """Open a product, and read all its values once."""
+    if is_zarr(name):
+        ds, marker = store.open_store(files[0]), store.read_marker(files[0])
+        seen.rows[files[0]] = row = row_of(Product(files[0], marker)) if marker else {}
+        if any("flag_masks" in da.attrs for da in ds.values()):
+            seen.flags[name] = ds
+        elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
+            _read_values(name, ds, seen)
+        return
+    parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
+    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
+    ds = xr.concat(parts, "time", join="exact", **how)
+    for var in _series(ds):
+        if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
+            seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
+    _read_values(name, ds, seen)
+
+
+def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
+    table, lazy, y_x = seen.run.config.table if seen.run else VARIABLES, {}, horizontal_dims(ds)
+    sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
+    for var, da in _series(ds).items():
+        try:
+            limits = limits_in(var.removesuffix("Adjust"), str(da.attrs.get("units", "")), table)
+        except DataError as error:
+            limits = -np.inf, np.inf
+            seen.problems["bounds"].append(f"{name}: {error}")
+        lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
+    allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
+    for var, (share, blocks) in dask.compute(lazy)[0].items():
+        # Most products have the same map, which is kept once.
+        seen.maps[name, var] = next((one for one in seen.maps.values() if np.array_equal(one, share)), share)
+        wrong = [(number, first) for number, first in blocks.flat if number]
+        if (number := sum(each for each, _ in wrong)) > allowed:
+            told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
+            seen.problems["bounds"].append(f"{name}: {told}")
+    seen.products[name] = ds
+
+
+def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The daily maps of a product."""
+    return {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *horizontal_dims(ds)}}
+
+
+def _id_of(ds: xr.Dataset, name: str) -> str:
+    """The simulation of a product; no attribute of a NetCDF file has a colon."""
+    return str(ds.attrs.get("cat:id", ds.attrs.get("cat_id", name)))
+
+
+def _checksums(seen: _Seen) -> Iterator[str]:
+    tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
+    summed = {table.with_name(name): told for table in tables for name, told in read_checksums(table).items()}
+    yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
+    for path in seen.files:
+        if path.suffix == ".zip" and store.is_complete(path):
+            with zipfile.ZipFile(path) as archive:
+                if member := archive.testzip():
+                    yield f"{path}: the CRC-32 of {member} differs from the archive's"
+        elif not is_zarr(path.name) and (told := summed.get(path)) != (found := release.digest_of(path)):
+            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {told}"
+
+
+def _times(seen: _Seen) -> Iterator[str]:
+    years = [year for ds in seen.products.values() for year in ds["time"].dt.year.values[[0, -1]].tolist()]
+    periods = seen.run.config.custom.stretches if seen.run else [(min(years), max(years))] if years else []
+    for name, ds in seen.products.items():
+        found, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
+        how: Any = {"calendar": calendar, "use_cftime": isinstance(found, xr.CFTimeIndex)}
+        expected = found[:0]
+        for first, last in periods:
+            end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
+            expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
+        if len(differ := expected.symmetric_difference(found)):
+            yield f"{name}: {len(differ)} days are missing or too many for {periods}, the first {str(differ[0])[:10]}"
+        elif not found.equals(expected):
+            yield f"{name}: days are not in order, or there twice"
+
+
+def _cells(seen: _Seen) -> Iterator[str]:
+    lands: dict[tuple[bytes, ...], Any] = defaultdict(bool)
+    grids = {
+        name: tuple(ds[dim].values.astype("f4").tobytes() for dim in horizontal_dims(ds))
+        for name, ds in seen.products.items()
+    }
+    for (name, _), share in seen.maps.items():
+        lands[grids[name]] = lands[grids[name]] | (share > 0)
+    for (name, var), share in seen.maps.items():
+        attrs, land = seen.products[name].attrs, lands[grids[name]]
+        allowed = gaps.allowed_gaps(attrs, _NO_LAND) + seen.thresholds.cells_without_data
+        lacks = share == 0 if gaps.may_lack_values(attrs, _NO_LAND, var) else share < 1
+        if (number := int((land & lacks).sum())) > allowed:
+            yield f"{name}: {var} lacks days in {number} of {land.sum()} land cells; expected {allowed} at most"
+    if len(seen.maps) < 2:
+        raise NotDone("a single map, to which no other tells the land; name the folder of all products")
+
+
+def _variables(seen: _Seen) -> Iterator[str]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, ds in seen.products.items():
+        found[_id_of(ds, name)].update(_series(ds))
+    every = set().union(*found.values())
+    for name, there in found.items():
+        yield from (f"{name} has no {var}, which others have" for var in sorted(every - there))
+    if seen.run and seen.folder == seen.run.config.paths.final.resolve():
+        for sim_id in seen.run.simulations:
+            for var, info in seen.run.archives(sim_id).items():
+                name = os.path.relpath(Path(info.path).resolve(), seen.folder)
+                if (name, var) not in seen.maps:
+                    yield f"{var} of {sim_id} is missing; expected it in {info.path}"
+
+
+def _cf(seen: _Seen) -> Iterator[str]:
+    if importlib.util.find_spec("compliance_checker") is None:
+        raise NotDone("compliance-checker is not installed: pip install compliance-checker")
+    from compliance_checker.runner import CheckSuite, ComplianceChecker
+
+    CheckSuite.load_all_available_checkers()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = f"{scratch}/report.json"
+        for path in _as_netcdf(seen, Path(scratch)):
+            with contextlib.redirect_stdout(io.StringIO()):
+                options = {"output_filename": report, "output_format": ["json"]}
+                ComplianceChecker.run_checker(str(path), ["cf:1.11"], 0, "strict", **options)
+            told = json.loads(Path(report).read_text())["cf:1.11"]
+            for each in (one for kind in ("high", "medium", "low") for one in told[f"{kind}_priorities"]):
+                yield from (f"{path.name}: {message}" for message in each["msgs"])
+
+
+def _as_netcdf(seen: _Seen, scratch: Path) -> Iterator[Path]:
+    """The NetCDF files; of archives the first days of each variable, as `espo export` would write them."""
+    yield from (path for path in seen.files if not is_zarr(path.name))
+    for name, ds in seen.products.items():
+        for var in _series(ds) if is_zarr(name) else ():
+            path = scratch / f"{Path(name).name}+{var}.nc"
+            path.unlink(missing_ok=True)
+            title = {"global": {"title": str(ds.attrs.get("title", name))}}
+            write_netcdf(described(ds.isel(time=slice(2)), var, var, title), path, Layout({}))
+            yield path
+
+
+def _audit(seen: _Seen) -> Iterator[str]:
+    number = seen.thresholds.sample
+    if not number or not seen.run or not seen.rows:
+        raise NotDone("luigi.cfg names no configuration of these products, or `validation.sample` is 0")
+    try:
+        found = sample.audit(number, 0)
+    except StoreError as error:
+        raise NotDone(str(error)) from error
+    yield from (f"{number} sample(s): {reason}" for reason, number in found.failures.items())
+    yield from map(str, found.differences)
+    if not found.rows:
+        raise NotDone("; ".join(found.left_out) or "no cell could be compared")
+
+
+def _catalogue(seen: _Seen) -> Iterator[str]:
+    path = (seen.run and seen.run.config.paths.project_catalog) or seen.folder / "catalog.json"
+    if not seen.rows or not path.exists():
+        raise NotDone(f"there is no {path}; `espo publish` makes that of Zarr products")
+    listed = {Path(row["path"]).resolve(): row for row in read_rows(path)[2]}
+    for file in listed:
+        if file.is_relative_to(seen.folder) and not file.exists():
+            yield f"{file}: the catalogue has it, and its file is gone"
+    for file, row in seen.rows.items():
+        there = listed.get(file)
+        if row and not there:
+            yield f"{file}: no row of the catalogue has it"
+        elif there and (differ := [name for name in row if name != "path" and there.get(name) != row[name]]):
+            yield f"{file}: its row has another {', '.join(differ)}"
+
+
+def _flags(seen: _Seen) -> Iterator[str]:
+    if not seen.flags:
+        raise NotDone("no archive of flags is beside the products")
+    for name, ds in seen.flags.items():
+        of_it = [product for other, product in seen.products.items() if _id_of(product, other) == _id_of(ds, name)]
+        for var, da in _series(ds).items():
+            masks = dict(zip(str(da.attrs["flag_meanings"]).split(), da.attrs["flag_masks"], strict=True))
+            names = {f"{var.removesuffix('_flags')}_days_{one}": da & mask for one, mask in masks.items()}
+            pairs = {
+                one: (bits > 0).sum("time") - product[one].fillna(0)
+                for one, bits in names.items()
+                for product in of_it
+                if one in product
+            }
+            for one, difference in dask.compute(pairs)[0].items():
+                if number := int((difference != 0).sum()):
+                    yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
+
+
+CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
+    "checksums": ("every file is whole", _checksums),
+    "times": ("every day is there", _times),
+    "cells": ("all land has values", _cells),
+    "variables": ("every variable is there", _variables),
+    "bounds": ("units and values are possible", lambda seen: ()),
+    "cf": ("compliance-checker accepts CF 1.11", _cf),
+    "flags": ("flags are as many as were counted", _flags),
+    "audit": ("a sample is what the raw files give", _audit),
+    "catalogue": ("catalogue and files agree", _catalogue),
+}
+
+
+def render(found: Validation) -> str:
+    """Return the table of checks, with the first problems of each."""
+    lines = []
+    for check in found.checks:
+        lines.append(f"{check.verdict:<9} {check.name:<10} {CHECKS[check.name][0]}")
+        lines += [f"          {detail}" for detail in check.details[:_SHOWN]]
+        lines += [f"          … and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
+    lines.append(f"{found.products} product(s) in {found.seconds:.0f} s")
+    if found.refused:
+        lines.append(
+            f"no release: {', '.join(found.refused)} must pass (`validation.optional` excuses what is not done)"
+        )
+    return "\n".join(lines + ([f"{found.release} is written"] if found.release else []))

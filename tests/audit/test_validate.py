@@ -1,0 +1,255 @@
+"""`espo validate`: each planted defect is found by the check that must find it, and by no other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from exported_products import ATTRS, SIM, on_map, publish
+from luigi.configuration import LuigiConfigParser
+
+from espo_luigi import store
+from espo_luigi.audit.validate import CHECKS, Validation, validate
+from espo_luigi.commands import cli
+from espo_luigi.errors import StoreError
+from espo_luigi.export.folder import export_files
+from espo_luigi.export.netcdf import Layout, described, stretches
+from espo_luigi.publication.catalogue import add_to_catalogue
+from espo_luigi.publication.products import find_products
+from espo_luigi.publication.release import RELEASE, check_release, digest_of, write_release
+from espo_luigi.store.table import read_checksums, write_checksums
+
+OTHER = SIM.replace("Model", "Other")
+# What a folder alone cannot tell.
+NOT_DONE = {"flags", "audit"}
+
+
+@pytest.fixture(autouse=True)
+def without_configuration(own_settings: LuigiConfigParser) -> None:
+    """The command is given where no luigi.cfg is."""
+    own_settings.set("espo", "config", "")
+
+
+def product(sim_id: str, calendar: str = "noleap") -> xr.Dataset:
+    """Three years of possible temperatures on 18 land cells and 2 of the sea."""
+    ds = on_map(calendar)
+    ds["tasmin"] = ds["tasmax"] - np.float32(9.5)
+    for name, how in (("tasmax", "maximum"), ("tasmin", "minimum")):
+        ds[name].attrs = {"units": "K", "standard_name": "air_temperature", "cell_methods": f"time: {how}"}
+    return ds.assign_attrs(ATTRS | {"cat:id": sim_id, "title": "Demo", "history": "Invented."})
+
+
+def archive(final: Path, sim_id: str) -> Path:
+    return final / f"day+{sim_id}.zarr.zip"
+
+
+def catalogue(final: Path) -> None:
+    add_to_catalogue(final / "catalog.json", find_products(final), final)
+
+
+@pytest.fixture()
+def final(tmp_path: Path) -> Path:
+    """Finished products of two simulations, a table, and their catalogue."""
+    folder = tmp_path / "final"
+    for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
+        publish(product(sim_id, calendar), archive(folder, sim_id))
+    store.write_table(["problem"], [], folder / "checks.csv", store.Marker("InputCheck"))
+    catalogue(folder)
+    return folder
+
+
+@pytest.fixture()
+def netcdf(tmp_path: Path) -> Path:
+    """The NetCDF files of a product, a file for two years, with their checksums."""
+    for name in ("tasmax", "tasmin"):
+        ds = described(product(SIM), name, name, {})
+        export_files(
+            ds, tmp_path / "nc" / f"{name}.sha256", stretches(ds["time"], 2), Layout({}), store.Marker("Export")
+        )
+    return tmp_path / "nc"
+
+
+def found(folder: Path, version: str = "") -> Validation:
+    return validate(folder, lambda line: None, version=version)
+
+
+def failed(folder: Path) -> dict[str, list[str]]:
+    return {check.name: check.details for check in found(folder).checks if check.verdict == "failed"}
+
+
+def test_whole_products_pass_all_that_can_be_done(final: Path) -> None:
+    checks = found(final).checks
+    assert {check.name: check.verdict for check in checks} == {
+        name: "not done" if name in NOT_DONE else "passed" for name in CHECKS
+    }
+    assert all(check.details for check in checks if check.verdict == "not done")
+
+
+def test_whole_netcdf_files_pass_what_can_be_done(netcdf: Path) -> None:
+    verdicts = {check.name: check.verdict for check in found(netcdf).checks}
+    assert verdicts == {name: "not done" if name in {*NOT_DONE, "catalogue"} else "passed" for name in CHECKS}
+
+
+def truncated(final: Path) -> None:
+    content = archive(final, SIM).read_bytes()
+    archive(final, SIM).write_bytes(content[: len(content) // 2])
+
+
+def a_byte_of_a_chunk(final: Path) -> None:
+    with zipfile.ZipFile(archive(final, SIM)) as packed:
+        member = next(one for one in packed.infolist() if one.filename.startswith("tasmax/c/0"))
+    content = bytearray(archive(final, SIM).read_bytes())
+    content[member.header_offset + 200] ^= 1
+    archive(final, SIM).write_bytes(content)
+
+
+def remade(change: Callable[[xr.Dataset], xr.Dataset]) -> Callable[[Path], None]:
+    def plant(final: Path) -> None:
+        archive(final, SIM).unlink()
+        publish(change(product(SIM)), archive(final, SIM))
+        catalogue(final)
+
+    return plant
+
+
+def without_a_day(ds: xr.Dataset) -> xr.Dataset:
+    return ds.isel(time=[place for place in range(ds.sizes["time"]) if place != 400])
+
+
+def without_a_cell(ds: xr.Dataset) -> xr.Dataset:
+    ds["tasmax"][:, 2, 3] = np.nan
+    return ds
+
+
+def with_a_gap(ds: xr.Dataset) -> xr.Dataset:
+    ds["tasmin"][100, 2, 3] = np.nan
+    return ds
+
+
+def too_hot(ds: xr.Dataset) -> xr.Dataset:
+    ds["tasmax"][100, 2, 3] = 345
+    return ds
+
+
+def crossed(ds: xr.Dataset) -> xr.Dataset:
+    ds["tasmin"][100, 2, 3] = ds["tasmax"][100, 2, 3] + 1
+    return ds
+
+
+def in_other_units(ds: xr.Dataset) -> xr.Dataset:
+    ds["tasmax"].attrs["units"] = "degC"
+    return ds
+
+
+def without_its_file(final: Path) -> None:
+    archive(final, OTHER).unlink()
+
+
+def without_its_row(final: Path) -> None:
+    publish(product(SIM + "2"), archive(final, SIM + "2"))
+
+
+def with_other_dates_in_its_row(final: Path) -> None:
+    table = final / "catalog.csv"
+    table.write_text(table.read_text().replace("2003-12-31", "2002-12-31"))
+
+
+@pytest.mark.parametrize(
+    ("plant", "by", "said"),
+    [
+        (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
+        (a_byte_of_a_chunk, {"checksums"}, "CRC-32 of tasmax/c/0"),
+        (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
+        (remade(without_a_cell), {"cells"}, "tasmax lacks days in 1 of 18 land cells"),
+        (remade(with_a_gap), {"cells"}, "tasmin lacks days in 1 of 18 land cells"),
+        (remade(too_hot), {"bounds"}, "1 impossible values of tasmax, the first 345 K on 2001-04-11 at latitude 46.25"),
+        (remade(crossed), {"bounds"}, "1 impossible values of tasmin"),
+        (remade(in_other_units), {"bounds"}, "impossible values of tasmax"),
+        (remade(lambda ds: ds.drop_vars("tasmin")), {"variables"}, "Model.* has no tasmin"),
+        (without_its_file, {"catalogue"}, "Other.*: the catalogue has it, and its file is gone"),
+        (without_its_row, {"catalogue"}, "Model.*2.zarr.zip: no row of the catalogue has it"),
+        (with_other_dates_in_its_row, {"catalogue"}, "its row has another date_end"),
+    ],
+)
+def test_a_planted_defect_is_found_by_the_check_that_must(
+    plant: Callable[[Path], None],
+    by: set[str],
+    said: str,
+    final: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    plant(final)
+    assert cli.main(["validate", str(final), "--json"]) == 1
+    told = {
+        one["name"]: one["details"]
+        for one in json.loads(capsys.readouterr().out)["checks"]
+        if one["verdict"] == "failed"
+    }
+    assert told.keys() == by
+    for problems in told.values():
+        assert any(re.search(said, problem) for problem in problems), problems
+
+
+@pytest.mark.parametrize("days", [2, 3])
+def test_days_are_flagged_as_often_as_they_are_counted(days: int, final: Path) -> None:
+    ds = product(SIM)
+    bits = xr.zeros_like(ds["tasmax"], dtype=np.uint16)
+    bits[[0, 5], 2, 3] = 2
+    bits[7, 2, 3] = 1
+    flags = bits.assign_attrs(flag_masks=[1, 2], flag_meanings="jittered extrapolated").to_dataset(name="tasmax_flags")
+    publish(flags.assign_attrs(ds.attrs), final / "flags" / f"flags_{SIM}.zarr.zip")
+    counts = xr.zeros_like(ds["tasmax"][0], dtype=np.float32).drop_vars("time").where(ds["tasmax"][0].notnull())
+    counts[2, 3] = days
+    archive(final, SIM).unlink()
+    publish(ds.assign(tasmax_days_extrapolated=counts), archive(final, SIM))
+    catalogue(final)
+    (check,) = [one for one in found(final).checks if one.name == "flags"]
+    assert check.verdict == ("passed" if days == 2 else "failed")
+    assert all("than tasmax_days_extrapolated has in 1 cells" in text for text in check.details)
+
+
+def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checker(netcdf: Path) -> None:
+    path = netcdf / "tasmax_20030101-20031231.nc"
+    with netCDF4.Dataset(path, "r+") as file:
+        file["tasmax"].units = "kelvins per wish"
+    assert "has the SHA-256" in failed(netcdf)["checksums"][0]
+    sums = read_checksums(netcdf / "tasmax.sha256")
+    write_checksums(sums | {path.name: digest_of(path)}, netcdf / "tasmax.sha256", store.Marker("Export"))
+    assert failed(netcdf).keys() == {"bounds", "cf"}
+
+
+def test_a_release_is_of_the_very_files(final: Path) -> None:
+    assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
+    write_release(final, "1.0", found(final).checks)
+    check_release(final)
+    assert failed(final) == {}
+    said = json.loads((final / RELEASE).read_text())
+    assert said["products"].keys() == {*(f"day+{one}.zarr.zip" for one in (SIM, OTHER)), "checks.csv"}
+    content = archive(final, SIM).read_bytes()
+    wanted = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert said["products"][f"day+{SIM}.zarr.zip"] == wanted
+    table = final / "checks.csv"
+    table.write_bytes(table.read_bytes().replace(b"problem", b"problen", 1))
+    assert failed(final).keys() == {"checksums"}
+    with pytest.raises(StoreError, match=r"is of other files: checks.csv: got .*, expected .* Nothing was published"):
+        check_release(final)
+    table.unlink()
+    with pytest.raises(StoreError, match=r"checks.csv: got no file, expected by RELEASE\.json"):
+        check_release(final)
+
+
+def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
+    (final / RELEASE).write_text("{}")
+    with pytest.raises(StoreError, match="it is not a release that espo_luigi wrote"):
+        found(final, "1.0")
+    assert (final / RELEASE).read_text() == "{}"

@@ -26,6 +26,7 @@ from throwaway_slurm import missing_packages as missing_for_slurm
 
 from espo_luigi import store, tasks
 from espo_luigi.commands import cli
+from espo_luigi.science import quality
 from espo_luigi.tasks.context import context
 
 _NO_SLURM = missing_for_slurm(False)
@@ -57,6 +58,10 @@ class Made(NamedTuple):
         (found,) = (self.folder / "final").rglob(f"{var}_day_*_r{member}i1p1f1_ESPO-DEMO_Demo-Regional_*.zarr.zip")
         return Path(found)
 
+    def flags(self, member: int, var: str) -> Path:
+        (found,) = (self.folder / "final" / "flags").glob(f"{var}_flags_day_*_r{member}i1p1f1_*.zarr.zip")
+        return found
+
 
 def make(
     folder: Path,
@@ -73,6 +78,7 @@ def make(
     """Make the products of pools: by default of two regional members, one of whose years lacks its first day."""
     content = content_of(V2_DEMO / "config.yml")
     content["subregions"]["n"] = n
+    content["flags"] = {}
     for period in list(lists_like(["1951", "2100"], content)):
         period[:] = [str(FIRST), str(LAST)]
     for checks in content["health_checks"].values():
@@ -174,6 +180,28 @@ def test_members_keep_their_differences_and_the_day_that_all_files_lack_is_fille
         for member in (1, 2)
     ]
     assert [ds.attrs["cat:driving_member"] for ds in (one, two)] == ["r1i1p1f1", "r2i1p1f1"]
+
+
+@pytest.mark.parametrize("var", ["tasmax", "tasmin", "dtr", "pr"])
+def test_sums_of_flags_are_the_counts_of_a_members_product(here: Made, var: str) -> None:
+    product, flags = (store.open_store(path(2, var)).load() for path in (here.product, here.flags))
+    of, masks = flags[f"{var}_flags"], quality.meanings(flags[f"{var}_flags"])
+    counts = {str(name): days for name, days in product.data_vars.items() if "_days_" in str(name)}
+    assert len(counts) >= 4 and set(flags.data_vars) == {f"{var}_flags", f"{var}_cell_flags"}
+    for name, days in counts.items():
+        raised = (of & masks[name.partition("_days_")[2]] > 0).sum("time")
+        np.testing.assert_array_equal(raised, days.fillna(0), name)
+    assert not (of.where(product[var].isnull(), 0) > 0).any(), "flags in the sea"
+    # The day that all files lack is filled in all cells.
+    assert int((of.sel(time="2015-01-01") & masks["filled_in_time"] > 0).sum()) == 95
+
+
+def test_days_of_exchanged_temperatures_are_those_on_which_the_range_before_is_negative(here: Made) -> None:
+    (path,) = (here.folder / "final" / "preswap").glob("dtrpreswap_day_*_r1i1p1f1_ESPO-DEMO_Demo-Regional_*.zarr.zip")
+    before = store.open_store(path)["dtr"].values < 0
+    for var in ("tasmax", "tasmin"):
+        of = store.open_store(here.flags(1, var))[f"{var}_flags"]
+        np.testing.assert_array_equal((of & quality.meanings(of)["exchanged"]) > 0, before)
 
 
 @pytest.fixture()

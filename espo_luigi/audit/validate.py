@@ -101,9 +101,11 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
         If there are no products; if `RELEASE.json` is not ours, or cannot be written.
     """
     began, final = time.monotonic(), final.resolve()
-    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, [])))
+    unlisted: list[tuple[Path, str]] = []
+    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, unlisted)))
     check_ours(folder / release.RELEASE, release.OF_OURS)
     seen = _Seen(folder, files, _run_of(folder))
+    seen.problems["checksums"] += [f"{path}: {reason}" for path, reason in unlisted]
     by_product: dict[str, list[Path]] = defaultdict(list)
     for path in files:
         name = path.relative_to(folder).as_posix()
@@ -147,6 +149,9 @@ def _checked(name: Validated, seen: _Seen) -> Check:
     except NotDone as reason:
         if not problems:
             return Check(name, "not done", [str(reason)])
+    # Damaged data may raise nearly anything, here as above.
+    except Exception as error:
+        problems.append(f"cannot be done: {first_line(error)}")
     return Check(name, "failed" if problems else "passed", problems)
 
 

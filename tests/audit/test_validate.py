@@ -57,11 +57,10 @@ def catalogue(final: Path) -> None:
 
 @pytest.fixture()
 def final(tmp_path: Path) -> Path:
-    """Finished products of two simulations, a table, and their catalogue."""
+    """Finished products of two simulations, and their catalogue."""
     folder = tmp_path / "final"
     for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
         publish(product(sim_id, calendar), archive(folder, sim_id))
-    store.write_table(["problem"], [], folder / "checks.csv", store.Marker("InputCheck"))
     catalogue(folder)
     return folder
 
@@ -228,23 +227,32 @@ def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checke
     assert failed(netcdf).keys() == {"bounds", "cf"}
 
 
+def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
+    path = netcdf / "tasmax_20030101-20031231.nc"
+    path.write_bytes(path.read_bytes()[:3000])
+    assert failed(netcdf).keys() == {"checksums", "cf"}
+
+
 def test_a_release_is_of_the_very_files(final: Path) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
     write_release(final, "1.0", found(final).checks)
     check_release(final)
     assert failed(final) == {}
     said = json.loads((final / RELEASE).read_text())
-    assert said["products"].keys() == {*(f"day+{one}.zarr.zip" for one in (SIM, OTHER)), "checks.csv"}
+    assert said["products"].keys() == {f"day+{one}.zarr.zip" for one in (SIM, OTHER)}
     content = archive(final, SIM).read_bytes()
     wanted = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert said["products"][f"day+{SIM}.zarr.zip"] == wanted
-    table = final / "checks.csv"
-    table.write_bytes(table.read_bytes().replace(b"problem", b"problen", 1))
-    assert failed(final).keys() == {"checksums"}
-    with pytest.raises(StoreError, match=r"is of other files: checks.csv: got .*, expected .* Nothing was published"):
+    # Nothing but the release tells that the bytes before the first member's values changed.
+    archive(final, SIM).write_bytes(content[:10] + b"\1" + content[11:])
+    with pytest.raises(
+        StoreError, match=r"is of other files: day\+.*Model.*: got .*, expected .* Nothing was published"
+    ):
         check_release(final)
-    table.unlink()
-    with pytest.raises(StoreError, match=r"checks.csv: got no file, expected by RELEASE\.json"):
+    problems = failed(final)
+    assert problems.keys() == {"checksums"} and f"expected by {RELEASE}" in problems["checksums"][-1]
+    archive(final, SIM).unlink()
+    with pytest.raises(StoreError, match=r"Model.*: got no file, expected by RELEASE\.json"):
         check_release(final)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import json
@@ -19,6 +20,7 @@ from typing import Any, Literal, get_args
 
 import dask
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
@@ -37,6 +39,7 @@ from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import limits_in
+from espo_luigi.science.quality import meanings
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
@@ -73,16 +76,28 @@ class Validation:
 
 
 @dataclass(frozen=True)
+class _Final:
+    """What is kept of a product, whose values are read once: a production has more archives than a process opens."""
+
+    id: str
+    attrs: Mapping[Any, Any]
+    time: pd.Index
+    calendar: str
+    grid: tuple[bytes, ...]
+    maps: Mapping[str, np.ndarray]
+    """By variable, the share of days with a value, (y, x)."""
+
+
+@dataclass(frozen=True)
 class _Seen:
-    """What is read: rows of Zarr data, products, flags, by cell the share of days with a value, problems met."""
+    """What is read: the rows of Zarr data, products by path, the simulations of flags, and problems met meanwhile."""
 
     folder: Path
     files: list[Path]
     run: RunContext | None
     rows: dict[Path, Row] = field(default_factory=dict)
-    products: dict[str, xr.Dataset] = field(default_factory=dict)
-    flags: dict[str, xr.Dataset] = field(default_factory=dict)
-    maps: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    products: dict[str, _Final] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -157,24 +172,32 @@ def _checked(name: Validated, seen: _Seen) -> Check:
 
 def _read(name: str, files: list[Path], seen: _Seen) -> None:
     """Open a product, and read all its values once."""
-    if is_zarr(name):
-        ds, marker = store.open_store(files[0]), store.read_marker(files[0])
-        seen.rows[files[0]] = row = row_of(Product(files[0], marker)) if marker else {}
-        if any("flag_masks" in da.attrs for da in ds.values()):
-            seen.flags[name] = ds
-        elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
-            _read_values(name, ds, seen)
+    if not is_zarr(name):
+        parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
+        how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
+        ds = xr.concat(parts, "time", join="exact", **how)
+        for var in _series(ds):
+            if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
+                seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
+        seen.problems["cf"] += [problem for path in files for problem in _faults(path)]
+        seen.products[name] = _kept(name, ds, seen)
         return
-    parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
-    ds = xr.concat(parts, "time", join="exact", **how)
-    for var in _series(ds):
-        if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
-            seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
-    _read_values(name, ds, seen)
+    with store.open_store(files[0]) as ds:
+        row = seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
+        if any("flag_masks" in da.attrs for da in ds.values()):
+            seen.flags[name] = _id_of(ds)
+        elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
+            seen.products[name] = _kept(name, ds, seen)
+            with tempfile.TemporaryDirectory() as scratch:
+                for var in _series(ds):
+                    path, title = Path(scratch) / f"{Path(name).name}+{var}.nc", str(ds.attrs.get("title", name))
+                    first = described(ds.isel(time=slice(2)), var, var, {"global": {"title": title}})
+                    write_netcdf(first, path, Layout({}))
+                    seen.problems["cf"] += _faults(path)
 
 
-def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
+def _kept(name: str, ds: xr.Dataset, seen: _Seen) -> _Final:
+    """Count the days with values by cell, and the impossible values, block by block."""
     table, lazy, y_x = seen.run.config.table if seen.run else VARIABLES, {}, horizontal_dims(ds)
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
     for var, da in _series(ds).items():
@@ -185,14 +208,18 @@ def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
             seen.problems["bounds"].append(f"{name}: {error}")
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
     allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
+    maps, time = {}, ds.indexes["time"].floor("D")
     for var, (share, blocks) in dask.compute(lazy)[0].items():
-        # Most products have the same map, which is kept once.
-        seen.maps[name, var] = next((one for one in seen.maps.values() if np.array_equal(one, share)), share)
+        # Most products have the same map and the same days, which are kept once.
+        known = (one for product in seen.products.values() for one in product.maps.values())
+        maps[var] = next((one for one in known if np.array_equal(one, share)), share)
         wrong = [(number, first) for number, first in blocks.flat if number]
         if (number := sum(each for each, _ in wrong)) > allowed:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
-    seen.products[name] = ds
+    time = next((product.time for product in seen.products.values() if product.time.equals(time)), time)
+    grid = tuple(ds[dim].values.astype("f4").tobytes() for dim in y_x)
+    return _Final(_id_of(ds), ds.attrs, time, ds["time"].dt.calendar, grid, maps)
 
 
 def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -200,9 +227,31 @@ def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
     return {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *horizontal_dims(ds)}}
 
 
-def _id_of(ds: xr.Dataset, name: str) -> str:
+def _id_of(ds: xr.Dataset) -> str:
     """The simulation of a product; no attribute of a NetCDF file has a colon."""
-    return str(ds.attrs.get("cat:id", ds.attrs.get("cat_id", name)))
+    return str(ds.attrs.get("cat:id", ds.attrs.get("cat_id", "")))
+
+
+@functools.cache
+def _compliance_checker() -> Any:
+    if importlib.util.find_spec("compliance_checker") is None:
+        return None
+    from compliance_checker.runner import CheckSuite, ComplianceChecker
+
+    CheckSuite.load_all_available_checkers()
+    return ComplianceChecker
+
+
+def _faults(path: Path) -> list[str]:
+    """What compliance-checker says against a file by CF 1.11, most strictly."""
+    if not (checker := _compliance_checker()):
+        return []
+    with tempfile.NamedTemporaryFile() as report, contextlib.redirect_stdout(io.StringIO()):
+        how = {"output_filename": report.name, "output_format": ["json"]}
+        checker.run_checker(str(path), ["cf:1.11"], 0, "strict", **how)
+        told = json.loads(Path(report.name).read_text())["cf:1.11"]
+    kinds = [told[f"{kind}_priorities"] for kind in ("high", "medium", "low")]
+    return [f"{path.name}: {message}" for kind in kinds for each in kind for message in each["msgs"]]
 
 
 def _checksums(seen: _Seen) -> Iterator[str]:
@@ -219,81 +268,54 @@ def _checksums(seen: _Seen) -> Iterator[str]:
 
 
 def _times(seen: _Seen) -> Iterator[str]:
-    years = [year for ds in seen.products.values() for year in ds["time"].dt.year.values[[0, -1]].tolist()]
+    years = [end.year for one in seen.products.values() for end in one.time[[0, -1]]]
     periods = seen.run.config.custom.stretches if seen.run else [(min(years), max(years))] if years else []
-    for name, ds in seen.products.items():
-        found, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
-        how: Any = {"calendar": calendar, "use_cftime": isinstance(found, xr.CFTimeIndex)}
-        expected = found[:0]
+    for name, one in seen.products.items():
+        how: Any = {"calendar": one.calendar, "use_cftime": isinstance(one.time, xr.CFTimeIndex)}
+        expected = one.time[:0]
         for first, last in periods:
-            end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
+            end = f"{int(last):04}-12-{30 if one.calendar == '360_day' else 31}"
             expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
-        if len(differ := expected.symmetric_difference(found)):
+        if len(differ := expected.symmetric_difference(one.time)):
             yield f"{name}: {len(differ)} days are missing or too many for {periods}, the first {str(differ[0])[:10]}"
-        elif not found.equals(expected):
+        elif not one.time.equals(expected):
             yield f"{name}: days are not in order, or there twice"
 
 
 def _cells(seen: _Seen) -> Iterator[str]:
     lands: dict[tuple[bytes, ...], Any] = defaultdict(bool)
-    grids = {
-        name: tuple(ds[dim].values.astype("f4").tobytes() for dim in horizontal_dims(ds))
-        for name, ds in seen.products.items()
-    }
-    for (name, _), share in seen.maps.items():
-        lands[grids[name]] = lands[grids[name]] | (share > 0)
-    for (name, var), share in seen.maps.items():
-        attrs, land = seen.products[name].attrs, lands[grids[name]]
-        allowed = gaps.allowed_gaps(attrs, _NO_LAND) + seen.thresholds.cells_without_data
-        lacks = share == 0 if gaps.may_lack_values(attrs, _NO_LAND, var) else share < 1
-        if (number := int((land & lacks).sum())) > allowed:
-            yield f"{name}: {var} lacks days in {number} of {land.sum()} land cells; expected {allowed} at most"
-    if len(seen.maps) < 2:
+    maps = [(name, one, var, share) for name, one in seen.products.items() for var, share in one.maps.items()]
+    for _, one, _, share in maps:
+        lands[one.grid] = lands[one.grid] | (share > 0)
+    for name, one, var, share in maps:
+        allowed = gaps.allowed_gaps(one.attrs, _NO_LAND) + seen.thresholds.cells_without_data
+        lacks = share == 0 if gaps.may_lack_values(one.attrs, _NO_LAND, var) else share < 1
+        if (number := int((lands[one.grid] & lacks).sum())) > allowed:
+            told = f"{number} of {lands[one.grid].sum()} land cells; expected {allowed} at most"
+            yield f"{name}: {var} lacks days in {told}"
+    if len(maps) < 2:
         raise NotDone("a single map, to which no other tells the land; name the folder of all products")
 
 
 def _variables(seen: _Seen) -> Iterator[str]:
     found: dict[str, set[str]] = defaultdict(set)
-    for name, ds in seen.products.items():
-        found[_id_of(ds, name)].update(_series(ds))
+    for one in seen.products.values():
+        found[one.id].update(one.maps)
     every = set().union(*found.values())
-    for name, there in found.items():
-        yield from (f"{name} has no {var}, which others have" for var in sorted(every - there))
+    for id, there in found.items():
+        yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
     if seen.run and seen.folder == seen.run.config.paths.final.resolve():
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
-                name = os.path.relpath(Path(info.path).resolve(), seen.folder)
-                if (name, var) not in seen.maps:
+                product = seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder))
+                if product is None or var not in product.maps:
                     yield f"{var} of {sim_id} is missing; expected it in {info.path}"
 
 
-def _cf(seen: _Seen) -> Iterator[str]:
-    if importlib.util.find_spec("compliance_checker") is None:
+def _cf(_seen: _Seen) -> Iterator[str]:
+    if not _compliance_checker():
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
-    from compliance_checker.runner import CheckSuite, ComplianceChecker
-
-    CheckSuite.load_all_available_checkers()
-    with tempfile.TemporaryDirectory() as scratch:
-        report = f"{scratch}/report.json"
-        for path in _as_netcdf(seen, Path(scratch)):
-            with contextlib.redirect_stdout(io.StringIO()):
-                options = {"output_filename": report, "output_format": ["json"]}
-                ComplianceChecker.run_checker(str(path), ["cf:1.11"], 0, "strict", **options)
-            told = json.loads(Path(report).read_text())["cf:1.11"]
-            for each in (one for kind in ("high", "medium", "low") for one in told[f"{kind}_priorities"]):
-                yield from (f"{path.name}: {message}" for message in each["msgs"])
-
-
-def _as_netcdf(seen: _Seen, scratch: Path) -> Iterator[Path]:
-    """The NetCDF files; of archives the first days of each variable, as `espo export` would write them."""
-    yield from (path for path in seen.files if not is_zarr(path.name))
-    for name, ds in seen.products.items():
-        for var in _series(ds) if is_zarr(name) else ():
-            path = scratch / f"{Path(name).name}+{var}.nc"
-            path.unlink(missing_ok=True)
-            title = {"global": {"title": str(ds.attrs.get("title", name))}}
-            write_netcdf(described(ds.isel(time=slice(2)), var, var, title), path, Layout({}))
-            yield path
+    yield from ()
 
 
 def _audit(seen: _Seen) -> Iterator[str]:
@@ -329,20 +351,16 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 def _flags(seen: _Seen) -> Iterator[str]:
     if not seen.flags:
         raise NotDone("no archive of flags is beside the products")
-    for name, ds in seen.flags.items():
-        of_it = [product for other, product in seen.products.items() if _id_of(product, other) == _id_of(ds, name)]
-        for var, da in _series(ds).items():
-            masks = dict(zip(str(da.attrs["flag_meanings"]).split(), da.attrs["flag_masks"], strict=True))
-            names = {f"{var.removesuffix('_flags')}_days_{one}": da & mask for one, mask in masks.items()}
-            pairs = {
-                one: (bits > 0).sum("time") - product[one].fillna(0)
-                for one, bits in names.items()
-                for product in of_it
-                if one in product
-            }
-            for one, difference in dask.compute(pairs)[0].items():
-                if number := int((difference != 0).sum()):
-                    yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
+    for name, id in seen.flags.items():
+        flags = store.open_store(seen.folder / name)
+        for of_it in (other for other, one in seen.products.items() if one.id == id and is_zarr(other)):
+            product = store.open_store(seen.folder / of_it)
+            for var, da in _series(flags).items():
+                counts = {f"{var.removesuffix('_flags')}_days_{one}": mask for one, mask in meanings(da).items()}
+                days = {one: ((da & mask) > 0).sum("time") for one, mask in counts.items() if one in product}
+                for one, flagged in dask.compute(days)[0].items():
+                    if number := int((flagged != product[one].fillna(0)).sum()):
+                        yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
 
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {

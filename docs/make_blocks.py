@@ -37,6 +37,8 @@ from espo_luigi.jobs.schedulers.slurm import log_pattern
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, AdjustArguments, TrainArguments
 from espo_luigi.overview.plan_text import PlanJson
 from espo_luigi.overview.states import StatusJson
+from espo_luigi.publication.retractions import Checked
+from espo_luigi.report.comparison import Comparison
 from espo_luigi.report.reading import RuleFigures
 from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInput
 from espo_luigi.science.derivations import DERIVATIONS
@@ -305,7 +307,9 @@ def in_order(codes: Mapping[str, str]) -> dict[str, str]:
 # What each command prints with `--json`.
 PRINTED: Mapping[str, Any] = {
     "catalog": cli.CatalogJson,
+    "catalog --check": Checked,
     "clean": list[cli.LeftoverJson],
+    "compare": Comparison,
     "explain": Way,
     "explain --sample": Audit,
     "plan": PlanJson,

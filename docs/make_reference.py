@@ -455,6 +455,7 @@ def yaml(value: object) -> object:
 _MORE = {
     "cancel": "[restart](../run/restart.md#stop)",
     "catalog": "[make a catalogue](../set-up/catalogue.md)",
+    "compare": "[compare two productions](../check/compare.md)",
     "clean": "[free disk](../run/ensembles.md#free-disk-space)",
     "detach": "[restart](../run/restart.md#stop)",
     "env": "[offline](../run/offline.md)",

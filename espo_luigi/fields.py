@@ -179,8 +179,8 @@ class NoEffect(Enum):
     """Mark of an ESPO-G key without effect here; the value says how espo_luigi reacts."""
 
     SILENT = "nothing"
-    WARN = "a warning: in ESPO-G the key changes attributes"
-    REFUSE = "an error: in ESPO-G the key changes numbers"
+    WARN = "a warning: in ESPO-G or xscen the key chooses inputs or changes attributes"
+    REFUSE = "an error: in ESPO-G or xscen the key changes numbers"
 
 
 Ignored = Annotated[Any, Field(exclude=True), NoEffect.SILENT]

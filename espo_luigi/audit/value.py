@@ -14,7 +14,7 @@ from espo_luigi.audit import cells
 from espo_luigi.audit.cells import Cell, Made
 from espo_luigi.errors import DataError, ParameterError, not_one_of
 from espo_luigi.methods.base import Step
-from espo_luigi.science import calendar, stack
+from espo_luigi.science import calendar, quality, stack
 from espo_luigi.science import regrid as cascade
 from espo_luigi.science.calendar import TimeAxis, day_of
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES
@@ -135,7 +135,8 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
         for name in map(str, ds.data_vars)
         if name in sources
     }
-    finals = {name: _product(made, data, step, str(infos[name].path)) for name, data in products.items()}
+    raised = {name: _raised(made, info, name, step) for name, info in infos.items()}
+    finals = {name: _product(made, one, step, str(infos[name].path), raised[name]) for name, one in products.items()}
     marker = store.read_marker(next(iter(infos.values())).path)
     return Way(
         sim_id, tuple(given.members), cell, day_of(day), axis.calendar, day_of(raw["time"].values[at]), source,
@@ -248,7 +249,15 @@ def _regridded(
     return parts, Step("regridded", value, units, " ".join(said))
 
 
-def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
+def _raised(made: Made, info: Any, var: str, step: int) -> list[str]:
+    """The flags of a value of the product, if its production has flags."""
+    flags = getattr(info.task, "out_flags", None)
+    if flags is None or not store.is_complete(flags().path):
+        return []
+    return quality.raised(cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell), var, step)
+
+
+def _product(made: Made, kept: xr.DataArray, step: int, path: str, raised: list[str]) -> Product:
     """The last steps of a variable, made again and as the product has it, and the comparison."""
     var, clean = str(kept.name), made.product[str(kept.name)]
     units, again, value = str(clean.attrs.get("units", "")), float(clean.isel(time=step)), float(kept.isel(time=step))
@@ -273,6 +282,7 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str) -> Product:
         )
     identical = np.array_equal(again, value, equal_nan=True)
     said = "The same, bit for bit." if identical else f"A difference of {value - again:.3g}."
+    said += f" Flags: {', '.join(raised)}." if raised else ""
     return Product((*steps, Step("product", value, units, said)), identical, path)
 
 

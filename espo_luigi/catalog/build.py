@@ -54,6 +54,8 @@ _PARENT_ATTRIBUTES = {
 _FREQUENCIES = {"day": "D", "mon": "MS", "yr": "YS", "fx": "fx", "6hr": "6h", "3hr": "3h", "1hr": "h"}
 _XRFREQ_OF_DAYS = ((1 / 24, "h"), (0.125, "3h"), (0.25, "6h"), (1.0, "D"))
 _FREQUENCY_OF = {xrfreq: frequency for frequency, xrfreq in _FREQUENCIES.items()}
+# xscen's words for series that may begin in any month.
+_FREQUENCY_BY_LETTER = {"M": "mon", "Q": "qtr", "Y": "yr"}
 # Hindcasts of DCPP begin with the year of their start: s1960-r1i1p1f1.
 _MEMBER = r"(?:s\d+-)?r\d+i\d+p\d+(?:f\d+)?"
 _CMIP_NAME = re.compile(
@@ -213,7 +215,8 @@ def describe(path: Path, source: str = "") -> dict[str, str]:
 def describe_product(ds: xr.Dataset) -> dict[str, str]:
     """Return a row for a product of ours: its ``cat:…`` attributes, variables and dates, without format and path.
 
-    It is empty if the attributes do not name a dataset.
+    It is empty if the attributes do not name a dataset. Statistics of years have the frequency of their series, as in
+    xscen, and the first and the last day of all of these years.
     """
     stated = {key.removeprefix("cat:"): str(value) for key, value in ds.attrs.items() if key.startswith("cat:")}
     row = {column: stated[column] for column in COLUMNS if column in stated and column not in _OF_THE_FILE}
@@ -221,13 +224,22 @@ def describe_product(ds: xr.Dataset) -> dict[str, str]:
         return {}
     names = [str(name) for name in ds.data_vars]
     row["variable"] = repr(tuple([name for name in names if "time" in ds[name].dims] or names))
-    if "time" not in ds.dims:
+    is_of_years = "horizon" in ds.dims or "warming_level" in ds.dims
+    if "time" not in ds.dims and not is_of_years:
         return row | {"xrfreq": "fx", "frequency": "fx"}
-    times = ds["time"].values
+    times = ds["time"].values if "time" in ds.dims else np.array(_ends_of_years(ds))
     # A clean-up that keeps few attributes removes those of the frequency.
     xrfreq = row.get("xrfreq") or _frequency(times[:2]) or ""
-    found = {"xrfreq": xrfreq, "frequency": row.get("frequency") or _FREQUENCY_OF.get(xrfreq, "")}
-    return row | found | {"date_start": stamp(times[0]), "date_end": stamp(times[-1])}
+    known = row.get("frequency") or _FREQUENCY_OF.get(xrfreq) or _FREQUENCY_BY_LETTER.get(xrfreq[:1], "")
+    dates = {"date_start": stamp(times[0]), "date_end": stamp(times[-1])} if len(times) else {}
+    return row | {"xrfreq": xrfreq, "frequency": known} | dates
+
+
+def _ends_of_years(ds: xr.Dataset) -> list[str]:
+    """The first and the last day of all horizons, or of the years of all levels of warming; none if none is reached."""
+    names = ds["horizon"].values if "horizon" in ds.dims else [ds.attrs.get("warming_level_years", "")]
+    years = [ends for name in names for ends in re.findall(r"(?:^| K: )(\d{4})-(\d{4})", str(name))]
+    return [f"{min(years)[0]}-01-01", f"{max(last for _, last in years)}-12-31"] if years else []
 
 
 def _opened(path: Path) -> xr.Dataset:

@@ -121,8 +121,8 @@ def derived_otherwise(match: Match, reference: Match) -> str:
     return ""
 
 
-def warn_of_dropped(name: str, reason: str) -> None:
-    """Warn of a dataset that a search drops."""
+def warn_of_dropped(name: str, reason: str, columns: Mapping[str, str]) -> None:
+    """Warn of a dataset that a search drops, of the columns of its first row."""
     logger.warning("%s is dropped from the search: %s.", name, reason)
 
 
@@ -161,7 +161,7 @@ class Catalog:
         allow_conversion: bool = True,
         match_hist_and_fut: bool = False,
         restrict_members: Mapping[str, int] | None = None,
-        tell_dropped: Callable[[str, str], None] = warn_of_dropped,
+        tell_dropped: Callable[[str, str, Mapping[str, str]], None] = warn_of_dropped,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
 
@@ -196,7 +196,7 @@ class Catalog:
         restrict_members : mapping, optional
             ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
         tell_dropped : callable
-            Gets the id of each dataset that is dropped, and the reason; by default a warning.
+            Gets the id of each dropped dataset, the reason, and the columns of its first row; by default a warning.
 
         Returns
         -------
@@ -233,8 +233,9 @@ class Catalog:
         fields = tuple(usable_fields(newest, exclusions or {}))
         wanted = _Wanted(dict(variables_and_freqs), spans, whole, allow_conversion, fields, other_search_criteria or {})
         found, dropped = _complete([asset for asset in chosen if not asset.faults], wanted, dispatched.objections)
+        columns = {asset.id: asset.columns for asset in reversed(chosen)}
         for name, objections in dropped.items() if found else ():  # if nothing is found, the error names them
-            tell_dropped(name, objections)
+            tell_dropped(name, objections, columns[name])
         # Only rows of members that are kept count.
         doubtful = _by_id(asset for asset in chosen if asset.faults and wanted.may_be(asset))
         candidates = {

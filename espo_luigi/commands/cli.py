@@ -33,7 +33,7 @@ _EXPECTED = (EspoError, OSError)
 # The exit codes of `espo`; `espo shell` ends with that of its shell or command.
 EXIT_CODES: Mapping[str, str] = {
     "0": "complete, or there was nothing to do",
-    "1": "failed: the message says why (`plan`: something is blocked; `logs`: there is no log yet)",
+    "1": "failed: the message says why (`plan`: something is blocked; `compare`: they differ; `logs`: no log yet)",
     "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
     "130, 143, 129": "stopped, as `luigi` is",
     "141": "the reader of a pipe, such as `head -1`, went away",
@@ -178,7 +178,7 @@ class _OneScreen(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without a heading, which would take a line."""
         room = formatter.width - 4 - max(map(len, self.commands))
-        listed = sorted(item for item in self.commands.items() if item[0] not in ("docs", "init"))  # named above
+        listed = sorted(item for item in self.commands.items() if item[0] not in ("docs", "env", "init"))  # named above
         rows = [(name, command.get_short_help_str(room)) for name, command in listed]
         formatter.write_paragraph()
         with formatter.indentation():
@@ -207,7 +207,7 @@ class _OneScreen(click.Group):
 @click.version_option(package_name="espo_luigi", message="%(package)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; give it first.")
 def espo() -> None:
-    """New folder: `espo init`. Manual: `espo docs`. Examples: `espo COMMAND --help`."""
+    """New folder: `espo init`. Installation: `espo env`. Manual: `espo docs`."""
 
 
 class CatalogJson(TypedDict):
@@ -219,23 +219,39 @@ class CatalogJson(TypedDict):
 
 
 @espo.command(epilog="Example: espo catalog /data/CMIP6 --out simulation.json")
-@click.argument("folder", type=_PATH)
-@click.option(
-    "--out", type=_PATH, required=True, metavar="FILE", help="The catalogue to write, with its CSV beside it."
-)
+@click.argument("folder", type=_PATH, required=False)
+@click.option("--out", type=_PATH, metavar="FILE", help="The catalogue to write, with its CSV beside it.")
 @click.option("--source", default="", metavar="NAME", help="The dataset of files that do not name theirs.")
+@click.option(
+    "--check", type=_PATH, metavar="LIST", help="Name the products (of FOLDER) made of what a list says is retracted."
+)
 @_json_option
-def catalog(folder: Path, out: Path, source: str, as_json: bool) -> None:
+def catalog(folder: Path | None, out: Path | None, source: str, check: Path | None, as_json: bool) -> int:
     """Make a catalogue of a folder of CMIP or CORDEX files."""
+    if check is not None and not (out or source):
+        return _check_retractions(check, folder, as_json)
+    if check is not None or folder is None or out is None:
+        raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out and --source.")
     from espo_luigi.catalog import make_catalog
 
     report = make_catalog(folder, out, source)
     if as_json:
         unreadable = {str(path): reason for path, reason in report.unreadable}
-        return _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))
-    say(f"{out}: {report.found} file(s)")
-    for path, reason in report.unreadable:
-        say(f"  not read: {path}: {reason}")
+        _print_json(CatalogJson(catalog=out, found=report.found, unreadable=unreadable))
+    else:
+        lines = [f"  not read: {path}: {reason}" for path, reason in report.unreadable]
+        say("\n".join([f"{out}: {report.found} file(s)", *lines]))
+    return 0
+
+
+def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
+    from espo_luigi.commands.publishing import render_checked
+    from espo_luigi.publication.retractions import check
+    from espo_luigi.tasks.publish import default_folder
+
+    checked = check(listed, (folder or default_folder()).absolute())
+    _print_json(asdict(checked)) if as_json else say(render_checked(checked))
+    return 1 if checked.found or checked.unknown else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:
@@ -615,6 +631,25 @@ def report(out: Path) -> None:
 
     write_now(out.absolute())
     say(out)
+
+
+@espo.command(epilog="Example: espo compare final-1 final-2 --out compare.html")
+@click.argument("a", type=_PATH, metavar="A")
+@click.argument("b", type=_PATH, metavar="B")
+@click.option("--out", type=_PATH, default="compare.html", show_default=True, help="The page to write.")
+@_json_option
+def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
+    """Say by how much two productions differ, where and why.
+
+    A and B are folders of finished products, or two archives. Daily products are compared.
+    """
+    from espo_luigi.report import comparison
+
+    tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
+    found, maps = comparison.compare(a, b, tell)
+    comparison.write_page(found, maps, out.absolute(), a, b)
+    _print_json(asdict(found)) if as_json else say("\n".join([*comparison.render(found), str(out)]))
+    return 0 if found.is_equal else 1
 
 
 for _command in (init, docs, *views.COMMANDS):

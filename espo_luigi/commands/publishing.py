@@ -1,4 +1,4 @@
-"""The options of `espo publish` for STAC and DataCite, and the lines that it prints."""
+"""The options of `espo publish` for STAC and DataCite, and the lines that it and `espo catalog --check` print."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from espo_luigi.publication.retractions import Checked
 from espo_luigi.publication.stac import StacOptions
 from espo_luigi.redaction import without_secrets
 from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
@@ -63,6 +64,15 @@ def render_published(done: Published) -> str:
         lines += _named("no tracking id", related.without_tracking_id)
         lines += _named("raw files unknown, as their InputCheck is gone", related.unknown)
     return "\n".join(lines)
+
+
+def render_checked(checked: Checked) -> str:
+    """Return the lines about products made of retracted files, and about files and datasets that are unknown."""
+    lines = [f"{len(checked.found)} product(s) made of what is listed ({checked.listed} identifiers)"]
+    for product, files in checked.found.items():
+        lines += _named(product, [f"{Path(file).name} ({listed})" for file, listed in files.items()])
+    lines += _named("no tracking id", checked.without_tracking_id)
+    return "\n".join([*lines, *_named("raw files unknown, as their InputCheck is gone", checked.unknown)])
 
 
 def _named(what: str, names: Sequence[str]) -> Iterator[str]:

@@ -439,10 +439,10 @@ def _check_unused(config: RunConfig) -> None:
     for path, mark in _unused(config, ""):
         if mark is NoEffect.REFUSE:
             raise ConfigurationError(
-                f"`{path}`: in ESPO-G this key changes the numbers of products, and espo_luigi does not know how to. "
-                "Remove it if products without it will do."
+                f"`{path}`: in ESPO-G or xscen this key changes the numbers of products, and espo_luigi does not know "
+                "how to. Remove it if products without it will do."
             )
-        logger.warning("`%s` has no effect in espo_luigi: it changes attributes of products in ESPO-G.", path)
+        logger.warning("`%s` has no effect here: in ESPO-G or xscen it chooses inputs or changes attributes.", path)
 
 
 def _unused(value: Any, path: str) -> Iterator[tuple[str, NoEffect]]:

@@ -40,6 +40,10 @@ _MOVES = (
     (f"{_ADJUSTED}.adjusting_args.xsdba_adjust_args", f"{_ADJUSTED}.adjusting_args.xclim_adjust_args"),
     ("off-diag.steps.*.properties_and_measures.unstack", "off-diag.steps.*.unstack"),
     ("diagnostics.*.properties_and_measures.unstack", "diagnostics.*.unstack"),
+    ("warminglevels", "warming_levels"),
+    ("indicators.path_yml", "indicators.module"),
+    ("indicators.compute_indicators.indicators", "indicators.module"),
+    ("indicators.compute_indicators.periods", "indicators.periods"),
 )
 _REFERENCE = ("extraction", "reference")
 _EXTRACTION_KEYS = {"search_data_catalogs", "extract_dataset", "chunks", "properties_and_measures", "create_mask"}

@@ -37,7 +37,7 @@ from espo_luigi.fields import find_file, find_in
 logger = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parents[1] / "commands" / "starts"
-SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS)
+SECTIONS = (*(field.alias or name for name, field in RunConfig.model_fields.items()), *V2_SECTIONS, "warminglevels")
 
 
 def load(files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str]) -> RunConfig:

@@ -26,8 +26,10 @@ from espo_luigi.fields import (
     Named,
     Number,
     Period,
+    Refused,
     Section,
     Threshold,
+    Unused,
     find_file,
 )
 from espo_luigi.science.choices import each_period
@@ -50,8 +52,8 @@ class FromXscen(Section):
     """A section with the keys of xscen's templates that choose inputs and outputs, which the rules do here."""
 
     dask: Ignored = None
-    input: Ignored = None
-    inputs: Ignored = None
+    input: Unused = None
+    inputs: Unused = None
     save: Ignored = None
     to_level: Ignored = None
 
@@ -59,8 +61,6 @@ class FromXscen(Section):
 class ComputeIndicators(FromXscen):
     """Arguments of `xscen.compute_indicators`."""
 
-    indicators: str | None = Field(default=None, exclude=True, description="another name of `indicators.module`")
-    periods: SeveralPeriods = Field(default=(), description="another name of `indicators.periods`")
     rechunk_input: Ignored = None
     restrict_years: Literal[True] = Field(default=True, description="true: no period begins before the data")
 
@@ -81,14 +81,13 @@ class IndicatorsSection(FromXscen):
         description="of what: the product, the regridded simulation before adjustment, the reference",
     )
     compute_indicators: ComputeIndicators = Field(default_factory=ComputeIndicators, description="as in xscen")
-    load_xclim_module: Ignored = None
 
     @model_validator(mode="before")
     @classmethod
     def _with_definitions(cls, given: Any, info: ValidationInfo) -> Any:
-        module = module_of(given)
+        module = given["module"]
         if not isinstance(module, str) or Path(module).suffix not in (".yml", ".yaml"):
-            return {**given, "module": module, "definitions": {"module": module}}
+            return {**given, "definitions": {"module": module}}
         path = find_file(module, (info.context or {}).get("folders", ()))
         if not path.is_file():
             raise ValueError(f"{path} does not exist; expected a YAML file in xclim's format")
@@ -96,11 +95,6 @@ class IndicatorsSection(FromXscen):
             return {**given, "module": str(path), "definitions": read_yaml(path).content}
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
-
-    @property
-    def years(self) -> list[tuple[str, str]]:
-        """The periods, wherever they are given."""
-        return list(self.periods or self.compute_indicators.periods)
 
 
 class ClimatologicalOp(FromXscen):
@@ -136,6 +130,13 @@ class Aggregate(FromXscen):
     compute_deltas: ComputeDeltas | None = Field(default=None, description="the changes; by default none")
 
 
+def files_of(path: Path) -> dict[str, bytes]:
+    """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name."""
+    read = (".cpg", ".dbf", ".prj") if path.suffix.lower() == ".shp" else ()
+    beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
+    return {one.name: one.read_bytes() for one in (path, *sorted(beside))}
+
+
 class WithFile(Section):
     """Keys with a file, whose content decides whether outputs are stale."""
 
@@ -147,12 +148,14 @@ class WithFile(Section):
         if not isinstance(given, Mapping) or not isinstance(name := given.get("tas_src", given.get("shape")), str):
             return given
         path = find_file(name, (info.context or {}).get("folders", ()))
-        return {**given, "digest": hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""}
+        parts = files_of(path) if path.is_file() else {}
+        return {**given, "digest": hashlib.sha256(b"".join(parts.values())).hexdigest() if parts else ""}
 
 
 class WarmingLevelsSection(WithFile, FromXscen):
-    """Section `warming_levels`: with the arguments of `xscen.get_warming_level`."""
+    """Section `warming_levels`: with the arguments of `xscen.subset_warming_level`."""
 
+    wl_dim: Ignored = None
     wl: Annotated[tuple[Number, ...], BeforeValidator(_listed)] = Field(
         default=(1.5, 2.0, 3.0, 4.0), min_length=1, description="the levels of global warming, K"
     )
@@ -179,8 +182,8 @@ class Statistics(Section):
 
     ensemble_percentiles: Percentiles = Field(default_factory=Percentiles, description="percentiles")
     ensemble_mean_std_max_min: Ignored = None
-    robustness_fractions: Ignored = None
-    robustness_categories: Ignored = None
+    robustness_fractions: Refused = None
+    robustness_categories: Refused = None
 
 
 class EnsembleStats(FromXscen):
@@ -194,12 +197,13 @@ class EnsembleStats(FromXscen):
         default=False, description="how the variance of yearly indicators is split by scenarios, models and years"
     )
     common_attrs_only: Ignored = None
-    create_kwargs: Ignored = None
+    create_kwargs: Unused = None
 
 
 class EnsemblesSection(FromXscen):
     """Section `ensembles`: statistics over simulations."""
 
+    inputs: Refused = None
     processing_levels: tuple[Product, ...] = Field(
         default=("indicators", "climatology", "delta", "warming_levels"), description="of what, as far as it is made"
     )
@@ -233,30 +237,15 @@ class SpatialMean(FromXscen):
     method: Ignored = None
     skipna: Ignored = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_one_region(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or not isinstance(region := given.get("region"), Mapping):
-            return given
-        rest = {key: value for key, value in given.items() if key != "region"}
-        return {**rest, "regions": {str(region.get("name", "region")): region, **(given.get("regions") or {})}}
-
-
-def module_of(section: Any) -> Any:
-    """Return the module that a section `indicators` names, in xscen's ways; None for a section without."""
-    if not isinstance(section, Mapping):
-        return None
-    places = [(section, "module"), (section.get("compute_indicators"), "indicators")]
-    places.append((section.get("load_xclim_module"), "filename"))
-    return next((place[key] for place, key in places if isinstance(place, Mapping) and place.get(key)), None)
-
 
 def without_idle_sections(content: Any) -> Any:
-    """Return the configuration without sections that have no effect, as `indicators` names no module."""
-    if not isinstance(content, Mapping) or module_of(content.get("indicators")):
+    """Return the configuration without sections that have no effect: without `indicators.module`, all of them."""
+    if not isinstance(content, Mapping):
         return content
-    for section in ("warming_levels", "ensembles", "spatial_mean"):
-        if content.get(section):
-            logger.warning("The section `%s` has no effect without `indicators.module`.", section)
-    idle = ("indicators", "aggregate", "warming_levels", "ensembles", "spatial_mean")
+    module = isinstance(indicators := content.get("indicators"), Mapping) and indicators.get("module")
+    sections = ("ensemble",) if module else ("warming_levels", "ensembles", "spatial_mean")
+    for name in filter(content.get, sections):
+        why = "; `ensembles` has" if module else " without `indicators.module`"
+        logger.warning("The section `%s` has no effect%s.", name, why)
+    idle = () if module else ("indicators", "aggregate", *sections)
     return {key: value for key, value in content.items() if key not in idle}

@@ -19,7 +19,7 @@ from espo_luigi.errors import ParameterError
 from espo_luigi.jobs.engine import room_of
 from espo_luigi.jobs.order import jobs_folder
 from espo_luigi.jobs.resources import Resources
-from espo_luigi.overview.states import BLOCKED, RUN, TaskState, TaskStatus, problem_of
+from espo_luigi.overview.states import BLOCKED, DONE, RUN, TaskState, TaskStatus, problem_of
 from espo_luigi.overview.timing import Amounts, Capacity, TimedTask, Timing, capacity, timing
 from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
@@ -84,6 +84,16 @@ class Plan:
     def of(self, *states: str) -> list[Planned]:
         """Return the tasks in these states."""
         return [planned for planned in self.tasks.values() if planned.status.in_plan in states]
+
+    def again_for_others(self) -> list[Planned]:
+        """Return the tasks to run whose outputs tasks that are done have used: they were temporary, and are gone."""
+        found: dict[str, Planned] = {}
+        for task_id, planned in reversed(self.tasks.items()):
+            if planned.status.in_plan == DONE or task_id in found:
+                found |= {need: self.tasks[need] for need in planned.needs if need in self.tasks}
+            if planned.status.in_plan != RUN:
+                found.pop(task_id, None)
+        return list(found.values())
 
     def timing(self, *, limited: bool = True) -> Timing:
         """Return how long the tasks to run take; unless `limited`, without the limit of scratch space."""

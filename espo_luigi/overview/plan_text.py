@@ -151,6 +151,10 @@ def _summary(plan: Plan) -> Iterator[str]:
     if plan.again:
         needed = "the stale ones, and those whose deleted stores they need"
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"
+    if again := plan.again_for_others():
+        rules = ", ".join(f"{count} {rule}" for rule, count in Counter(one.rule for one in again).most_common())
+        cost = _cpu_time(planned.cost for planned in again if planned.cost is not None)
+        yield f"{len(again)} of those to run make stores that an earlier run has deleted: {rules}; {cost} of CPU time"
     if run:
         yield from _costs(plan, run)
         yield from without_effect(planned.task for planned in run)

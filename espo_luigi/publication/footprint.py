@@ -147,9 +147,15 @@ def _of_outline(lat: np.ndarray, lon: np.ndarray) -> Footprint:
     return Footprint(lon.min(), lat.min(), lon.max(), lat.max(), ring if area > 0 else ring[::-1])
 
 
-def cube_of(ds: xr.Dataset, period: Sequence[str], is_daily: bool) -> dict[str, Any]:
-    """Return the dimensions and variables of a dataset, as STAC's datacube extension describes them."""
-    time = {"type": "temporal", "description": f"calendar {ds['time'].dt.calendar}", "extent": list(period)}
+def cube_of(ds: xr.Dataset, period: Sequence[str], step: str) -> dict[str, Any]:
+    """Return the dimensions and variables of a dataset, as STAC's datacube extension describes them.
+
+    `step` is the step of time, such as P1D; an empty text if it is unknown.
+    """
+    time: dict[str, Any] = {}
+    if "time" in ds.dims:
+        told = {"description": f"calendar {ds['time'].dt.calendar}", "extent": list(period)}
+        time["time"] = {"type": "temporal", **told, **({"step": step} if step else {})}
     variables = {}
     for name in sorted(map(str, ds.variables)):
         data = ds[name]
@@ -161,7 +167,7 @@ def cube_of(ds: xr.Dataset, period: Sequence[str], is_daily: bool) -> dict[str, 
                 **{key: str(text) for key, text in said.items() if text},
             }
     return {
-        "cube:dimensions": {"time": time | ({"step": "P1D"} if is_daily else {}), **dimensions(ds)},
+        "cube:dimensions": {**time, **dimensions(ds)},
         "cube:variables": variables,
     }
 

@@ -44,7 +44,7 @@ RELATIONS = by_content(
     "a file of relations of `espo publish --datacite`",
 )
 _HANDLE = re.compile(r"(?:hdl:|https?://hdl\.handle\.net/)?(\d+(?:\.\d+)+/\S+)")
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _DOI = re.compile(r"(?:doi:\s*|https?://(?:dx\.)?doi\.org/)?(10\.\d{4,9}/\S+)", re.IGNORECASE)
 
 
@@ -301,7 +301,7 @@ def identifier_of(tracking_id: str) -> Identifier | None:
     text = tracking_id.strip()
     if match := _HANDLE.fullmatch(text):
         return Identifier("Handle", match[1])
-    return Identifier("URN", f"urn:uuid:{text.lower()}") if _UUID.fullmatch(text) else None
+    return Identifier("URN", f"urn:uuid:{text.lower()}") if UUID.fullmatch(text) else None
 
 
 def doi_of(text: str) -> str:

@@ -22,6 +22,7 @@ from espo_luigi.store import Marker
 from espo_luigi.store.table import read_checksums
 
 FORMATS = {".zarr": "application/vnd.zarr", ".zarr.zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
+NETCDF = "application/netcdf"
 # The tasks that look at raw files; the inputs in their markers are these files, with tracking ids.
 _LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
@@ -52,7 +53,7 @@ class Product:
     @property
     def format(self) -> str:
         """Its media type."""
-        return next(media for ending, media in FORMATS.items() if self.path.name.endswith(ending))
+        return next((media for ending, media in FORMATS.items() if self.path.name.endswith(ending)), NETCDF)
 
     @property
     def is_data(self) -> bool:
@@ -80,7 +81,10 @@ class ExportedFile:
 
 
 def find_products(folder: Path) -> list[Product]:
-    """Return the complete products below a folder, sorted by path; stores are not searched."""
+    """Return the complete products below a folder, sorted by path; stores are not searched.
+
+    A NetCDF file beside a table of the same name, as of regions, is a result of the table's task.
+    """
     paths = []
     for place, folders, files in os.walk(folder.absolute()):
         stores = [name for name in folders if name.endswith(".zarr")]
@@ -88,7 +92,10 @@ def find_products(folder: Path) -> list[Product]:
         names = [*stores, *(name for name in files if name.endswith(tuple(FORMATS)))]
         # Partials are hidden.
         paths += [Path(place) / name for name in names if not name.startswith(".")]
-    return [Product(path, marker) for path in sorted(paths) if (marker := store.read_marker(path)) is not None]
+    markers = {path: marker for path in paths if (marker := store.read_marker(path)) is not None}
+    beside = {path.with_suffix(".nc"): marker for path, marker in markers.items() if path.suffix == ".csv"}
+    markers |= {path: marker for path, marker in beside.items() if path.is_file()}
+    return [Product(path, marker) for path, marker in sorted(markers.items(), key=lambda each: each[0])]
 
 
 def raw_files(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+import pandas
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
@@ -25,7 +26,7 @@ from espo_luigi.files import load_json, read_json, write_new
 from espo_luigi.publication import footprint
 from espo_luigi.publication.catalogue import Row, ends_of, row_of
 from espo_luigi.publication.origin import About, identifier_of
-from espo_luigi.publication.products import ExportedFile, Product, check_installed, raw_files
+from espo_luigi.publication.products import NETCDF, ExportedFile, Product, check_installed, raw_files
 from espo_luigi.redaction import without_secrets
 from espo_luigi.replacing import by_manifest, check_ours, write_manifest
 from espo_luigi.store.identity import check_still, identity_of
@@ -45,6 +46,8 @@ _ALTERNATES = "alternate-assets/v1.2.0"
 # A multihash begins with the code of SHA-256 and its length, 32 bytes.
 _SHA256 = "1220"
 _READERS = 4
+# The step of time by the first letter of a frequency.
+_STEPS = {"D": "P1D", "M": "P1M", "Q": "P3M", "Y": "P1Y"}
 # Columns of a row that stand elsewhere in an item.
 _NOT_PROPERTIES = ("path", "format", "date_start", "date_end", "variable")
 
@@ -110,6 +113,7 @@ def write_stac(
     if not made:
         raise StoreError(f"no simulation with times and a map is complete in {final}: run `All`, or some of it, first")
     _name_apart([item for _, item in made])
+    _link_inputs(made)
     former = former_checksums(options.folder)
     with ThreadPoolExecutor(_READERS) as pool:
         checksums = pool.map(lambda pair: checksum_of(pair[0], pair[0].below(final), former), made)
@@ -166,6 +170,19 @@ def _name_apart(items: Sequence[pystac.Item]) -> None:
             raise StoreError(f"{other} and {path} would both be the item {item.id}; rename one of them")
 
 
+def _link_inputs(made: Sequence[tuple[Product, pystac.Item]]) -> None:
+    """Link each item to the items that its product was made from."""
+    import pystac
+
+    ids = {(product.path.name, product.marker.id): item.id for product, item in made}
+    for product, item in made:
+        inputs = {(Path(path).name, id) for path, id in product.marker.inputs.items()}
+        needed = [ids[one] for one in inputs if one in ids]
+        item.add_links(
+            [pystac.Link("derived_from", f"./{id}.json", "application/geo+json", id) for id in sorted(needed)]
+        )
+
+
 @dataclass(frozen=True)
 class _Writer:
     """Makes a catalogue's items and their collection."""
@@ -216,14 +233,14 @@ class _Writer:
         return [pystac.Link("cite-as", self.about.cite_as)] if self.about.cite_as else []
 
     def item(self, product: Product) -> pystac.Item | None:
-        """Describe a simulation with times, rows and columns; None for other products."""
+        """Describe a simulation, or what was made of simulations, with times or years on a map; None for others."""
         import pystac
 
         row = row_of(product)
         if not row or row.get("type") == "reconstruction" or not row.get("date_start"):
             return None
         with ends_of(product.path) as ds:
-            if not any(data.ndim >= 3 and "time" in data.dims for data in ds.data_vars.values()):
+            if not any(data.ndim >= 3 for data in ds.data_vars.values()):
                 return None
             properties = self._properties(product, row, ds)
             try:
@@ -251,10 +268,12 @@ class _Writer:
         return item
 
     def _properties(self, product: Product, row: Row, ds: xr.Dataset) -> dict[str, Any]:
-        is_daily = row.get("xrfreq") == "D"
-        # A day lasts until its last second.
-        end = "23:59:59" if is_daily else "00:00:00"
-        period = [f"{row['date_start'][:10]}T00:00:00Z", f"{row['date_end'][:10]}T{end}Z"]
+        freq = row.get("xrfreq", "")
+        # A day, a season or a year lasts until its last second; the years of horizons end with a day.
+        end = pandas.Timestamp(row["date_end"][:10])
+        if lasts := freq if "time" in ds.dims else "D":
+            end = end + pandas.tseries.frequencies.to_offset(lasts) - pandas.Timedelta(seconds=1)
+        period = [f"{row['date_start'][:10]}T00:00:00Z", f"{end:%Y-%m-%dT%H:%M:%SZ}"]
         return {
             "title": product.path.name,
             "start_datetime": period[0],
@@ -264,7 +283,7 @@ class _Writer:
             "espo_luigi:product": product.below(self.final),
             "espo_luigi:task": product.marker.task,
             "espo_luigi:marker": product.marker.id,
-            **footprint.cube_of(ds, period, is_daily),
+            **footprint.cube_of(ds, period, _STEPS.get(freq[:1], "")),
         }
 
     def _archive(self, product: Product) -> pystac.Asset:
@@ -287,7 +306,7 @@ class _Writer:
                 key = str(file.path.relative_to(self.options.exported or "/"))
             known = {"espo_luigi:tracking_id": file.tracking_id} if file.tracking_id else {}
             said = {"file:size": file.size_bytes, "file:checksum": _SHA256 + file.sha256, **known}
-            assets[key] = self._asset(file.path, file.path.name, "application/netcdf", said)
+            assets[key] = self._asset(file.path, file.path.name, NETCDF, said)
         return assets
 
     def _asset(self, path: Path, title: str, media_type: str, said: dict[str, Any]) -> pystac.Asset:

@@ -94,6 +94,12 @@ def meanings(flags: xr.DataArray) -> dict[str, int]:
     return dict(zip(str(flags.attrs.get("flag_meanings", "")).split(), masks.tolist(), strict=True))
 
 
+def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
+    """Return the meanings of the flags that are raised at a single cell, on a day and of the cell."""
+    given = flags[flags_name(variable)].isel(time=step), flags[flags_name(variable, "cells")]
+    return [name for one in given for name, mask in meanings(one).items() if int(one) & mask]
+
+
 def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArray:
     """Return flags of days with one of `DAYS` raised where it is true, beside those that are; lazy."""
     raised = flags | where.transpose(*flags.dims).astype(np.uint16) * _BITS[name]
@@ -220,13 +226,13 @@ def of_adjusted(
     name, own = str(scenario.name), [] if marks is None else marks.attrs["flag_meanings"].split()
     told = {} if own else {"comment": "The method marks no days: there are no flags of what it treats."}
     like = scenario.isel(time=0, drop=True)
+    of_days, of_cells = (
+        one.drop_attrs(deep=False).copy(data=bits.transpose(*one.dims).data)
+        for one, bits in ((scenario, days), (like, cells))
+    )
     return {
-        flags_name(name): scenario.copy(data=days.transpose(*scenario.dims).data).assign_attrs(
-            _names(own, name) | told
-        ),
-        flags_name(name, "cells"): like.copy(data=cells.transpose(*like.dims).data).assign_attrs(
-            _names((), name, "cells")
-        ),
+        flags_name(name): of_days.assign_attrs(_names(own, name) | told),
+        flags_name(name, "cells"): of_cells.assign_attrs(_names((), name, "cells")),
     }
 
 
@@ -274,8 +280,8 @@ def _of_block(
     parts = [reference[..., months[1] == month] for month in range(1, 13)]
     lows = np.stack([np.fmin.reduce(one, axis=-1, initial=np.inf) for one in parts])
     highs = np.stack([np.fmax.reduce(one, axis=-1, initial=-np.inf) for one in parts])
-    width = highs.max(axis=0) - lows.min(axis=0)
-    width[~np.isfinite(width)] = np.nan  # a cell without a reference has no record
+    highest, lowest = highs.max(axis=0), lows.min(axis=0)
+    width = np.where(highest < lowest, np.nan, highest - lowest)  # a cell without a reference has no record
 
     def raise_beyond(days: Any, near: Sequence[int], tolerance: float, name: str) -> None:
         low, high = lows[near].min(axis=0) - tolerance * width, highs[near].max(axis=0) + tolerance * width

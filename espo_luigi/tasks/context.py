@@ -106,8 +106,9 @@ class RunContext:
         self.fingerprints: dict[str, str] = {}
         # The keys that each task and those before it read, by its id.
         self.keys_read: dict[str, frozenset[str]] = {}
-        # Simulations that the search drops, each with the reason.
+        # Simulations that the search drops, each with the reason; and the columns of each.
         self.dropped: dict[str, str] = {}
+        self.columns_of_dropped: dict[str, Mapping[str, str]] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property
@@ -124,7 +125,7 @@ class RunContext:
             told = "; ".join(f"{sim_id}: {reason}" for sim_id, reason in reasons.items())
             raise CatalogError(f"no simulation is left. {told}.")
         for sim_id in filter(reasons.get, reasons):
-            self._drop(sim_id, reasons[sim_id])
+            self._drop(sim_id, reasons[sim_id], found[sim_id].columns)
         return {sim_id: match for sim_id, match in found.items() if not reasons[sim_id]}
 
     def simulation(self, sim_id: str) -> Match:
@@ -310,10 +311,10 @@ class RunContext:
             return catalog.search(**criteria)
         return catalog.search(**criteria, whole=self.config.custom.span, tell_dropped=self._drop)
 
-    def _drop(self, sim_id: str, reason: str) -> None:
-        self.dropped[sim_id] = reason
+    def _drop(self, sim_id: str, reason: str, columns: Mapping[str, str]) -> None:
+        self.dropped[sim_id], self.columns_of_dropped[sim_id] = reason, columns
         if len(self.dropped) < _MOST_TOLD:
-            warn_of_dropped(sim_id, reason)
+            warn_of_dropped(sim_id, reason, columns)
         elif len(self.dropped) == _MOST_TOLD:
             logger.warning("the search drops further datasets, too, which are not told one by one.")
 

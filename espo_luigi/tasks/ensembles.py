@@ -7,15 +7,17 @@ import functools
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
 
 import h5py
 import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.config.outcomes import EnsemblesSection
+from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.replacing import check_ours
 from espo_luigi.science.outcomes.climatology import by_year
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
@@ -42,7 +44,8 @@ ALL = "all"
 _RULES = {"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels}
 _CHANGES = ("delta", "warming_levels")
 _PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
-_OURS = "espo_luigi_task"
+# The global attribute of a NetCDF file with the id of its marker, which the table beside it has.
+_MARKER = "espo_luigi_marker"
 
 
 def products(run: RunContext) -> list[str]:
@@ -56,14 +59,25 @@ def _settings(run: RunContext) -> EnsemblesSection:
     return run.config.ensembles or EnsemblesSection()
 
 
+def experiment_of(columns: Mapping[str, str]) -> str:
+    """Return the scenario of a row of the catalogue: of historical+ssp585, ssp585; "unknown" if there is none."""
+    return (columns.get("experiment") or "unknown").rpartition("+")[2]
+
+
 def members(run: RunContext, experiment: str) -> list[str]:
     """Return the simulations of an experiment, or all."""
-    ids = {sim_id: match.columns.get("experiment") for sim_id, match in run.simulations.items()}
-    return [sim_id for sim_id, own in ids.items() if experiment in (ALL, own)]
+    found = run.simulations.items()
+    return [sim_id for sim_id, match in found if experiment in (ALL, experiment_of(match.columns))]
+
+
+def dropped(run: RunContext, experiment: str) -> dict[str, str]:
+    """Return the simulations of an experiment, or all, that the search drops, each with the reason."""
+    of = {sim_id: experiment_of(columns) for sim_id, columns in run.columns_of_dropped.items()}
+    return {sim_id: why for sim_id, why in run.dropped.items() if experiment in (ALL, of[sim_id])}
 
 
 def _experiments(run: RunContext) -> list[str]:
-    return [ALL, *sorted({match.columns.get("experiment") or ALL for match in run.simulations.values()} - {ALL})]
+    return [ALL, *sorted({experiment_of(match.columns) for match in run.simulations.values()})]
 
 
 ExperimentParameter = functools.partial(WildcardParameter, _experiments)
@@ -75,17 +89,19 @@ def regions(run: RunContext) -> Mapping[str, Any]:
     """Return the regions by name; raises `ConfigurationError` if a file cannot be used."""
     found: dict[str, Any] = {}
     for name, asked in needed(run, "spatial_mean").regions.items():
-        if asked.method == "bbox":
-            found[name] = Box(asked.lon_bnds, asked.lat_bnds)
-        elif asked.method == "gridpoint":
-            found[name] = Point(asked.lon, asked.lat)
-        else:
-            paths = [asked.shape, *(asked.shape.with_suffix(one) for one in (".dbf", ".prj"))]
-            try:
-                files = {path.name: path.read_bytes() for path in paths if path == asked.shape or path.is_file()}
-                found |= parse_regions(files, asked.name_by)
-            except (DataError, OSError) as error:
-                raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
+        try:
+            if asked.method == "shape":
+                own = parse_regions(files_of(asked.shape), asked.name_by)
+            else:
+                is_box = asked.method == "bbox"
+                own = {name: Box(asked.lon_bnds, asked.lat_bnds) if is_box else Point(asked.lon, asked.lat)}
+            if twice := found.keys() & own.keys():
+                raise DataError(
+                    f"another region has the name {', '.join(sorted(twice))}; expected names of one region."
+                )
+        except (DataError, OSError) as error:
+            raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
+        found |= own
     return found
 
 
@@ -127,8 +143,7 @@ class EnsembleTask(OutcomeTask):
 
         run, asked = self.context, _settings(self.context).ensemble_stats
         ids, percentiles = members(run, self.experiment), asked.statistics.ensemble_percentiles
-        absent = {name: why for name, why in run.dropped.items() if f"_{self.experiment}_" in name}
-        together = ensemble.join(dict(zip(ids, of_members, strict=True)), absent)
+        together = ensemble.join(dict(zip(ids, of_members, strict=True)), dropped(run, self.experiment))
         there = ensemble.present(together)
         given = dict(asked.weights) if isinstance(asked.weights, Mapping) else None
         models = {one: _model(run, one) for one in ids} if asked.weights == "models" else None
@@ -209,7 +224,12 @@ class Ensemble(EnsembleTask):
         """Compute percentiles, mean, standard deviation, and agreement of changes."""
         made = self.over_members(on_one_grid(members), on_one_grid(yearly))[1]
         label = "_".join(self.context.fields[name] for name in ("ref_source", "domain"))
-        return self.described(made.assign_attrs({"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}))
+        attrs = {"cat:id": f"{label}_{self.experiment}", "cat:type": "ensemble"}
+        if self.product == "warming_levels":
+            named = zip(made.attrs["ensemble_members"].split("; "), members, strict=True)
+            years = [f"{name}: {text}" for name, ds in named if (text := ds.attrs.get("warming_level_years"))]
+            attrs["warming_level_years"] = "; ".join(years)
+        return self.described(made.assign_attrs(attrs))
 
 
 class Regions(EnsembleTask):
@@ -221,22 +241,31 @@ class Regions(EnsembleTask):
     def check(self) -> None:
         """Raise an error, too, if a region has no land in the domain."""
         super().check()
+        check_ours(self._netcdf, _why_not_ours)
         if not self.complete():
             check_regions(self.context)
+
+    @property
+    def _netcdf(self) -> Path:
+        return Path(self.out_table().path.with_suffix(".nc"))
+
+    def complete(self) -> bool:
+        """Return True if the table is complete, and the NetCDF file beside it was made with it."""
+        marker = self.out_table().target.marker()
+        return super().complete() and marker is not None and _maker(self._netcdf) == marker.id
 
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
         inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
         of_members, yearly = ([region_means(ds, regions(self.context)) for ds in on_one_grid(of)] for of in inputs)
         together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
-        whole = made.merge(together, compat="override", combine_attrs="override").assign_attrs(
-            provenance(self.marker())
-        )
-        path = self.out_table().path
-        with written_aside(path.with_suffix(".nc"), judge=_why_not_ours) as partial:
+        marker = self.marker()
+        whole = made.merge(together, compat="override", combine_attrs="override")
+        whole = whole.assign_attrs({**provenance(marker), _MARKER: marker.id})
+        with written_aside(self._netcdf, judge=_why_not_ours) as partial:
             prepared(whole).to_netcdf(partial, engine="h5netcdf")
         columns, rows = _long_table(whole)
-        store.write_table(columns, rows, path, self.marker())
+        store.write_table(columns, rows, self.out_table().path, marker)
 
 
 def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
@@ -250,12 +279,18 @@ def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
     return list(reader.fieldnames or ()), list(reader)
 
 
-def _why_not_ours(descriptor: int) -> str:
+def _maker(file: Path | BinaryIO) -> str | None:
+    """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
-        with os.fdopen(os.dup(descriptor), "rb") as opened, h5py.File(opened) as file:
-            return "" if _OURS in file.attrs else f"it has no global attribute {_OURS}"
+        with h5py.File(file) as opened:
+            return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
     except OSError:
-        return "it is no NetCDF-4 file"
+        return None
+
+
+def _why_not_ours(descriptor: int) -> str:
+    with os.fdopen(os.dup(descriptor), "rb") as opened:
+        return "" if _maker(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import dask
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError, ParameterError, not_one_of
+from espo_luigi.errors import ConfigurationError, DataError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
@@ -23,7 +23,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal
+from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
@@ -32,6 +32,7 @@ _READ = ("indicators.definitions", "indicators.freqs")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
+_CHUNK_BYTES = 2**23
 _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 
@@ -93,37 +94,47 @@ def check_outcomes(run: RunContext) -> None:
 
 def _check_horizons(run: RunContext) -> None:
     config = run.config
-    asked, deltas = config.aggregate.climatological_op, config.aggregate.compute_deltas
-    spans = _spans(run)
-    ranges = [_years(period) for period in asked.periods] or spans
-    known = [f"{first}-{last}" for first, last in horizons(ranges, asked.window, asked.stride)]
-    ends = [("aggregate.climatological_op.periods", period) for period in ranges]
+    deltas, spans = config.aggregate.compute_deltas, _spans(run)
+    ends = [("aggregate.climatological_op.periods", period) for period in _ranges(run)]
     if deltas or config.warming_levels:
         ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-"))))
     for key, (first, last) in ends:
         if not any(start <= first <= last <= end for start, end in spans):
             told = ", ".join(f"{start}-{end}" for start, end in spans)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
-    if deltas and baseline(run) not in known:
-        raise ConfigurationError(
-            f"`aggregate.compute_deltas.reference_horizon`: got {baseline(run)}, expected one of the windows of "
-            f"`aggregate.climatological_op`, {', '.join(known)}."
-        )
-    names = {
-        name for of in chosen(run).values() for key, one in of for name in (key, *(a["var_name"] for a in one.cf_attrs))
-    }
-    for key in ("kind", "least") if deltas else ():
-        given = getattr(deltas, key)
-        for name in given if isinstance(given, Mapping) else ():
-            if name not in names:
-                raise ConfigurationError(
-                    f"`aggregate.compute_deltas.{key}`: {not_one_of('indicator', name, sorted(names))}"
-                )
+    asked, sample = config.aggregate.climatological_op, _sample(run)
+    key = "aggregate.climatological_op"
+    try:
+        made = climatology(sample, op=asked.op, min_periods=asked.min_periods, periods=_horizons(run))
+        key = "aggregate.compute_deltas"
+        if deltas:
+            delta(made, baseline(run), kind=deltas.kind, least=deltas.least)
+    except (ConfigurationError, DataError) as error:
+        raise ConfigurationError(f"`{key}`: {error}") from error
+
+
+def _sample(run: RunContext) -> xr.Dataset:
+    """Return zeros for the years of the indicators, with the names and units that these will have."""
+    years = [year for first, last in _spans(run) for year in range(first, last + 1)]
+    time = xr.date_range(f"{years[0]}-01-01", f"{years[-1]}-12-31", freq="YS", calendar="noleap", use_cftime=True)
+    found = [attrs for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs]
+    zeros = xr.DataArray([0.0] * time.size, {"time": time}, ("time",))
+    whole = xr.Dataset({attrs["var_name"]: zeros.assign_attrs(attrs) for attrs in found}, attrs={"cat:xrfreq": "YS"})
+    return whole.sel(time=whole["time"].dt.year.isin(years))
 
 
 def _spans(run: RunContext) -> list[tuple[int, int]]:
     """The years of the indicators, without a gap each."""
-    return [_years(span) for span in needed(run, "indicators").years or run.config.custom.stretches]
+    return [_years(span) for span in needed(run, "indicators").periods or run.config.custom.stretches]
+
+
+def _ranges(run: RunContext) -> list[tuple[int, int]]:
+    return [_years(period) for period in run.config.aggregate.climatological_op.periods] or _spans(run)
+
+
+def _horizons(run: RunContext) -> list[tuple[int, int]]:
+    asked = run.config.aggregate.climatological_op
+    return horizons(_ranges(run), asked.window, asked.stride)
 
 
 def _years(period: Sequence[str]) -> tuple[int, int]:
@@ -173,19 +184,21 @@ class OutcomeTask(EspoTask):
             check_outcomes(self.context)
 
     def described(self, made: xr.Dataset) -> xr.Dataset:
-        """Return the output with the attributes of its row in the catalogue, in chunks of all times.
+        """Return the output with the attributes of its row in the catalogue, in chunks of several of the product's.
 
-        A few horizons in chunks of few cells would be thousands of small files.
+        A chunk has all times. Horizons and years in chunks of as few cells as days have would be thousands of files.
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
-        freq = "" if "time" in made.dims or self.freq.startswith("YS") else self.freq
-        level = "_".join(filter(None, (self.makes, getattr(self, "product", ""), dataset, freq)))
+        what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
+        level = "_".join(filter(None, (what, dataset)))
         attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
-        cells = self.context.config.custom.final_chunks
-        chunks = cells if self.makes == "indicators" else dict.fromkeys(cells, "auto")
+        final = {dim: size for dim, size in self.context.config.custom.final_chunks.items() if dim in made.sizes}
+        cells = {dim: size if size > 0 else made.sizes[dim] for dim, size in final.items() if dim != "time"}
+        largest = max(data.nbytes for data in made.values()) * math.prod(cells[dim] / made.sizes[dim] for dim in cells)
+        several = max(1, int((_CHUNK_BYTES / largest) ** 0.5))
+        chunks = {dim: several * size for dim, size in cells.items()}
         kept = {key: value for key, value in made.attrs.items() if key not in ("cat:variable", "cat:frequency")}
-        with dask.config.set({"array.chunk-size": "8MiB"}):
-            cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
+        cut = rechunk(made, {**chunks, "time": -1, HORIZON: -1, LEVEL: -1})
         return cut.drop_attrs(deep=False).assign_attrs({**kept, **attrs})
 
     def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
@@ -194,7 +207,7 @@ class OutcomeTask(EspoTask):
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = needed(self.context, "indicators").years if hasattr(self, "sim_id") else []
+            years = needed(self.context, "indicators").periods if hasattr(self, "sim_id") else []
             cut = [daily.sel(time=slice(*period)) for period in years] or [daily]
             made = [
                 science.compute_indicators(days, chosen(self.context)[self.freq], freqs=[self.freq])[self.freq]
@@ -233,10 +246,15 @@ class Indicators(OutcomeTask):
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
         var=lambda task: task.context.config.published,
     )
-    in_pieces = upstream(Rechunk, "out_regchunked", piece=lambda task: task.pieces)
+    in_pieces = upstream(
+        (Move, Rechunk),
+        "out_regchunked",
+        which=lambda task: task.context.production.summarised["regchunked"][0],
+        piece=lambda task: task.pieces,
+    )
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
-    reads = (*_READ, "indicators.periods", "indicators.compute_indicators.periods")
+    reads = (*_READ, "indicators.periods")
     out_computed = temporary("{sim_id}+{domain}+{dataset}+{freq}+indicators.zarr")
     out_indicators = packed(_PLACE + "indicators.zarr.zip", "out_computed")
     makes = "indicators"
@@ -277,10 +295,12 @@ class Climatology(OutcomeTask):
     makes = "climatology"
 
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
-        """Compute each horizon."""
-        asked = self.context.config.aggregate.climatological_op
-        periods = asked.periods or _spans(self.context)
-        return self.described(climatology(indicators, **{**asked.arguments("rename_variables"), "periods": periods}))
+        """Compute each horizon; horizons that the data lack are NaN."""
+        asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
+        years = indicators["time"].dt.year.values
+        there = [ends for ends in wanted if years[0] <= ends[0] and ends[1] <= years[-1]]
+        made = climatology(indicators, op=asked.op, min_periods=asked.min_periods, periods=there)
+        return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
 
 class ReferenceClimatology(OutcomeTask):

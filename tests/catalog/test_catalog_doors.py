@@ -356,7 +356,7 @@ def row(name: str, start: str = "2000") -> Asset:
 def search(assets: Sequence[Asset], **criteria: Any) -> list[str]:
     told: list[str] = []
     found = Catalog(assets).search(
-        variables_and_freqs={"tasmax": "D"}, tell_dropped=lambda name, reason: told.append(reason), **criteria
+        variables_and_freqs={"tasmax": "D"}, tell_dropped=lambda name, reason, columns: told.append(reason), **criteria
     )
     assert all(len(reason) < 1000 for reason in told)
     return list(found)

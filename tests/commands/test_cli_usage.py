@@ -23,8 +23,9 @@ def test_the_help_fits_a_screen_and_cuts_no_sentence(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     listed = dict(line.split(maxsplit=1) for line in lines if line.startswith("  ") and line.split()[0] in COMMANDS)
-    assert "`espo docs`" in lines[1] and "`espo init`" in lines[1]
-    assert listed.keys() | {"docs", "init"} == COMMANDS.keys()
+    named = set(re.findall(r"`espo (\w+)`", lines[1]))
+    assert "docs" in named
+    assert listed.keys() | named == COMMANDS.keys()
     assert [said for said in listed.values() if not said.endswith(".") or said.endswith("...")] == []
 
 

@@ -12,6 +12,8 @@ from demo_runs import use, write_config
 from test_production_shape import MANY, SHAPE, make_raw, of_source, two_threads, work_through
 
 from espo_luigi import store, tasks
+from espo_luigi.audit.value import way_of
+from espo_luigi.config.schema import fingerprint
 from espo_luigi.science import quality
 from espo_luigi.tasks.context import context
 
@@ -44,10 +46,64 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Datas
 def test_sums_of_flags_are_the_counts_of_the_product(made: tuple[xr.Dataset, xr.Dataset]) -> None:
     product, flags = made
     counts = [str(name) for name in product.data_vars if "_days_" in str(name)]
-    assert len(counts) == 9
+    assert len(counts) == 12
     for name in counts:
         variable, kind = name.split("_days_")
         of = flags[quality.flags_name(variable)]
         days = (of & quality.meanings(of)[kind] > 0).sum("time")
         np.testing.assert_array_equal(days.values, product[name].fillna(0).values, name)
     assert int(product["pr_days_extrapolated"].sum()) > 0
+
+
+def test_a_raw_value_that_was_repaired_and_filled_is_flagged_on_its_day(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+    product, flags = made
+    land = product["pr"].isel(time=0).notnull().values
+    for flag in ("repaired", "filled_in_time"):
+        raised = (flags["pr_flags"] & quality.meanings(flags["pr_flags"])[flag]) > 0
+        (day,) = np.flatnonzero(raised.any(("lat", "lon")))
+        assert str(product["time"].values[day]).startswith("2001-07-03")
+        np.testing.assert_array_equal(raised[day], land)
+        assert not (flags["tasmax_flags"] & quality.meanings(flags["tasmax_flags"])[flag]).any()
+
+
+def test_the_product_has_no_flags_and_its_flags_no_values_and_both_the_same_days(
+    made: tuple[xr.Dataset, xr.Dataset],
+) -> None:
+    product, flags = made
+    assert not [name for name in product.variables if quality.is_flags(name)]
+    assert set(flags.data_vars) == {
+        f"{name}{of}" for name in ("pr", "tasmax", "tasmin", "dtr") for of in ("_flags", "_cell_flags")
+    }
+    for name in product.coords:
+        xr.testing.assert_identical(product[name].variable, flags[name].variable)
+    assert flags["pr_flags"].dtype == np.uint16 and flags["pr_cell_flags"].dtype == np.uint8
+    assert flags["pr_flags"].dims == product["pr"].dims and "units" not in flags["pr_flags"].attrs
+    beyond = quality.meanings(flags["dtr_flags"])["extrapolated"]
+    either = (flags["dtr_flags"] | flags["tasmax_flags"]) & beyond
+    np.testing.assert_array_equal(flags["tasmin_flags"] & beyond, either)
+
+
+def test_a_values_flags_are_explained(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+    _, flags = made
+    of = flags["pr_flags"]
+    at = np.argwhere((of.values & quality.meanings(of)["repaired"]) > 0)[0]
+    lat, lon = (float(flags[name][place]) for name, place in zip(("lat", "lon"), at[1:], strict=True))
+    (sim_id,) = context().simulations
+    way = way_of(sim_id, lat, lon, "2001-07-03", "pr")
+    assert "Flags: filled_in_time, repaired." in way.products["pr"].steps[-1].sentence
+    assert "Flags" not in way_of(sim_id, lat, lon, "2001-07-04", "pr").products["pr"].steps[-1].sentence
+
+
+def test_a_run_without_the_section_has_no_flags_and_turning_it_on_makes_its_stores_stale(
+    made: tuple[xr.Dataset, xr.Dataset], tmp_path: Path
+) -> None:
+    (sim_id,) = context().simulations
+    task = tasks.ConcatenationFinal(sim_id=sim_id)
+    assert [name for name, _ in task.ports()] == ["out_scenario", "out_final", "out_flags"]
+    assert "flags" in store.read_marker(task.out_final().path).fingerprints
+    config = context().config
+    without = config.model_copy(update={"flagging": None})
+    assert fingerprint(without, "flags") != fingerprint(config, "flags")
+    use(write_config(tmp_path, tmp_path / "raw"), tmp_path)
+    assert [name for name, _ in task.ports()] == ["out_scenario", "out_final"]
+    assert "flags" not in tasks.Adjust(pool="x", piece="south", var="pr").reading()

@@ -1,5 +1,7 @@
 """From complete products to indicators, climatologies, changes, ensembles and regions; bad input is named before."""
 
+import csv
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,20 +12,23 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from complete_demo import DAY360, NOLEAP
+from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from luigi.task_register import Register
+from shapely.geometry import box, mapping
 from small_demo import LAND
 from xclim import atmos
 
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.config.schema import fingerprint
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, StoreError
 from espo_luigi.overview.plan import plan_of
+from espo_luigi.overview.plan_text import render_plan
+from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
-from espo_luigi.tasks.ensembles import check_regions, ends_of_ensembles, on_one_grid
+from espo_luigi.tasks.ensembles import check_regions, dropped, ends_of_ensembles, experiment_of, members, on_one_grid
 from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
@@ -43,6 +48,7 @@ MODULE = {
     },
 }
 OP = {"climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]}}
+PCT = {"kind": {"prcptot": "%"}}
 SINCE = {"reference_horizon": "1991-2010"}
 AGGREGATE = {**OP, "compute_deltas": {"kind": {"prcptot": "%"}, **SINCE}}
 
@@ -78,7 +84,11 @@ def made(folder: Path, configured: Configure, **sections: Any) -> None:
     dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
     # Two chunks: many small variables take Dask long.
     configured(
-        custom__sim_period=[str(FIRST), str(LAST)], custom__final_chunks={"lat": 8, "lon": 10}, **dates, **chosen
+        custom__sim_period=[str(FIRST), str(LAST)],
+        custom__final_chunks={"lat": 8, "lon": 10},
+        keep=["regridded"],
+        **dates,
+        **chosen,
     )
 
 
@@ -95,7 +105,15 @@ def publish_inputs() -> None:
         store.pack(task.out_scenario().path, task.out_final().path, task.marker())
         for piece, rows in BANDS.items():
             raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
-            publish(tasks.Rechunk(sim_id=sim_id, piece=piece), regchunked=raw)
+            rechunked, move = tasks.Rechunk(sim_id=sim_id, piece=piece), tasks.Move(sim_id=sim_id, piece=piece)
+            publish(rechunked, regchunked=raw)
+            store.pack(rechunked.out_regchunked().path, move.out_regchunked().path, move.marker())
+
+
+def delete_temporary() -> None:
+    """Delete all temporary stores, as a run of `All` does."""
+    for task in in_order(tasks.All()):
+        task.delete_temporary()
 
 
 def work(wanted: Iterable[Any]) -> None:
@@ -170,7 +188,7 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert (both["prcptot_clim_mean_delta_1991_2010_advanced"] == 2).sum() > 40
     of_seasons = store.open_store(seasonal.out_ensemble().path)["tn_mean_clim_mean_delta_1991_2010_advanced"]
     assert set(np.unique(of_seasons.sel(horizon="2011-2030").fillna(99))) == {1, 99}
-    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble_delta"
+    assert both.attrs["cat:id"] == "Demo-Land_NAM_ssp585" and both.attrs["cat:processing_level"] == "ensemble-delta"
     assert DAY360 in store.open_store(tasks.Ensemble(**at_all).out_ensemble().path).attrs["ensemble_missing"]
 
     table = tasks.Regions(**whole, product="delta").out_table().path
@@ -178,6 +196,14 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
         assert of_regions["region"].values.tolist() == ["south-west", "town"]
         assert of_regions[of_tx].dims == ("realization", "region", "horizon")
         np.testing.assert_allclose(of_regions[of_tx].sel(horizon="2011-2030", realization=DAY360), 2, atol=0.2)
+    regional = tasks.Regions(**whole, product="delta")
+    netcdf = table.with_suffix(".nc").rename(tmp_path / "taken-away.nc")
+    assert not regional.complete()
+    table.with_suffix(".nc").write_text("mine")
+    with pytest.raises(StoreError, match="is no NetCDF-4 file with the global attribute espo_luigi_marker"):
+        regional.check()
+    netcdf.replace(table.with_suffix(".nc"))
+    assert regional.complete()
     rows = [row for row in store.read_table(table) if row["variable"] == of_tx and row["region"] == "town"]
     assert {(row["realization"], row["horizon"]) for row in rows} == {
         (sim_id, horizon) for sim_id in (NOLEAP, DAY360) for horizon in change["horizon"].values
@@ -190,14 +216,54 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
 
 
+def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> None:
+    """Ids are the institute's own: nothing in them tells the experiment."""
+    catalogue = own_raw / "simulation.csv"
+    with catalogue.open() as file:
+        rows = list(csv.DictReader(file))
+    future = [row for row in rows if row["id"] == NOLEAP]
+    rows.append({**future[0], "id": "third", "member": "r2i1p1f1"})
+    for row in future:
+        row["id"] = "first"
+    with catalogue.open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    run = context()
+    assert members(run, "ssp585") == [DAY360, "first"] and members(run, "all") == members(run, "ssp585")
+    assert set(dropped(run, "ssp585")) == set(dropped(run, "all")) == {"third"} and not dropped(run, "ssp245")
+    assert [experiment_of({"experiment": name}) for name in ("historical+rcp45", "rcp45", "")] == [
+        *["rcp45"] * 2,
+        "unknown",
+    ]
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
         ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`.*needs sfcWind; the production has"),
         ({"indicators": {"module": "odd.yml"}}, r"`indicators.module`: .*xclim refuses it"),
         ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
-        ({"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}}, "got 1996-2015, expected one of the"),
-        ({"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}}, "kind`: .*tx_mena.*tx_mean"),
+        (
+            {"aggregate": {"compute_deltas": {"reference_horizon": "1996-2015"}}},
+            "compute_deltas`: the baseline 1996-2015 is not",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {"reference_horizon": "1971-2000"}, **OP}},
+            "horizon`: got 1971-2000, expect",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": {"tx_mena": "%"}}, **OP}},
+            "deltas`: kind names tx_mena; .*",
+        ),
+        (
+            {"aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
+            "compute_deltas`: tx_mean_.* is a temperature",
+        ),
+        ({"aggregate": {"compute_deltas": {**SINCE, "least": {"prcptot": "1 K"}, **PCT}, **OP}}, "_deltas`: .*1 K"),
+        ({"aggregate": {"climatological_op": {"op": "linregress"}}}, "climatological_op`: op 'linregress' is unknown"),
+        ({"aggregate": {"climatological_op": {"window": 50}}}, "climatological_op`: no window of 50 years"),
+        ({"aggregate": {"climatological_op": {"window": 20, "min_periods": 30}}}, "_op`: min_periods 30 is not poss"),
         ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
     ],
@@ -218,12 +284,33 @@ def test_bad_input_is_named_before_anything_runs(
         ({"lon_bnds": [10, 12], "lat_bnds": [45, 46]}, "'far' lies outside of the domain"),
         ({"method": "gridpoint", "lon": -64.6, "lat": 45.1}, "'far' has no land cell"),
         ({"method": "shape", "shape": "six.yml"}, "regions.far`: six.yml cannot be read"),
+        ({"method": "shape", "shape": "none.json"}, "regions.far`: .*No such file .*none.json"),
+        ({"method": "shape", "shape": "projected.json"}, "regions.far`: projected.json has coordinates in EPSG:32198"),
+        ({"method": "shape", "shape": "metres.json"}, "regions.far`: metres.json has coordinates like 200000, 5e"),
+        ({"method": "shape", "shape": "nameless.json"}, "regions.far`: nameless.json: no property 'name' .*got code"),
+        ({"method": "shape", "shape": "sea.json"}, "'bay' has no land cell"),
+        ({"method": "shape", "shape": "far.json"}, "'bay' lies outside of the domain"),
+        ({"method": "shape", "shape": "same.json"}, "regions.far`: another region has the name near"),
     ],
 )
 def test_a_region_without_land_is_named_before_anything_runs(
     region: dict[str, Any], message: str, tmp_path: Path, configured: Configure
 ) -> None:
-    made(tmp_path, configured, spatial_mean={"regions": {"far": region}})
+    for name, shape, crs, names in (
+        ("projected", box(-67, 45, -66, 46), "EPSG:32198", {"name": "bay"}),
+        ("metres", box(200000, 5000000, 300000, 5100000), "", {"name": "bay"}),
+        ("nameless", box(-67, 45, -66, 46), "", {"code": 1}),
+        ("sea", box(-64.65, 45.05, -64.6, 45.1), "", {"name": "bay"}),
+        ("far", box(10, 45, 11, 46), "", {"name": "bay"}),
+        ("same", box(-67, 45, -66, 46), "", {"name": "near"}),
+    ):
+        feature = {"type": "Feature", "geometry": mapping(shape), "properties": names}
+        content: dict[str, Any] = {"type": "FeatureCollection", "features": [feature]}
+        if crs:
+            content["crs"] = {"type": "name", "properties": {"name": crs}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    near = {"method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}
+    made(tmp_path, configured, spatial_mean={"regions": {"near": near, "far": region}})
     with pytest.raises(ConfigurationError, match=message):
         check_regions(context())
 
@@ -232,6 +319,30 @@ def test_a_simulation_without_a_weight_is_named_before_anything_runs(tmp_path: P
     made(tmp_path, configured, ensembles={"ensemble_stats": {"weights": {NOLEAP: 2.0}}})
     with pytest.raises(ConfigurationError, match=f"weights`: no weight of {DAY360}"):
         tasks.Ensemble(freq="YS-JAN", dataset="scenario", experiment="ssp585", product="delta").check()
+
+
+def yearly(last: int) -> xr.Dataset:
+    time = xr.date_range(f"{FIRST}-01-01", periods=last - FIRST + 1, freq="YS", calendar="noleap", use_cftime=True)
+    values = 280 + np.arange(time.size, dtype="float32")[:, None, None] * np.ones((1, 12, 10), np.float32)
+    coords = {"time": time, "lat": ("lat", LATS), "lon": ("lon", LONS)}
+    attrs = {"units": "K", "long_name": "mean", "cell_methods": "time: mean"}
+    return xr.Dataset({"tx_mean": (("time", "lat", "lon"), values, attrs)}, coords, {"cat:xrfreq": "YS-JAN"})
+
+
+def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
+    tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, ensembles={})
+    for sim_id, last in ((NOLEAP, 2022), (DAY360, LAST)):
+        task = tasks.Indicators(sim_id=sim_id, dataset="scenario", freq="YS-JAN")
+        publish(task, computed=yearly(last).chunk(time=-1))
+        store.pack(task.out_computed().path, task.out_indicators().path, task.marker())
+    wanted = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585", "product": "climatology"}
+    work([tasks.Ensemble(**wanted)])
+    found = store.open_store(tasks.Ensemble(**wanted).out_ensemble().path)
+    counts = found["tx_mean_clim_mean_members"].max(("lat", "lon")).to_series().to_dict()
+    assert counts == {"1991-2010": 2, "2001-2020": 2, "2011-2030": 1}
+    assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_mean 2011-2030"
 
 
 def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its_own(
@@ -272,6 +383,22 @@ def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_wh
     assert "expected 2 or more of each" in alone.attrs["uncertainty_absent"] and "tx_uncertainty" not in alone
 
 
+@pytest.mark.parametrize("keep", [["regridded"], []])
+def test_indicators_added_to_a_finished_run_take_the_kept_archives_or_the_plan_tells_what_is_regridded_again(
+    keep: list[str], complete_demo: Path, configured: Configure
+) -> None:
+    configured(keep=keep)
+    complete_all()
+    delete_temporary()
+    (complete_demo / "six.yml").write_text(yaml.safe_dump(MODULE))
+    configured(keep=keep, indicators={"module": "six.yml", "datasets": ["scenario", "simulation"]})
+    plan = plan_of((), Selection())
+    planned = Counter(one.rule for one in plan.of(RUN))
+    assert planned["Indicators"] == 8 and ("Regrid" in planned) == (not keep)
+    told = "stores that an earlier run has deleted: 6 Rechunk, 6 Regrid, 2 Extract" in render_plan(plan)
+    assert told == (not keep)
+
+
 def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:
     configured()
     before = context().config.hash
@@ -279,22 +406,67 @@ def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, c
     assert context().config.hash == before and not list(ends_of_outcomes(context()))
 
 
-def test_xscen_s_own_keys_are_read(tmp_path: Path, configured: Configure) -> None:
-    statistics = {"ensemble_percentiles": {"values": [5, 95], "split": False}}
-    made(
-        tmp_path,
-        configured,
-        indicators={"compute_indicators": {"indicators": "six.yml", "periods": [1991, 2020]}, "save": {"mode": "o"}},
-        ensembles={"processing_levels": ["delta"], "ensemble_stats": {"statistics": statistics}},
-        spatial_mean={"region": {"name": "bay", "method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}},
-    )
+# The keys of xscen 0.15.2's templates: of 1-basic_workflow_with_config, config1.yml and paths1.yml.
+TEMPLATE = """
+indicators:
+  dask: {n_workers: 8, threads_per_worker: 5, memory_limit: 2GB}
+  inputs: {processing_level: final}
+  compute_indicators: {periods: [[1991, 2020]], to_level: indicators}
+  path_yml: six.yml
+  save: {mode: o, rechunk: {time: -1}}
+aggregate:
+  dask: {n_workers: 4}
+  input: {clim: {processing_level: indicators}, delta: {processing_level: climatology}}
+  climatological_op: {op: mean, window: 30, stride: 10, periods: [['1991', '2020']], to_level: climatology}
+  compute_deltas: {kind: "+", reference_horizon: 1991-2020, to_level: delta}
+  save: {mode: o}
+warminglevels: {wl: [1.5, 2], window: 30, ignore_member: true, wl_dim: "+{wl}C"}
+ensembles:
+  dask: {n_workers: 3}
+  processing_levels: [indicators, climatology, delta]
+  ensemble_stats:
+    statistics: {ensemble_percentiles: {values: [5, 95], split: False}}
+    common_attrs_only: True
+  save: {mode: o}
+"""
+
+
+def test_sections_of_xscen_s_templates_are_read_as_they_are(
+    tmp_path: Path, configured: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, configured, **yaml.safe_load(TEMPLATE))
     config = context().config
-    assert config.indicators.years == [("1991", "2020")] and set(config.indicators.definitions) == {
-        "realm",
-        "indicators",
-    }
-    assert list(config.spatial_mean.regions) == ["bay"]
+    assert (config.indicators.periods, set(config.indicators.definitions)) == (
+        (("1991", "2020"),),
+        {"realm", "indicators"},
+    )
+    assert config.aggregate.climatological_op.stride == 10
+    assert config.warming_levels.wl == (1.5, 2) and config.warming_levels.ignore_member
     assert config.ensembles.ensemble_stats.statistics.ensemble_percentiles.values == (5, 95)
+    assert len(list(ends_of_outcomes(context()))) > 4
+    told = [record.getMessage().partition(" has no")[0] for record in caplog.records]
+    assert told == ["`indicators.inputs`", "`aggregate.input`"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"indicators": {"module": "six.yml", "path_yml": "six.yml"}}, "Both `indicators.module` and"),
+        ({"indicators": {"module": "six.yml", "load_xclim_module": {}}}, "`indicators.load_xclim_module`"),
+        ({"aggregate": {"produce_horizon": {"warminglevels": {"wl": [2]}}}}, "`aggregate.produce_horizon`"),
+        ({"ensembles": {"inputs": {"some": {"source": "a"}}}}, "`ensembles.inputs`: in ESPO-G or xscen"),
+        (
+            {"ensembles": {"ensemble_stats": {"statistics": {"robustness_fractions": {"test": "ttest"}}}}},
+            "`ensembles.ensemble_stats.statistics.robustness_fractions`: in ESPO-G or xscen",
+        ),
+    ],
+)
+def test_keys_of_xscen_that_are_not_supported_are_named(
+    sections: dict[str, Any], message: str, tmp_path: Path, configured: Configure
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        made(tmp_path, configured, **sections)
+        context()
 
 
 def test_a_regional_product_is_a_part_of_the_grid_of_the_others() -> None:
@@ -331,3 +503,12 @@ def test_another_content_of_a_table_of_warming_makes_levels_stale(tmp_path: Path
         made(tmp_path, configured, warming_levels={"tas_src": name})
         was.append(fingerprint(context().config, "warming_levels"))
     assert was[0] != was[1]
+
+
+def test_another_content_of_a_file_of_a_shapefile_makes_regions_stale(tmp_path: Path, configured: Configure) -> None:
+    was = []
+    for name in ("shp", "dbf", "prj", "cpg", "sbn"):
+        (tmp_path / f"bays.{name}").write_text(name)
+        made(tmp_path, configured, spatial_mean={"regions": {"a": {"method": "shape", "shape": "bays.shp"}}})
+        was.append(fingerprint(context().config, "spatial_mean"))
+    assert len(set(was)) == 4 and was[-1] == was[-2]  # what is not read does not count

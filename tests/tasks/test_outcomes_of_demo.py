@@ -72,16 +72,22 @@ def test_the_examples_of_a_page_are_possible(page: str, tmp_path: Path, configur
     check_regions(context())
 
 
-def test_maps_of_horizons_are_in_few_chunks_and_indicators_in_those_of_the_product(
-    tmp_path: Path, configured: Configure
-) -> None:
+def test_chunks_are_several_of_the_product_s_in_few_files(tmp_path: Path, configured: Configure) -> None:
     configure(tmp_path, configured, SHIPPED)
     names = {"freq": "YS-JAN", "dataset": "scenario", "sim_id": NOLEAP}
-    for lat, fewest in ((300, 1), (3000, 4)):
-        values = dask.array.zeros((3, lat, 700), chunks=(3, 7, 9), dtype="float32")
-        made = tasks.Delta(**names).described(xr.Dataset({"change": (("horizon", "lat", "lon"), values)}))
-        sizes = [4 * int(np.prod(one)) for one in itertools.product(*made["change"].chunks)]
-        assert made["change"].chunksizes["horizon"] == (3,)
-        assert fewest <= len(sizes) <= 2 * fewest and max(sizes) <= 2**23
-    yearly = xr.Dataset({"days": (("time", "lat", "lon"), values)})
-    assert tasks.Indicators(**names).described(yearly)["days"].chunksizes["lat"][0] == 4
+    # Four rows and nine columns are a chunk of the product.
+    for task, steps, lat, fewest in (
+        (tasks.Delta(**names), 3, 300, 1),
+        (tasks.Delta(**names), 3, 3000, 4),
+        (tasks.Indicators(**names), 151, 300, 16),
+    ):
+        values = dask.array.zeros((steps, lat, 700), chunks=(steps, 4, 9), dtype="float32")
+        few = dask.array.zeros((lat, 700), chunks=(4, 9), dtype="int8")
+        along = "time" if steps > 100 else "horizon"
+        given = xr.Dataset({"value": ((along, "lat", "lon"), values), "count": (("lat", "lon"), few)})
+        made = task.described(given)
+        sizes = [4 * int(np.prod(one)) for one in itertools.product(*made["value"].chunks)]
+        assert made.chunksizes[along] == (steps,)
+        assert fewest <= len(sizes) <= 2.5 * fewest and max(sizes) <= 2**23
+        for (dim, size), one in zip({"lat": lat, "lon": 700}.items(), (4, 9), strict=True):
+            assert made.chunksizes[dim][0] in (size, *range(0, size, one))

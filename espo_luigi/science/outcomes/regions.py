@@ -57,7 +57,8 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
     Parameters
     ----------
     files
-        The content by file name: a GeoJSON file, or a shapefile's `.shp`, `.dbf` and, if there is any, `.prj`.
+        The content by file name: a GeoJSON file, or a shapefile's `.shp`, `.dbf` and, if there are any, `.prj`
+        and `.cpg`.
 
     Raises
     ------
@@ -113,7 +114,8 @@ def _features(files: Mapping[str, bytes], where: str) -> Iterator[tuple[Any, Map
         if "prj" in parts and not parts["prj"].lstrip().upper().startswith((b"GEOGCS", b"GEOGCRS")):
             raise _projected(where, f"coordinates in {parts['prj'][:60].decode(errors='replace')}")
         read = {part: io.BytesIO(parts[part]) for part in ("shp", "dbf")}
-        for record in _imported("shapefile").Reader(**read).iterShapeRecords():
+        encoding = parts.get("cpg", b"utf-8").decode().strip()
+        for record in _imported("shapefile").Reader(**read, encoding=encoding).iterShapeRecords():
             yield record.shape.__geo_interface__, record.record.as_dict()
     except EspoError:
         raise

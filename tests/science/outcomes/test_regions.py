@@ -167,9 +167,9 @@ def geojson(*features, **more):
     return {"a.geojson": json.dumps({"type": "FeatureCollection", "features": of, **more}).encode()}
 
 
-def shapes(prj=b'GEOGCS["WGS 84"]', box=(0, 0, 2, 1)):
+def shapes(prj=b'GEOGCS["WGS 84"]', box=(0, 0, 2, 1), encoding="utf-8"):
     parts = {name: io.BytesIO() for name in ("shp", "shx", "dbf")}
-    with shapefile.Writer(**parts) as writer:
+    with shapefile.Writer(**parts, encoding=encoding) as writer:
         writer.field("NAME", "C")
         writer.shape(shapely.geometry.mapping(shapely.box(*box)))
         writer.record("Île")
@@ -182,6 +182,7 @@ def test_polygons_of_a_geojson_file_and_of_a_shapefile_have_the_names_of_a_prope
     assert list(found) == ["A", "7"]
     assert found["A"].equals(shapely.box(0, 0, 2, 1))
     assert parse_regions(shapes(), "NAME")["Île"].equals(shapely.box(0, 0, 2, 1))
+    assert list(parse_regions(shapes(encoding="cp1252") | {"a.cpg": b"1252\n"}, "NAME")) == ["Île"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""Two finished productions compared: which products differ, by how much, where and why; and the page about it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xarray as xr
+
+from espo_luigi import store
+from espo_luigi.errors import DataError, StoreError
+from espo_luigi.publication.catalogue import row_of
+from espo_luigi.publication.products import Product, find_products
+from espo_luigi.report.drawings import Drawing, units_text, with_pictures
+from espo_luigi.report.html import Section, Table, Text, render_page
+from espo_luigi.report.maps import MOST_MAPS, share_maps
+from espo_luigi.science.diagnose import apart
+
+_NOISE = {True: "more than noise", False: "within noise", None: "too few cells to tell noise"}
+_HEADS = ("Variable", "Season", "Days that differ [%]", "Largest", "Quantile 99.9 %", "Mean", "Missing in one", "Noise")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences by variable of a product: those that only one has, or that cannot be compared; and reasons.
+
+    `parts` tells which days and cells only A or only B has. `keys` of the configuration (and raw datasets) had other
+    values, and packages other `versions`, those of A and B.
+    """
+
+    only_in_a: Sequence[str]
+    only_in_b: Sequence[str]
+    refused: Mapping[str, str]
+    parts: Mapping[str, Sequence[str]]
+    differences: Mapping[str, Sequence[apart.Difference]]
+    keys: Sequence[str]
+    versions: Mapping[str, Sequence[str]]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both have the same products, days and cells, with the same values."""
+        years = [year for year, *_ in self.differences.values()]
+        lacking = self.only_in_a or self.only_in_b or self.refused or self.parts
+        return not lacking and not any(year.share or year.missing for year in years)
+
+
+def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison, dict[str, xr.Dataset]]:
+    """Compare the daily products in two folders, or two archives; return maps of variables that differ, too.
+
+    Raises
+    ------
+    StoreError
+        If nothing can be compared, a store is damaged, or a folder has two products of the same data.
+    """
+    first, second = (_products(path) for path in (a, b))
+    refused, parts = dict[str, str](), dict[str, Sequence[str]]()
+    found, maps = dict[str, Sequence[apart.Difference]](), dict[str, xr.Dataset]()
+    for name in (both := [name for name in first if name in second]):
+        one, other = (store.open_store(of[name].path, cut=False)[name.split()[-1]] for of in (first, second))
+        try:
+            one, other, parts[name] = apart.shared(one, other)
+            found[name], maps[name] = apart.compare(one, other, tell)
+        except DataError as error:
+            refused[name] = str(error)
+    if not both:
+        raise StoreError(f"nothing to compare: {a} has {', '.join(first)}, and {b} has {', '.join(second)}")
+    keys, versions = set[str](), dict[str, list[str]]()
+    for mine, theirs in ((first[name].marker, second[name].marker) for name in both):
+        keys |= _unequal(mine.fingerprints, theirs.fingerprints).keys()
+        versions |= _unequal(mine.versions, theirs.versions)
+    alone, told = sorted(first.keys() - second.keys()), {name: said for name, said in parts.items() if said}
+    differing = {name: fields for name, fields in maps.items() if found[name][0].share}
+    others = sorted(second.keys() - first.keys())
+    return Comparison(alone, others, refused, told, found, sorted(keys), versions), differing
+
+
+def _products(path: Path) -> dict[str, Product]:
+    """Daily products by dataset, domain, level and variable; of an archive, by variable."""
+    is_archive, found = path.name.endswith((".zarr", ".zarr.zip")), dict[str, Product]()
+    if is_archive:
+        store.open_store(path)  # says what is wrong with a damaged archive
+    marker = store.read_marker(path) if is_archive else None
+    for product in [Product(path, marker)] if marker else find_products(path):
+        row = row_of(product) if product.is_data else {}
+        about = "" if is_archive else "".join(f"{row.get(name)} " for name in ("id", "domain", "processing_level"))
+        for variable in ast.literal_eval(row["variable"]) if row.get("xrfreq") == "D" else ():
+            name = f"{about}{variable}"
+            if name in found:
+                raise StoreError(f"{found[name].path} and {product.path} are both {name}: compare single archives")
+            found[name] = product
+    if not found:
+        raise StoreError(f"{path} has no daily product: expected a folder of finished products, or an archive")
+    return found
+
+
+def _unequal(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, list[str]]:
+    both = {key: [first.get(key, "–"), second.get(key, "–")] for key in {**first, **second}}
+    return {key: values for key, values in both.items() if values[0] != values[1]}
+
+
+def render(found: Comparison) -> list[str]:
+    """Return lines about each variable, all year, about what is not in both, and about reasons."""
+    lines = [f"only in {name}: {one}" for name, of in (("A", found.only_in_a), ("B", found.only_in_b)) for one in of]
+    lines += [f"not compared: {name}: {reason}" for name, reason in found.refused.items()]
+    lines += [f"compared in part: {name}: {'; '.join(said)}" for name, said in found.parts.items()]
+    for name, (year, *_) in found.differences.items():
+        far = f"{100 * year.share:.3g} % of days differ, by {year.largest:.3g} at most, {_NOISE[year.beyond_noise]}"
+        lines.append(f"{name}: {far if year.share or year.missing else 'equal'}")
+    lines += [f"other values of {key}" for key in found.keys]
+    return lines + [f"{name}: {' and '.join(values)}" for name, values in found.versions.items()]
+
+
+def write_page(found: Comparison, maps: Mapping[str, xr.Dataset], out: Path, a: Path, b: Path) -> None:
+    """Write the page `out`: the lines of `render`, a table of seasons, and maps of the variables that differ."""
+    rows = []
+    for name, row in ((name, row) for name, of in found.differences.items() for row in of if row.share or row.missing):
+        numbers = [f"{of:.4g}" for of in (100 * row.share, row.largest, row.q999, row.mean)]
+        rows.append([name, row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
+    drawings = []
+    for name, fields in list(maps.items())[:MOST_MAPS]:
+        shown = {"Share of days": fields["share"], "Largest": fields["largest"], "Mean": abs(fields["mean"])}
+        units = units_text(fields["mean"].attrs.get("units", ""))
+        words = f"{name}: share of days that differ, largest and mean difference without sign [{units}]."
+        drawings.append(Drawing(f"compared+{name}", words, share_maps, [shown], {"title": name}))
+    sections = [
+        Section("What differs", [Text(line) for line in render(found)]),
+        Section("By season", [Table(_HEADS, rows, "B minus A, in the variable's units")]),
+        Section("Where", drawings),
+    ]
+    title = f"Two productions: {'equal' if found.is_equal else 'different'}"
+    page = render_page(title, f"A is {a}, B is {b}.", with_pictures(sections))
+    store.write_page(page, out, store.Marker("compare", {"a": str(a), "b": str(b)}))

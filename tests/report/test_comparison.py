@@ -1,0 +1,240 @@
+"""Two productions compared: against numpy on the whole arrays, and on productions whose differences are planted."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from exported_products import SIM
+
+from espo_luigi import store
+from espo_luigi.commands import cli
+from espo_luigi.errors import DataError, StoreError
+from espo_luigi.methods import blocks
+from espo_luigi.report import comparison
+from espo_luigi.science.diagnose import apart
+
+SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
+CHUNKS = {"time": 400, "lat": 4, "lon": 3}
+Values = dict[str, np.ndarray]
+
+
+def climate(days: int = 3 * 365) -> Values:
+    """Values of 7 x 9 cells, of which four are sea."""
+    random = np.random.default_rng(1)
+    made = {
+        "tasmax": random.normal(285, 8, (days, 7, 9)),
+        "pr": np.where(random.random((days, 7, 9)) < 0.4, random.gamma(0.7, 5, (days, 7, 9)), 0.0),
+    }
+    for values in made.values():
+        values[:, 0, :4] = np.nan
+    return {name: values.astype("float32") for name, values in made.items()}
+
+
+def dataset(values: Values, calendar: str = "noleap", first: str = "2001-01-01", **attrs: str) -> xr.Dataset:
+    days = len(next(iter(values.values())))
+    time = xr.date_range(first, periods=days, calendar=calendar, use_cftime=True)
+    coords = {
+        "time": time,
+        "lat": ("lat", np.linspace(48, 45, 7), {"units": "degrees_north"}),
+        "lon": ("lon", np.linspace(-75, -71, 9), {"units": "degrees_east"}),
+    }
+    units = {"tasmax": "K", "pr": "mm d-1"}
+    both = {name: (("time", "lat", "lon"), of, {"units": units[name]}) for name, of in values.items()}
+    about = {"cat:id": SIM, "cat:domain": "NAM", "cat:processing_level": "final", "cat:xrfreq": "D"}
+    return xr.Dataset(both, coords, about | attrs)
+
+
+def publish(folder: Path, ds: xr.Dataset, name: str = "day", chunks: dict[str, int] = CHUNKS, **kept: Any) -> Path:
+    """Publish an archive in a folder of products; return the folder."""
+    marker = store.Marker("ConcatenationFinal", {"sim_id": SIM}, created="2026-01-01T00:00:00+00:00", **kept)
+    store.write_store(ds.chunk(chunks), folder / "made" / f"{name}.zarr", marker)
+    store.pack(folder / "made" / f"{name}.zarr", folder / f"{name}.zarr.zip", marker)
+    store.remove(folder / "made" / f"{name}.zarr")
+    return folder
+
+
+def compared(a: Path, b: Path) -> tuple[comparison.Comparison, dict[str, xr.Dataset]]:
+    return comparison.compare(a, b, lambda text: None)
+
+
+def of(found: comparison.Comparison, variable: str) -> dict[str, apart.Difference]:
+    (rows,) = (rows for name, rows in found.differences.items() if name.endswith(f" {variable}"))
+    return {row.season: row for row in rows}
+
+
+def changed(change: Callable[[Values], None]) -> Values:
+    values = {name: of.copy() for name, of in climate().items()}
+    change(values)
+    return values
+
+
+def test_equal_runs_are_equal_in_any_chunks_and_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = publish(tmp_path / "a", dataset(climate()))
+    b = publish(tmp_path / "b", dataset(climate()), "other-name", {"time": 365, "lat": 7, "lon": 2})
+    out = tmp_path / "page.html"
+    assert cli.main(["compare", str(a), str(b), "--out", str(out)]) == 0
+    assert f"{SIM} NAM final pr: equal" in capsys.readouterr().out
+    assert "Two productions: equal" in out.read_text()
+    archives = [str(next(folder.glob("*.zip"))) for folder in (a, b)]
+    assert cli.main(["compare", *archives, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["differences"]["pr"][0] == {
+        "season": "year", "days": 3 * 365 * 59, "missing": 0, "share": 0.0, "largest": 0.0, "q999": 0.0, "mean": 0.0,
+        "beyond_noise": False,
+    }  # fmt: skip
+
+
+def test_the_numbers_of_each_season_and_cell_are_numpys(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+
+    def change(values: Values) -> None:
+        hit = random.random(values["tasmax"].shape) < 0.3
+        values["tasmax"] += np.where(hit, random.normal(0.1, 1, hit.shape), 0).astype("float32")
+        values["tasmax"][100:110, 3, 3] = np.nan
+
+    ours, theirs = climate(), changed(change)
+    a = publish(tmp_path / "a", dataset(ours))
+    b = publish(tmp_path / "b", dataset(theirs), chunks={"time": 150, "lat": 5, "lon": 9})
+    found, maps = compared(a, b)
+    months = dataset(ours)["time"].dt.month.values
+    x, y = ours["tasmax"].astype(float), theirs["tasmax"].astype(float)
+    for season, known in {"year": range(1, 13), **SEASONS}.items():
+        row, differences = of(found, "tasmax")[season], (y - x)[np.isin(months, known)]
+        valid = differences[~np.isnan(differences)]
+        assert row.days == valid.size
+        assert row.missing == (10 if season in ("year", "MAM") else 0)
+        assert row.largest == np.abs(valid).max()
+        np.testing.assert_allclose([row.share, row.mean], [(valid != 0).mean(), valid.mean()], rtol=1e-12)
+        np.testing.assert_allclose(row.q999, np.quantile(np.abs(valid), 0.999, method="inverted_cdf"), rtol=1 / 2048)
+    (fields,) = maps.values()
+    sea = np.isnan(x).all(axis=0)
+    oracle = {
+        "share": np.nanmean(np.where(np.isnan(y - x), np.nan, y != x)[:, ~sea], axis=0),
+        "largest": np.nanmax(np.abs(y - x)[:, ~sea], axis=0),
+        "mean": np.nanmean((y - x)[:, ~sea], axis=0),
+    }
+    for name, expected in oracle.items():
+        np.testing.assert_allclose(fields[name].values[~sea], expected, rtol=1e-12)
+        assert np.isnan(fields[name].values[sea]).all()
+
+
+def noisy_pr(seed: str) -> Values:
+    """Precipitation adjusted by our kernels, whose draws have a seed."""
+    days = 6 * 365
+    time = xr.date_range("2001-01-01", periods=days, calendar="noleap", use_cftime=True)
+    random = np.random.default_rng(3)
+    reference, simulation = (
+        xr.DataArray(
+            np.where(random.random((days, 63)) < wet, random.gamma(0.7, 5, (days, 63)), 0.0).astype("float32"),
+            dims=("time", "loc"), coords={"time": time}, attrs={"units": "mm d-1"}, name="pr",
+        )
+        for wet in (0.5, 0.3)
+    )  # fmt: skip
+    how: dict[str, Any] = {
+        "group": {"group": "time.dayofyear", "window": 31},
+        "jitter_under": {"thresh": "0.01 mm d-1"}, "adapt_freq": {"thresh": "1 mm d-1"},
+        "xclim_train_args": {"kind": "*", "nquantiles": 20},
+    }  # fmt: skip
+    period = ["2001", "2006"]
+    trained = blocks.train(reference, simulation, period=period, method="DetrendedQuantileMapping", **how, seed=seed)
+    adjusting: dict[str, Any] = {"detrend": 0, "interp": "nearest", "extrapolation": "constant"}
+    made = blocks.adjust(simulation, trained, periods=period, xclim_adjust_args=adjusting, seed=seed)
+    return {"pr": made.transpose("time", "loc").values.reshape(days, 7, 9)}
+
+
+def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
+    ours, theirs = noisy_pr("a"), noisy_pr("b")
+    a, b = (publish(tmp_path / name, dataset(of)) for name, of in (("a", ours), ("b", theirs)))
+    c = publish(tmp_path / "c", dataset({"pr": theirs["pr"] * np.float32(1.1)}))
+    noise, more = (of(compared(a, other)[0], "pr") for other in (b, c))
+    assert noise["year"].share > 0.1
+    assert noise["year"].largest > 1
+    assert [row.beyond_noise for row in noise.values()] == [False] * 5
+    assert more["year"].beyond_noise
+
+
+def test_a_planted_month_is_named_by_season_and_place(tmp_path: Path) -> None:
+    def plant(values: Values) -> None:
+        values["pr"][365 + 181 : 365 + 212, 4, 6] += np.float32(2.5)  # July of the second year
+
+    a, b = (publish(tmp_path / name, dataset(of)) for name, of in (("a", climate()), ("b", changed(plant))))
+    found, maps = compared(a, b)
+    rows = of(found, "pr")
+    assert [season for season, row in rows.items() if row.share] == ["year", "JJA"]
+    assert rows["JJA"].beyond_noise
+    assert not rows["DJF"].beyond_noise
+    assert rows["JJA"].largest == pytest.approx(2.5, rel=1e-6)
+    (fields,) = maps.values()
+    assert fields["largest"].argmax(...) == {"lat": 4, "lon": 6}
+    assert int((fields["share"] > 0).sum()) == 1
+    assert not any(row.share for row in of(found, "tasmax").values())
+
+
+def test_keys_and_packages_that_differ_are_named_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warm(values: Values) -> None:
+        values["tasmax"] += np.float32(0.5)
+
+    key = "biasadjust.variables.tasmax.method"
+    a = publish(tmp_path / "a", dataset(climate()), versions={"numpy": "2.4", "zarr": "3"}, fingerprints={key: "1"})
+    kept: Any = {"versions": {"numpy": "2.5", "zarr": "3"}, "fingerprints": {key: "2", "domain.name": "3"}}
+    b = publish(tmp_path / "b", dataset(changed(warm)), **kept)
+    page = tmp_path / "page.html"
+    assert cli.main(["compare", str(a), str(b), "--out", str(page), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["keys"], found["versions"]) == ([key, "domain.name"], {"numpy": ["2.4", "2.5"]})
+    assert [row["beyond_noise"] for row in found["differences"][f"{SIM} NAM final tasmax"]] == [True] * 5
+    text = page.read_text()
+    assert "Two productions: different" in text
+    assert key in text
+    assert "numpy: 2.4 and 2.5" in text
+    assert text.count("<img") == 1
+
+
+def test_what_is_not_in_both_is_named_and_the_rest_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = climate()
+    a = publish(publish(tmp_path / "a", dataset(values)), dataset({"pr": values["pr"]}, **{"cat:id": "alone"}), "x")
+    later = dataset({name: of[365:] for name, of in values.items()}, first="2002-01-01").isel(lat=slice(1, None))
+    b = publish(tmp_path / "b", later.isel(lon=slice(None, None, -1)))
+    found, _ = compared(a, b)
+    assert found.only_in_a == ["alone NAM final pr"]
+    assert found.parts[f"{SIM} NAM final pr"] == ["time: 365 of 1095 only in A", "lat: 1 of 7 only in A"]
+    assert of(found, "pr")["year"].days == 2 * 365 * 54
+    assert not of(found, "pr")["year"].share
+    assert not found.is_equal
+    assert cli.main(["compare", str(a), str(b), "--out", str(tmp_path / "page.html")]) == 1
+    assert "only in A: alone NAM final pr" in capsys.readouterr().out
+
+
+def test_calendars_are_compared_by_date() -> None:
+    values = climate(4 * 365)
+    noleap = dataset(values)["tasmax"]
+    standard = dataset({"tasmax": np.insert(values["tasmax"], 3 * 365 + 59, 0, axis=0)}, "standard")["tasmax"]
+    first, second, said = apart.shared(noleap, standard)
+    np.testing.assert_array_equal(first.values, second.values)
+    assert said == ["calendars noleap and standard, compared by date", "time: 1 of 1461 only in B"]
+
+
+def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
+    ours = dataset(climate())
+    other_units = ours.assign(tasmax=ours["tasmax"].assign_attrs(units="degC"))
+    a, b = publish(tmp_path / "a", ours), publish(tmp_path / "b", other_units)
+    found, _ = compared(a, b)
+    assert list(found.refused) == [f"{SIM} NAM final tasmax"]
+    assert "in K and ('time', 'lat', 'lon') in degC; expected the same" in found.refused[f"{SIM} NAM final tasmax"]
+    assert not found.is_equal
+    with pytest.raises(DataError, match=r"got .*'lat', 'lon'.* in mm d-1 and .*'rlat'"):
+        apart.shared(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
+    with pytest.raises(DataError, match="no time in common"):
+        apart.shared(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
+    with pytest.raises(StoreError, match="has no daily product"):
+        compared(a, tmp_path / "nothing")
+    with pytest.raises(StoreError, match=r"nothing to compare: .*c has other"):
+        compared(a, publish(tmp_path / "c", dataset(climate(), **{"cat:id": "other"})))
+    with pytest.raises(StoreError, match="are both"):
+        compared(a, publish(b, ours, "twice"))

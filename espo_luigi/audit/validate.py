@@ -20,7 +20,6 @@ from typing import Any, Literal, get_args
 
 import dask
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
@@ -76,27 +75,19 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class _Final:
-    """What is kept of a product, whose values are read once: a production has more archives than a process opens."""
-
-    id: str
-    attrs: Mapping[Any, Any]
-    time: pd.Index
-    calendar: str
-    grid: tuple[bytes, ...]
-    maps: Mapping[str, np.ndarray]
-    """By variable, the share of days with a value, (y, x)."""
-
-
-@dataclass(frozen=True)
 class _Seen:
-    """What is read: the rows of Zarr data, products by path, the simulations of flags, and problems met meanwhile."""
+    """What is kept of data whose values are read once: a production has more archives than a process can open.
+
+    `rows` are those of Zarr data. `products` have, by variable, the share of days with a value (y, x). `years` are the
+    first and last of each product, `flags` the simulations of flags. `problems` were met while reading, by check.
+    """
 
     folder: Path
     files: list[Path]
     run: RunContext | None
     rows: dict[Path, Row] = field(default_factory=dict)
-    products: dict[str, _Final] = field(default_factory=dict)
+    products: dict[str, xr.Dataset] = field(default_factory=dict)
+    years: dict[str, tuple[int, int]] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -132,14 +123,11 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
         # Damaged data may raise nearly anything.
         except Exception as error:
             seen.problems["checksums"].append(f"{name} cannot be read: {first_line(error)}")
-    if not seen.products and not seen.problems:
+    if not seen.products and not any(seen.problems.values()):
         raise StoreError(f"{final} has no daily product and no NetCDF file; expected those of a finished run")
     # A new release does not have the files of the former.
     seen.problems["checksums"] += () if version else release.differences(folder)
-    checks = []
-    for check in CHECKS:
-        progress(f"checks {check}")
-        checks.append(_checked(check, seen))
+    checks = [_checked(name, seen, progress) for name in CHECKS]
     found = Validation(final, len(seen.products), checks, time.monotonic() - began)
     excused = {"passed": get_args(Validated), "not done": seen.thresholds.optional, "failed": ()}
     refused = tuple(check.name for check in checks if check.name not in excused[check.verdict])
@@ -156,7 +144,8 @@ def _run_of(folder: Path) -> RunContext | None:
     return run if is_export or folder.is_relative_to(home.resolve()) else None
 
 
-def _checked(name: Validated, seen: _Seen) -> Check:
+def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> Check:
+    progress(f"checks {name}")
     problems = list(seen.problems[name])
     try:
         for problem in CHECKS[name][1](seen):
@@ -180,14 +169,14 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
             if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
                 seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
         seen.problems["cf"] += [problem for path in files for problem in _faults(path)]
-        seen.products[name] = _kept(name, ds, seen)
+        _read_values(name, ds, seen)
         return
     with store.open_store(files[0]) as ds:
         row = seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
         if any("flag_masks" in da.attrs for da in ds.values()):
             seen.flags[name] = _id_of(ds)
         elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
-            seen.products[name] = _kept(name, ds, seen)
+            _read_values(name, ds, seen)
             with tempfile.TemporaryDirectory() as scratch:
                 for var in _series(ds):
                     path, title = Path(scratch) / f"{Path(name).name}+{var}.nc", str(ds.attrs.get("title", name))
@@ -196,8 +185,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
                     seen.problems["cf"] += _faults(path)
 
 
-def _kept(name: str, ds: xr.Dataset, seen: _Seen) -> _Final:
-    """Count the days with values by cell, and the impossible values, block by block."""
+def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
+    """Look at the days; count the days with values by cell, and the impossible values, block by block."""
     table, lazy, y_x = seen.run.config.table if seen.run else VARIABLES, {}, horizontal_dims(ds)
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
     for var, da in _series(ds).items():
@@ -208,18 +197,31 @@ def _kept(name: str, ds: xr.Dataset, seen: _Seen) -> _Final:
             seen.problems["bounds"].append(f"{name}: {error}")
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
     allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
-    maps, time = {}, ds.indexes["time"].floor("D")
+    maps = {}
     for var, (share, blocks) in dask.compute(lazy)[0].items():
-        # Most products have the same map and the same days, which are kept once.
-        known = (one for product in seen.products.values() for one in product.maps.values())
-        maps[var] = next((one for one in known if np.array_equal(one, share)), share)
+        # Most products have the same map, which is kept once.
+        known = (one.values for product in seen.products.values() for one in product.values())
+        maps[var] = y_x, next((one for one in known if np.array_equal(one, share)), share)
         wrong = [(number, first) for number, first in blocks.flat if number]
         if (number := sum(each for each, _ in wrong)) > allowed:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
-    time = next((product.time for product in seen.products.values() if product.time.equals(time)), time)
-    grid = tuple(ds[dim].values.astype("f4").tobytes() for dim in y_x)
-    return _Final(_id_of(ds), ds.attrs, time, ds["time"].dt.calendar, grid, maps)
+    seen.problems["times"] += [f"{name}: {problem}" for problem in _faults_of_days(name, ds, seen)]
+    seen.products[name] = xr.Dataset(maps, {dim: ds[dim].astype("f4") for dim in y_x}, ds.attrs)
+
+
+def _faults_of_days(name: str, ds: xr.Dataset, seen: _Seen) -> Iterator[str]:
+    time, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
+    seen.years[name] = time[0].year, time[-1].year
+    how: Any = {"calendar": calendar, "use_cftime": isinstance(time, xr.CFTimeIndex)}
+    expected = time[:0]
+    for first, last in seen.run.config.custom.stretches if seen.run else [seen.years[name]]:
+        end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
+        expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
+    if len(differ := expected.symmetric_difference(time)):
+        yield f"{len(differ)} days are missing or too many, the first {str(differ[0])[:10]}"
+    elif not time.equals(expected):
+        yield "days are not in order, or there twice"
 
 
 def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -268,31 +270,25 @@ def _checksums(seen: _Seen) -> Iterator[str]:
 
 
 def _times(seen: _Seen) -> Iterator[str]:
-    years = [end.year for one in seen.products.values() for end in one.time[[0, -1]]]
-    periods = seen.run.config.custom.stretches if seen.run else [(min(years), max(years))] if years else []
-    for name, one in seen.products.items():
-        how: Any = {"calendar": one.calendar, "use_cftime": isinstance(one.time, xr.CFTimeIndex)}
-        expected = one.time[:0]
-        for first, last in periods:
-            end = f"{int(last):04}-12-{30 if one.calendar == '360_day' else 31}"
-            expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
-        if len(differ := expected.symmetric_difference(one.time)):
-            yield f"{name}: {len(differ)} days are missing or too many for {periods}, the first {str(differ[0])[:10]}"
-        elif not one.time.equals(expected):
-            yield f"{name}: days are not in order, or there twice"
+    every = {end for years in seen.years.values() for end in years}
+    for name, (first, last) in seen.years.items():
+        if (first, last) != (min(every), max(every)):
+            yield f"{name} has the years {first} to {last}; expected {min(every)} to {max(every)}, as others have"
 
 
 def _cells(seen: _Seen) -> Iterator[str]:
-    lands: dict[tuple[bytes, ...], Any] = defaultdict(bool)
-    maps = [(name, one, var, share) for name, one in seen.products.items() for var, share in one.maps.items()]
-    for _, one, _, share in maps:
-        lands[one.grid] = lands[one.grid] | (share > 0)
-    for name, one, var, share in maps:
-        allowed = gaps.allowed_gaps(one.attrs, _NO_LAND) + seen.thresholds.cells_without_data
-        lacks = share == 0 if gaps.may_lack_values(one.attrs, _NO_LAND, var) else share < 1
-        if (number := int((lands[one.grid] & lacks).sum())) > allowed:
-            told = f"{number} of {lands[one.grid].sum()} land cells; expected {allowed} at most"
-            yield f"{name}: {var} lacks days in {told}"
+    lands: dict[bytes, Any] = defaultdict(bool)
+    maps: list[tuple[str, Mapping[Any, Any], bytes, str, np.ndarray]] = []
+    for name, one in seen.products.items():
+        grid = b"".join(one[dim].values.tobytes() for dim in horizontal_dims(one))
+        for var, share in one.items():
+            maps.append((name, one.attrs, grid, str(var), share.values))
+            lands[grid] = lands[grid] | (share.values > 0)
+    for name, attrs, grid, var, days in maps:
+        allowed = gaps.allowed_gaps(attrs, _NO_LAND) + seen.thresholds.cells_without_data
+        lacks = days == 0 if gaps.may_lack_values(attrs, _NO_LAND, var) else days < 1
+        if (number := int((lands[grid] & lacks).sum())) > allowed:
+            yield f"{name}: {var} lacks days in {number} of {lands[grid].sum()} land cells; expected {allowed} at most"
     if len(maps) < 2:
         raise NotDone("a single map, to which no other tells the land; name the folder of all products")
 
@@ -300,15 +296,14 @@ def _cells(seen: _Seen) -> Iterator[str]:
 def _variables(seen: _Seen) -> Iterator[str]:
     found: dict[str, set[str]] = defaultdict(set)
     for one in seen.products.values():
-        found[one.id].update(one.maps)
+        found[_id_of(one)].update(map(str, one))
     every = set().union(*found.values())
     for id, there in found.items():
         yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
     if seen.run and seen.folder == seen.run.config.paths.final.resolve():
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
-                product = seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder))
-                if product is None or var not in product.maps:
+                if var not in seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder), ()):
                     yield f"{var} of {sim_id} is missing; expected it in {info.path}"
 
 
@@ -353,7 +348,7 @@ def _flags(seen: _Seen) -> Iterator[str]:
         raise NotDone("no archive of flags is beside the products")
     for name, id in seen.flags.items():
         flags = store.open_store(seen.folder / name)
-        for of_it in (other for other, one in seen.products.items() if one.id == id and is_zarr(other)):
+        for of_it in (other for other, one in seen.products.items() if _id_of(one) == id and is_zarr(other)):
             product = store.open_store(seen.folder / of_it)
             for var, da in _series(flags).items():
                 counts = {f"{var.removesuffix('_flags')}_days_{one}": mask for one, mask in meanings(da).items()}

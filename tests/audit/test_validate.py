@@ -168,6 +168,7 @@ def with_other_dates_in_its_row(final: Path) -> None:
         (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
         (a_byte_of_a_chunk, {"checksums"}, "CRC-32 of tasmax/c/0"),
         (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
+        (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "has the years 2001 to 2002; expected 2001 to 2003"),
         (remade(without_a_cell), {"cells"}, "tasmax lacks days in 1 of 18 land cells"),
         (remade(with_a_gap), {"cells"}, "tasmin lacks days in 1 of 18 land cells"),
         (remade(too_hot), {"bounds"}, "1 impossible values of tasmax, the first 345 K on 2001-04-11 at latitude 46.25"),
@@ -262,3 +263,9 @@ def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
     with pytest.raises(StoreError, match="it is not a release that espo_luigi wrote"):
         found(final, "1.0")
     assert (final / RELEASE).read_text() == "{}"
+
+
+def test_a_folder_without_products_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        assert cli.main(["validate", str(folder)]) == 1
+        assert "has no daily product and no NetCDF file" in capsys.readouterr().err

@@ -15,9 +15,10 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.status import cpu_time
-from espo_luigi.files import write_new
+from espo_luigi.files import read_object, write_new
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
 from espo_luigi.jobs.resources import GIB
+from espo_luigi.publication.release import RELEASE
 from espo_luigi.replacing import (
     Judge,
     by_digest,
@@ -170,6 +171,7 @@ def _title(view: RunView) -> tuple[str, str]:
 
 def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[Any] = ()) -> Section:
     """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
+    said = read_object(view.final / RELEASE)
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(_by_pool(view))],
@@ -178,6 +180,7 @@ def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[An
         ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
         ["Jobs ran on", view.engine],
         ["Products", str(view.final)],
+        *([["Release", f"{said.get('version')} of {said.get('date')}: {view.final / RELEASE}"]] if said else []),
         ["Records and logs", str(view.workdir)],
     ]
     there = sum(made.complete for made in view.products)

@@ -204,6 +204,20 @@ def test_days_of_exchanged_temperatures_are_those_on_which_the_range_before_is_n
         np.testing.assert_array_equal((of & quality.meanings(of)["exchanged"]) > 0, before)
 
 
+def test_the_products_pass_the_validation_of_a_stranger(
+    here: Made, own_settings: LuigiConfigParser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own_settings.set("espo", "config", "")
+    assert cli.main(["validate", str(here.folder / "final"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["products"] == 8
+    assert [check["name"] for check in told["checks"] if check["verdict"] == "not done"] == [
+        "flags",
+        "audit",
+        "catalogue",
+    ]
+
+
 @pytest.fixture()
 def told(here: Made, own_settings: LuigiConfigParser, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """A function that returns what `espo explain` says of the run."""
@@ -274,6 +288,7 @@ def test_rotated_products_are_exported_to_netcdf_that_a_checker_accepts_and_cdo_
     sim_id = REGIONAL.replace("r1i1p1f1", "r2i1p1f1")
     use([here.folder / "config.yml", here.folder / "paths.yml"], here.folder)
     assert cli.main(["export", "--sim-id", sim_id, str(tmp_path / "netcdf")]) == 0
+    assert cli.main(["validate", str(tmp_path / "netcdf")]) == 0
     first = []
     for var in ("tasmax", "tasmin", "dtr", "pr"):
         files = sorted((tmp_path / "netcdf").rglob(f"{var}_day_*+{sim_id}_*.nc"))

@@ -168,10 +168,10 @@ def change_maps(
     like = rows[0][2][names[1]]
     height = min(max(PANEL_WIDTH / width_by_height(like), 1.2), 2.6)
     across = min(PANEL_WIDTH, height * width_by_height(like))
-    width, total = max(3 * across + 1.7, 6.5), len(rows) * (height + 0.12) + 2.0
+    width, total = max(3 * across + 1.7, 6.5), len(rows) * (height + 0.12) + 2.2
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(len(rows), 3, squeeze=False)
-    edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.35 / total}
+    edges = {"left": 1.25 / width, "right": 1 - 0.2 / width, "top": 1 - 0.65 / total, "bottom": 1.55 / total}
     figure.subplots_adjust(**edges, wspace=0.05, hspace=0.12 / height)
     coast, scale = coast_lines(like), _scale([one[name] for one in (ds, *others) for name in names], attrs)
     kind = "advanced" if f"{base}_advanced" in ds else "simple"
@@ -185,7 +185,7 @@ def change_maps(
         axes[0].set_ylabel(f"{told}\n\n{axes[0].get_ylabel()}")
     for place, name in zip(grid[0], names, strict=True):
         place.set_title(_statistic(name))
-    bar = figure.add_axes((0.3, 0.62 / total, 0.45, 0.13 / total))
+    bar = figure.add_axes((0.3, 0.85 / total, 0.45, 0.13 / total))
     figure.colorbar(image, cax=bar, orientation="horizontal", extend="both").set_label(_label(attrs))
     figure.text(0.02, 0.08 / total, broken(_HATCHED[kind], int(16 * width)), fontsize=7)
     figure.suptitle(broken(title, int(9 * width)), y=1 - 0.05 / total)

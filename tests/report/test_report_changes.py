@@ -130,6 +130,19 @@ def test_means_over_the_domain_are_weighted_by_areas(view: RunView) -> None:
     assert set(found["members"].values.ravel()) == {3}
 
 
+def test_a_rotated_grid_is_drawn_and_averaged_as_well(view: RunView) -> None:
+    ds = store_of(view, "delta", "ssp585").sel(horizon=["2021-2040"])
+    names = [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"]
+    lat, lon = xr.broadcast(ds["lat"], ds["lon"])
+    turned = ds.rename(lat="rlat", lon="rlon")
+    for name, field in (("lat", lat), ("lon", lon)):
+        turned.coords[name] = field.rename(lat="rlat", lon="rlon").drop_vars(["rlat", "rlon"])
+    turned["rlat"].attrs, turned["rlon"].attrs = {"units": "degrees"}, {"units": "degrees"}
+    found, expected = (changes.domain_means(one[names]) for one in (turned, ds))
+    xr.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert changes.change_maps(turned, names).axes[0].get_xlim() == pytest.approx((-67, -64.5))
+
+
 def test_of_seasons_one_horizon_is_drawn_and_of_horizons_those_that_do_not_overlap() -> None:
     horizons = ["1991-2010", "2001-2020", "2011-2030", "2021-2040"]
     yearly = xr.DataArray([5, 5, 5, 5], {"horizon": horizons}, dims="horizon")

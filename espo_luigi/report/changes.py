@@ -82,38 +82,42 @@ class Shown:
 
 
 def read_shown(view: RunView, reader: Reader) -> Iterator[Shown]:
-    """Yield all that is made; changes over regions are in memory, all else is lazy."""
+    """Yield all that is made and can be read; means of changes are in memory, all else is lazy."""
     for one in view.ensembles:
-        maps = reader.dataset(one.ensemble, load=False) if one.ensemble else None
-        regions = _regions(one.regions, reader) if one.regions else None
-        source = maps if regions is None else regions
-        if source is None:
-            continue
-        for base in dict.fromkeys(name[:-8] for name in map(str, source.data_vars) if name.endswith("_members")):
-            of = [
-                int(name[len(base) + 2 :]) for name in map(str, source.data_vars) if re.fullmatch(rf"{base}_p\d+", name)
-            ]
-            names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
-            keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
-            means = xr.Dataset({key: source[name] for name, key in keys if name in source})
-            means = domain_means(means) if regions is None else means
-            shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means)
-            if one.product == "indicators":
-                yield shown
-                continue
+        try:
+            yield from _shown_of(one, reader)
+        except Exception as error:  # a damaged chunk raises whatever its codec does
+            reader.lacking.append(f"{one.ensemble or one.regions}: {type(error).__name__}: {error}")
+
+
+def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
+    maps = reader.dataset(one.ensemble, load=False) if one.ensemble else None
+    source, is_of_regions = maps, False
+    if one.regions and reader.has(one.regions):
+        with xr.open_dataset(one.regions.with_suffix(".nc"), engine="h5netcdf") as ds:
+            source, is_of_regions = ds.drop_dims("realization", errors="ignore").load(), True
+    if source is None:
+        return
+    for base, of in _percentiles(source).items():
+        names = f"{base}_p{min(of)}", f"{base}_{'p50' if 50 in of else 'mean'}", f"{base}_p{max(of)}"
+        keys = zip((*names, f"{base}_agree", f"{base}_members"), _STATISTICS, strict=True)
+        means = xr.Dataset({key: source[name] for name, key in keys if name in source})
+        means = means if is_of_regions else domain_means(means)
+        shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means)
+        if one.product != "indicators":
             drawn = selection(means.load()["members"].max("region"), str(shown.attrs.get("delta_reference")))
             wanted = [*names, *(f"{base}_{end}" for end in ("agree", "members", "simple", "advanced"))]
             cut = maps[[name for name in wanted if name in maps]].sel(drawn) if maps is not None else None
-            yield replace(shown, drawn=drawn, maps=cut if all(drawn.values()) else None)
+            shown = replace(shown, drawn=drawn, maps=cut if all(drawn.values()) else None)
+        yield shown
 
 
-def _regions(table: Path, reader: Reader) -> xr.Dataset | None:
-    try:
-        with xr.open_dataset(table.with_suffix(".nc"), engine="h5netcdf") as ds:
-            return ds.drop_dims("realization", errors="ignore").load() if reader.has(table) else None
-    except (OSError, ValueError) as error:
-        reader.lacking.append(f"{table.with_suffix('.nc')}: {error}")
-        return None
+def _percentiles(ds: xr.Dataset) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name in map(str, ds.data_vars):
+        if (matched := re.fullmatch(r"(.+)_p(\d+)", name)) and f"{matched[1]}_members" in ds:
+            found.setdefault(matched[1], []).append(int(matched[2]))
+    return found
 
 
 def domain_means(ds: xr.Dataset) -> xr.Dataset:
@@ -333,7 +337,7 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
     """Changes by region, at every horizon and level, with the median before adjustment."""
     rows, changes = list[list[str]](), [one for one in of if one.of.product != "indicators"]
     for one in changes:
-        before = raw.get((one.file, one.names), one.means.where(False))
+        before = raw.get((one.file, one.names), one.means.where(False)).reindex_like(one.means)
         for (first, part, row), (_, _, was) in zip(points(one.means), points(before), strict=True):
             for at, region in enumerate(row["region"].values if first != one.attrs.get("delta_reference") else ()):
                 here = row.isel(region=at)
@@ -352,7 +356,11 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
 
 
 def _number(value: Any) -> str:
-    return f"{float(value):.3g}".replace("-", "−").replace("nan", "–")
+    return (
+        (f"{float(value):.3g}" if not abs(value) >= 1000 else f"{float(value):,.0f}")
+        .replace("-", "−")
+        .replace("nan", "–")
+    )
 
 
 def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
@@ -405,7 +413,11 @@ def write_changes(view: RunView, folder: Path, processes: int = 0) -> None:
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     for name, ds in numbers.items():
         packed = {one: {"zlib": True, "complevel": 4} for one in ds.data_vars}
-        prepared(ds.load()).to_netcdf(folder / name, engine="h5netcdf", encoding=packed)
+        try:
+            prepared(ds.load()).to_netcdf(folder / name, engine="h5netcdf", encoding=packed)
+        except Exception as error:  # a damaged chunk raises whatever its codec does
+            blocks = [*parts[0].blocks, Warned(f"{name} was not written: {type(error).__name__}: {error}")]
+            parts[0] = replace(parts[0], blocks=blocks)
     linked = [
         replace(part, blocks=[replace(one, linked=True) if isinstance(one, Picture) else one for one in part.blocks])
         for part in parts

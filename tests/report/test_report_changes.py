@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,6 +174,20 @@ def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> No
     assert any(
         f"{tmp_path}/no.zarr: not made" in block.text for block in sections[0].blocks if isinstance(block, Warned)
     )
+
+
+def test_a_damaged_store_is_named_and_the_others_are_shown(view: RunView, tmp_path: Path) -> None:
+    at, (first, *others) = view.ensembles[1], view.ensembles
+    damaged = tmp_path / "damaged.zarr"
+    shutil.copytree(at.ensemble, damaged)
+    chunks = [one for one in damaged.glob(f"{TX}_p50/**/*") if one.is_file() and not one.name.startswith(("z", "."))]
+    for chunk in chunks:
+        chunk.write_bytes(b"?" * chunk.stat().st_size)
+    assert chunks
+    lost = replace(view, ensembles=(replace(at, ensemble=damaged, regions=None), first, *others))
+    sections, _ = changes.changes_sections(lost)
+    assert any(f"{damaged}: " in block.text for block in sections[0].blocks if isinstance(block, Warned))
+    assert len(sections) == 3
 
 
 def test_a_page_of_many_indicators_or_large_maps_is_bounded(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:

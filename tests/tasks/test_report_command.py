@@ -84,7 +84,7 @@ def test_the_report_is_about_ensembles_only_where_they_are_asked_for(
     configured(
         indicators={"module": str(module)},
         aggregate={"compute_deltas": {}},
-        ensembles={"processing_levels": ["indicators", "delta"]},
+        ensembles={},
         spatial_mean={"regions": {"south": box}},
     )
     view = run_view()

@@ -39,7 +39,8 @@ def draw(folder: Path, members: int, cells: int) -> None:
             attrs = {"units": "K", "delta_kind": "abs."}
             ds = xr.Dataset({"t": ((dim, "lat", "lon"), field, attrs)}, {dim: values, **coords})
             ds.attrs["cat:xrfreq"] = "YS-JAN"
-            ds.to_zarr(folder / f"{name}-{member}.zarr", encoding={"t": {"chunks": (len(values), SIDE, SIDE)}}, zarr_format=2)
+            chunks = {"t": {"chunks": (len(values), SIDE, SIDE)}}
+            ds.to_zarr(folder / f"{name}-{member}.zarr", encoding=chunks, zarr_format=2)
 
 
 def compute(folder: Path, members: int, votes: bool) -> None:

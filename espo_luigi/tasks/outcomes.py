@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
+from espo_luigi.config.outcomes import ComputeDeltas
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
@@ -325,9 +326,7 @@ class DeltaTask(OutcomeTask):
 
     def change(self, ds: xr.Dataset, base: str | xr.Dataset) -> xr.Dataset:
         """Return the changes since the baseline, of the kinds that are asked for."""
-        asked = self.context.config.aggregate.compute_deltas
-        if asked is None:
-            return delta(ds, base)
+        asked = self.context.config.aggregate.compute_deltas or ComputeDeltas()
         names = {str(name).partition("_clim_")[0] for name in ds.data_vars}
         kind, least = asked.kind, {name: text for name, text in asked.least.items() if name in names}
         own = kind if isinstance(kind, str) else {name: one for name, one in kind.items() if name in names}

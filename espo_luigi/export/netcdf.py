@@ -127,7 +127,7 @@ def described(
     given = {key: filled(value, own) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
-    if "time" not in data.dims:
+    if "time" not in data.dims or ds.attrs.get("cat:type") == "ensemble":
         _as_statistics(made_of.attrs)
     variables: dict[Hashable, xr.Variable] = {name: made_of}
     if attrs.get("quantization") == CONTAINER and CONTAINER in ds:
@@ -338,7 +338,8 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
             ends, _ = _days(xr.DataArray(following, dims="time"), layout.time_units)
         # The bounds have no units of their own: CF 7.1 gives them those of time.
         named = {"standard_name": "time", "long_name": "time", "axis": "T", "bounds": "time_bnds"}
-        described = {"units": layout.time_units, "calendar": calendar, **named}
+        leaps = {"units_metadata": "leap_seconds: none"} if calendar == "standard" else {}
+        described = {"units": layout.time_units, "calendar": calendar, **leaps, **named}
         at = days + 0.5 if layout.at_noon and freq == "D" else days
         _write_small(file, "time", xr.Variable(("time",), at, described))
         _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, ends], axis=1)))

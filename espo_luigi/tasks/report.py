@@ -321,10 +321,10 @@ def summary_tasks() -> Iterator[EspoTask]:
 
 
 def _ensembles() -> tuple[Together, ...]:
-    """What the configuration asks for of all simulations together."""
+    """What the configuration asks for of all simulations together, and the report shows."""
     found: dict[tuple[str, str, str, str], dict[str, Path]] = {}
     for task in ends_of_run():
-        if isinstance(task, EnsembleTask):
+        if isinstance(task, EnsembleTask) and task.product != "climatology":
             of = found.setdefault((task.product, task.freq, task.dataset, task.experiment), {})
             of[type(task).__name__] = kept_by(task)[0].path
     return tuple(Together(*key, of.get("Ensemble"), of.get("Regions")) for key, of in found.items())

@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def test_the_numbers_beside_the_page_are_the_stores(written: Path, view: RunView
 def test_the_page_says_what_changes_since_when_and_who_is_missing(written: Path, view: RunView) -> None:
     text = words(written.parent / "report-changes" / "index.html")
     assert "Absolute changes: differences from the mean of 1991-2010, in K." in text
-    assert "Relative changes, in per cent of the mean of 1991-2010." in text
-    assert "ssp585: CMIP6_X_lost_ssp585: it has no day of 2041" in text
+    assert "Relative changes: in per cent of the mean of 1991-2010." in text
+    assert "delta, ssp585: it has no day of 2041: CMIP6_X_lost_ssp585" in text
     assert "no value at 5.0: Model-A ssp245" in text
     assert "no value at 4.0, 5.0: Model-C ssp245 r1i1p1f1, Model-A ssp585 r1i1p1f1" in text
     assert "No simulation has a value at +5 K." in text
@@ -81,7 +82,7 @@ def test_the_tables_have_the_regions_numbers(view: RunView) -> None:
             at = ds.sel(region=region, horizon="2021-2040")
             (row,) = [row for row in table.rows if row[:3] == [region, "ssp585", "2021-2040"]]
             assert row[3:6] == [f"{float(at[f'{TX}_{end}']):.3g}" for end in ("p10", "p50", "p90")]
-            assert row[6:] == ["100%", "3"]
+            assert row[6:] == ["–", "100%", "3"]
     assert BASELINE not in {row[2] for row in table.rows}
 
 
@@ -103,18 +104,18 @@ def test_hatching_covers_the_cells_without_agreement_and_no_others(view: RunView
     unclear = ds[f"{wet}_simple"].isel(horizon=0).values == 2
     assert 0 < unclear.sum() < 100
     names = [f"{wet}_p10", f"{wet}_p50", f"{wet}_p90"]
-    figure = changes.change_maps(ds, wet, names)
+    figure = changes.change_maps(ds.drop_vars(f"{wet}_advanced"), names)
     np.testing.assert_array_equal(hatched(figure, 0, 0), unclear)
     assert not any(isinstance(one, QuadContourSet) for at in (0, 2) for one in figure.axes[at].collections)
     # Of the advanced approach: no robust signal, and conflicting signals.
     kinds = xr.zeros_like(ds[f"{TX}_advanced"]) + 1
     kinds[0, 2:4, 3:5], kinds[0, 8, 1] = 2, 3
     marked = ds.assign({f"{TX}_advanced": kinds})
-    figure = changes.change_maps(marked, TX, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
+    figure = changes.change_maps(marked, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
     np.testing.assert_array_equal(hatched(figure, 0, 0), kinds[0] == 2)
     np.testing.assert_array_equal(hatched(figure, 1, 0), kinds[0] == 3)
     agreed = ds.assign({f"{TX}_advanced": xr.zeros_like(kinds) + 1})
-    figure = changes.change_maps(agreed, TX, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
+    figure = changes.change_maps(agreed, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
     assert not any(isinstance(one, QuadContourSet) for axes in figure.axes for one in axes.collections)
 
 
@@ -128,6 +129,19 @@ def test_means_over_the_domain_are_weighted_by_areas(view: RunView) -> None:
         found["median"].isel(region=0, drop=True), ds["median"].weighted(weights).mean(("lat", "lon")), rtol=1e-6
     )
     assert set(found["members"].values.ravel()) == {3}
+
+
+def test_a_rotated_grid_is_drawn_and_averaged_as_well(view: RunView) -> None:
+    ds = store_of(view, "delta", "ssp585").sel(horizon=["2021-2040"])
+    names = [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"]
+    lat, lon = xr.broadcast(ds["lat"], ds["lon"])
+    turned = ds.rename(lat="rlat", lon="rlon")
+    for name, field in (("lat", lat), ("lon", lon)):
+        turned.coords[name] = field.rename(lat="rlat", lon="rlon").drop_vars(["rlat", "rlon"])
+    turned["rlat"].attrs, turned["rlon"].attrs = {"units": "degrees"}, {"units": "degrees"}
+    found, expected = (changes.domain_means(one[names]) for one in (turned, ds))
+    xr.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert changes.change_maps(turned, names).axes[0].get_xlim() == pytest.approx((-67, -64.5))
 
 
 def test_of_seasons_one_horizon_is_drawn_and_of_horizons_those_that_do_not_overlap() -> None:
@@ -160,6 +174,20 @@ def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> No
     assert any(
         f"{tmp_path}/no.zarr: not made" in block.text for block in sections[0].blocks if isinstance(block, Warned)
     )
+
+
+def test_a_damaged_store_is_named_and_the_others_are_shown(view: RunView, tmp_path: Path) -> None:
+    at, (first, *others) = view.ensembles[1], view.ensembles
+    damaged = tmp_path / "damaged.zarr"
+    shutil.copytree(at.ensemble, damaged)
+    chunks = [one for one in damaged.glob(f"{TX}_p50/**/*") if one.is_file() and not one.name.startswith(("z", "."))]
+    for chunk in chunks:
+        chunk.write_bytes(b"?" * chunk.stat().st_size)
+    assert chunks
+    lost = replace(view, ensembles=(replace(at, ensemble=damaged, regions=None), first, *others))
+    sections, _ = changes.changes_sections(lost)
+    assert any(f"{damaged}: " in block.text for block in sections[0].blocks if isinstance(block, Warned))
+    assert len(sections) == 3
 
 
 def test_a_page_of_many_indicators_or_large_maps_is_bounded(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from small_demo import LAND
 from espo_luigi import store
 from espo_luigi.report.reading import RunView, Together
 from espo_luigi.science.outcomes import ensemble
-from espo_luigi.science.outcomes.climatology import climatology
+from espo_luigi.science.outcomes.climatology import by_year, climatology
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.regions import Box, region_means
 
@@ -57,9 +57,10 @@ def together(members: dict[str, xr.Dataset], yearly_of: dict[str, xr.Dataset] | 
     made = ensemble.statistics(joined, there)
     for name in joined if yearly_of is not None else ():
         thresholds = None
-        if yearly_of and joined[name].attrs["delta_kind"] == "abs.":
-            of = [ds[str(name).partition("_clim_")[0]].sel(time=slice("1991", "2010")) for ds in yearly_of.values()]
-            limits = [ensemble.variability(one, 20).drop_vars("time", errors="ignore") for one in of]
+        if yearly_of:
+            own = str(name).partition("_clim_")[0]
+            of = [by_year(ds[[own]])[own].sel(year=slice(1991, 2010)) for ds in yearly_of.values()]
+            limits = [ensemble.variability(one, 20, joined[name].attrs["delta_kind"]) for one in of]
             thresholds = xr.concat(limits, joined[ensemble.MEMBER]).broadcast_like(joined[name])
         shares = ensemble.agreement(joined[name], there[name], thresholds=thresholds)
         made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares}), compat="override")

@@ -530,7 +530,9 @@ def test_indicators_of_each_simulation_and_their_ensemble_follow_the_products(v2
     sections = {"indicators": {"module": "one.yml"}, "ensembles": {}, "aggregate": {"compute_deltas": {}}}
     sections["aggregate"]["climatological_op"] = {"window": 30, "periods": [[1991, 2020], [2041, 2070]]}
     edit(v2()[0], lambda content: content.update(sections))
-    rules = Counter(one.rule for one in plan_of((), Selection(until="Ensemble")).tasks.values())
+    plan = plan_of((), Selection(until="Ensemble"))
+    assert {one.rule for one in plan.tasks.values() if one.cost and one.cost.basis is Basis.LIMITS} == set()
+    rules = Counter(one.rule for one in plan.tasks.values())
     assert {"Indicators": 12, "Climatology": 12, "Delta": 12, "Ensemble": 6}.items() <= rules.items()
     check_outcomes(context())
     task = tasks.Indicators(sim_id=REGIONAL, dataset="scenario", freq="YS-JAN")

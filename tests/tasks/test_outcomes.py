@@ -29,6 +29,7 @@ from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.cost import Basis
 from espo_luigi.tasks.ensembles import check_regions, dropped, ends_of_ensembles, experiment_of, members, on_one_grid
 from espo_luigi.tasks.outcomes import check_outcomes, chosen, ends_of_outcomes, on_the_grid
 
@@ -366,7 +367,10 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     tmp_path: Path, configured: Configure
 ) -> None:
     made(tmp_path, configured, ensembles={}, spatial_mean={"regions": REGIONS})
-    planned = Counter(one.rule for one in plan_of((), Selection(until="Ensemble")).tasks.values())
+    plan = plan_of((), Selection(until="Ensemble"))
+    assert {one.rule for one in plan.of(RUN) if one.cost and one.cost.basis is Basis.LIMITS} == set()
+    assert plan.timing().seconds < 3600
+    planned = Counter(one.rule for one in plan.tasks.values())
     # Two simulations, of each the scenario and what it was before; two frequencies; indicators, climatologies, changes.
     assert {"Indicators": 8, "Climatology": 8, "Delta": 8, "Ensemble": 12}.items() <= planned.items()
     assert "Regions" not in planned

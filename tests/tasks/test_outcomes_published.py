@@ -28,6 +28,7 @@ NAMES = {
 }
 REFERENCE = {"cat:id": "Demo-Land_NAM", "cat:source": "Demo-Land", "cat:type": "reconstruction"}
 THREE = {**MODULE, "indicators": {name: MODULE["indicators"][name] for name in ("tx_mean", "prcptot", "tn_mean")}}
+LEVELS = {"processing_levels": ["indicators", "delta", "warming_levels"]}
 WHOLE = {"dataset": "scenario", "experiment": "ssp585", "product": "delta"}
 
 
@@ -46,9 +47,10 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     monkeypatch.setattr(test_outcomes, "days", described)
     monkeypatch.setattr(test_outcomes, "MODULE", THREE)
     levels = {"wl": [0.5, 1.0, 5.0], "tas_src": table_of_warming(tmp_path)}
-    made(tmp_path, configured, warming_levels=levels, ensembles={}, spatial_mean={"regions": REGIONS})
+    made(tmp_path, configured, warming_levels=levels, ensembles=LEVELS, spatial_mean={"regions": REGIONS})
     publish_inputs()
     work([tasks.Ensemble(**WHOLE, freq=freq) for freq in ("YS-JAN", "QS-DEC")])
+    work([tasks.Ensemble(**{**WHOLE, "product": "indicators"}, freq="YS-JAN")])
     at_levels = {**WHOLE, "experiment": "all", "product": "warming_levels", "freq": "YS-JAN"}
     work(
         [tasks.Regions(**WHOLE, freq="YS-JAN"), tasks.Ensemble(**at_levels), tasks.ReferenceClimatology(freq="QS-DEC")]
@@ -85,6 +87,7 @@ def have_rows_as_xscen_describes_them(outcomes: Path) -> None:
     assert found.pop((DAY360, "warming-levels", "YS-JAN")) == ("yr", "NAM", "ssp585", "", "")
     ensemble = "Demo-Land_NAM_ssp585"
     assert found.pop((ensemble, "ensemble-delta", "YS-JAN")) == in_years
+    assert found.pop((ensemble, "ensemble-indicators", "YS-JAN")) == (*in_years[:4], "2030-01-01")
     assert found.pop((ensemble, "ensemble-delta", "QS-DEC")) == in_seasons
     levels = found.pop(("Demo-Land_NAM_all", "ensemble-warming-levels", "YS-JAN"))
     assert levels == ("yr", "NAM", "ssp585", "1994-01-01", "2025-12-31")
@@ -107,9 +110,9 @@ def have_items_with_years_and_inputs(outcomes: Path) -> None:
         JsonSchemaSTACValidator().validate_core(item.to_dict(), item.STAC_OBJECT_TYPE, "1.1.0")
         assert Path(item.assets["zarr"].get_absolute_href()).exists()
     # Two simulations: days, and of years and of seasons indicators, climatologies, changes; years at levels, ensembles.
-    assert len(items) == 2 + 2 * 2 * 3 + 1 + 3
+    assert len(items) == 2 + 2 * 2 * 3 + 1 + 4
     exported = [id for id, item in items.items() if len(item.assets) == 2]
-    assert len(exported) == 2 * 3 + 1 + 3 and "ssp585_NAM_scenario_YS-JAN_delta_ensemble" in exported
+    assert len(exported) == 2 * 3 + 1 + 4 and "ssp585_NAM_scenario_YS-JAN_delta_ensemble" in exported
     ensemble = items["ssp585_NAM_scenario_YS-JAN_delta_ensemble"]
     period = ("start_datetime", "end_datetime")
     assert [ensemble.properties[key] for key in period] == ["1991-01-01T00:00:00Z", "2030-12-31T23:59:59Z"]
@@ -143,9 +146,9 @@ def are_netcdf_files_as_cf_asks_for(outcomes: Path, out: Path) -> None:
     stores = {key: path for key, path in stores.items() if path.exists()}
     work([tasks.ExportOutcome(outcome=key, drs="cordex-adjust", folder=str(out)) for key in stores])
     files = {key: (out / key).with_name(f"{Path(key).name}.nc") for key in stores}
-    assert problems_of(list(files.values())) == "" and len(files) == 2 * 3 + 1 + 3
+    assert problems_of(list(files.values())) == "" and len(files) == 2 * 3 + 1 + 4
     for key, path in files.items():
-        with xr.open_dataset(path, decode_times=xr.coders.CFDatetimeCoder(use_cftime=True)) as found:
+        with xr.open_dataset(path) as found:
             kept = store.open_store(stores[key]).astype("float32")
             xr.testing.assert_allclose(found.drop_vars("time_bnds", errors="ignore").drop_attrs(), kept.drop_attrs())
     with xr.open_dataset(next(path for path in files.values() if "QS-DEC+indicators" in path.name)) as seasons:

@@ -70,3 +70,28 @@ def test_the_page_is_about_the_products_that_are_there(part: list[Diagnosed]) ->
     assert before[str(part[0].summary)] and before[str(part[1].summary)] == ""
     store.remove(part[0].summary)
     assert tasks.Report().marker().inputs == {**before, str(part[0].summary): ""}
+
+
+def test_the_report_is_about_ensembles_only_where_they_are_asked_for(
+    configured: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    module = tmp_path / "one.yml"
+    module.write_text("realm: atmos\nindicators: {tx_mean: {base: tx_mean}}\n")
+    box = {"method": "bbox", "lon_bnds": [-67, -66], "lat_bnds": [45, 46]}
+    configured(indicators={"module": str(module)}, aggregate={"compute_deltas": {}})
+    assert not run_view().ensembles and not run_view().of_reference
+    assert not any(type(task).__name__ == "ReferenceIndicators" for task in tasks.Report().requires())
+    configured(
+        indicators={"module": str(module)},
+        aggregate={"compute_deltas": {}},
+        ensembles={},
+        spatial_mean={"regions": {"south": box}},
+    )
+    view = run_view()
+    assert {(one.product, one.dataset) for one in view.ensembles} == {
+        (product, dataset) for product in ("indicators", "delta") for dataset in ("scenario", "simulation")
+    }
+    assert all(one.ensemble and one.regions and one.freq == "YS-JAN" for one in view.ensembles)
+    assert list(view.regions) == ["south"] and list(view.of_reference) == ["YS-JAN"]
+    inputs = tasks.Report().marker().inputs
+    assert {str(one.ensemble) for one in view.ensembles} | {str(view.of_reference["YS-JAN"])} <= set(inputs)

@@ -93,8 +93,8 @@ def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callab
     share = None
     if matched := re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", name):
         share = float(matched[1]) / 100
-    elif name in ("quantile", "percentile") and isinstance(given.get("q"), int | float):
-        share = given["q"] / (100 if name == "percentile" else 1)
+    elif name == "quantile" and isinstance(given.get("q"), int | float):
+        share = given["q"]
     if share is not None and 0 <= share <= 1 and (isinstance(op, str) or len(op) == 1):
         return f"p{share * 100:g}", lambda data: data.quantile(share, "year", skipna=True).drop_vars("quantile")
     if name in OPERATIONS and not given and (isinstance(op, str) or len(op) == 1):

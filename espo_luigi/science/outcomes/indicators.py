@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Lock
@@ -37,11 +37,7 @@ _PERCENTILES = "_per"
 # Years of a sample, on which kernels are compared with xclim.
 _YEARS = 3
 _CELLS = 3
-# xclim goes through runs cell by cell unless there are thousands; together is faster from here on.
-_CELLS_TOGETHER = 30
 _building, _setting = Lock(), Lock()
-_users: list[None] = []
-_options = ExitStack()
 
 
 def load_indicators(module: str) -> list[tuple[str, Indicator]]:
@@ -189,7 +185,8 @@ class _Chosen:
         """Return xclim's results."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results = self.indicator(ds=ds, freq=self.freq) if _takes_freq(self.indicator) else self.indicator(ds=ds)
+            freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
+            results = self.indicator(ds=ds, **freq)
         several = results if isinstance(results, tuple) else (results,)
         return {str(data.name): data for data in several}
 
@@ -261,10 +258,6 @@ def _absent(names: Sequence[str], ds: xr.Dataset) -> str:
             f"it needs percentiles of a base period ({', '.join(percentiles)}), which are not supported; leave it out."
         )
     return f"it needs {', '.join(names)}; the production has {', '.join(sorted(map(str, ds.data_vars)))}."
-
-
-def _takes_freq(indicator: Indicator) -> bool:
-    return "freq" in indicator.parameters
 
 
 def _own_freq(indicator: Indicator) -> str:
@@ -409,6 +402,8 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
 def _block_by_xclim(
     block: xr.Dataset, task: tuple[Sequence[_Chosen], TimeAxis, TimeAxis, Mapping[str, Mapping[str, Any]]]
 ) -> xr.Dataset:
+    from xclim import set_options
+
     chosen, axis, labels, attrs = task
     cells = block["cell"].dims
     ds = xr.Dataset({name: block[name].assign_attrs(attrs[name]) for name in attrs if name != "lat"})
@@ -417,7 +412,8 @@ def _block_by_xclim(
         ds = ds.assign_coords(lat=(block["lat_of_cells"].dims, block["lat_of_cells"].values, attrs["lat"]))
     whole = {"time": labels.index} | ({"lat": ds.indexes["lat"]} if "lat" in ds.indexes else {})
     made = {}
-    with _runs_of_all_cells() if block["cell"].size > _CELLS_TOGETHER else nullcontext():
+    # The option holds for all threads: one at a time. It lets xclim find the runs of all cells together.
+    with _setting, set_options(run_length_ufunc=False):
         for one in chosen:
             for name, data in one.compute(ds).items():
                 # xclim leaves out periods, and far latitudes, for which it has no days to look at.
@@ -425,21 +421,3 @@ def _block_by_xclim(
                 placed = data.reindex(shorter) if shorter else data
                 made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
     return xr.Dataset(made)
-
-
-@contextmanager
-def _runs_of_all_cells() -> Iterator[None]:
-    """Let xclim find the runs of all cells together; its option holds for all threads, until the last leaves."""
-    from xclim import set_options
-
-    with _setting:
-        if not _users:
-            _options.enter_context(set_options(run_length_ufunc=False))
-        _users.append(None)
-    try:
-        yield
-    finally:
-        with _setting:
-            _users.pop()
-            if not _users:
-                _options.close()

@@ -64,20 +64,20 @@ def test_kernels_are_taken_for_all_but_the_rare_indicators() -> None:
     }
 
 
-@pytest.mark.parametrize("days", [400, 1460, 30000])
-def test_pieces_of_any_length_give_the_same_as_numbers_in_memory(days: int) -> None:
+def test_pieces_of_any_length_give_the_same_as_numbers_in_memory() -> None:
     indicators = [
         one for one in load_indicators(str(MODULE)) if one[0] in ("rx5day", "cdd", "frost_days", "prcptot_monthly")
     ]
     whole = compute_indicators(daily("standard"), indicators)
-    pieces = compute_indicators(lazy(daily("standard"), days), indicators)
-    for freq, ds in pieces.items():
-        assert whole[freq].chunks == {} and ds.chunks
-        xr.testing.assert_allclose(ds.compute(), whole[freq], rtol=1e-6)
+    for days in (400, 30000):
+        pieces = compute_indicators(lazy(daily("standard"), days), indicators)
+        for freq, ds in pieces.items():
+            assert whole[freq].chunks == {} and ds.chunks
+            xr.testing.assert_allclose(ds.compute(), whole[freq], rtol=1e-6)
 
 
 def test_other_frequencies_than_the_own_are_those_of_xclim() -> None:
-    ds = daily("360_day").isel(time=slice(1500))
+    ds = daily("360_day").isel(time=slice(1100))
     indicators = [one for one in load_indicators(str(MODULE)) if one[0] in ("tx_max", "growing_season_length")]
     made = compute_indicators(ds, indicators[:1], freqs=["MS", "QS-SEP"])
     for freq, own in made.items():

@@ -91,7 +91,7 @@ def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArr
     return raised.assign_attrs(flags.attrs)
 
 
-def inherited(ds: xr.Dataset, made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
+def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
     """Return the flags of variables that are made of others, by name: all of these. Lazy.
 
     The methods' own are left out where methods have different ones. Variables of which no input has flags have none.
@@ -111,7 +111,7 @@ def inherited(ds: xr.Dataset, made_of: Mapping[str, Sequence[str]]) -> dict[str,
     return made
 
 
-def of_temperatures(ds: xr.Dataset, before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
+def of_temperatures(ds: Mapping[Any, xr.DataArray], before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
     """Return the flags of tasmax and tasmin that are made consistent; `before` is tasmax - tasmin before. Lazy."""
     made = inherited(ds, {"tasmax": ("tasmax",), "tasmin": ("tasmin",) if how == "swap" else ("tasmax", "dtr")})
     if how == "derived":

@@ -289,6 +289,7 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
     for name, day in (("tasmax", 0), ("tasmin", 1)):
         assert int(made[name]["treated"].sum()) == 1 + 6 * (name == "tasmin")
         raised = made[name][f"{name}_flags"].compute()
+        assert "units" not in raised.attrs
         assert np.argwhere(raised.values == 1).tolist() == [[0, 0, day]]
         exchanged = quality.meanings(raised)["exchanged"]
         assert np.argwhere((raised.values & exchanged) > 0).tolist() == [[1, 2, 3]]

@@ -18,7 +18,7 @@ from luigi.task_register import Register
 
 from espo_luigi import store, tasks
 from espo_luigi.config.health_checks import FlagsSection
-from espo_luigi.errors import CatalogError, DataError, ParameterError
+from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling, quality
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
@@ -26,6 +26,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
+from espo_luigi.tasks.ensembles import check_regions
 from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.outcomes import check_outcomes
@@ -541,3 +542,25 @@ def test_indicators_of_each_simulation_and_their_ensemble_follow_the_products(v2
     assert task_for(task.out_indicators().path) == task
     raw = tasks.Indicators(sim_id=REGIONAL, dataset="simulation", freq="YS-JAN")
     assert not raw.in_final and len(raw.in_pieces) == len(raw.in_grids) == len(partition.pieces(context()))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`, of the .*needs sfcWind"),
+        ({"indicators": {"module": "odd.yml"}}, "`indicators.module`: .*xclim refuses it"),
+        ({"aggregate": {"compute_deltas": {"reference_horizon": "1901-1930"}}}, "horizon`: got 1901-1930, expected"),
+        ({"warming_levels": {}}, "no simulation reaches any of"),
+        ({"spatial_mean": {"regions": {"far": {"lon_bnds": [10, 12], "lat_bnds": [45, 46]}}}}, "far' lies outside of"),
+    ],
+)
+def test_bad_indicators_and_regions_of_v2_are_named_before_anything_runs(
+    v2: Any, tmp_path: Path, sections: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "one.yml").write_text("realm: atmos\nindicators: {tx_mean: {base: tx_mean}}\n")
+    (tmp_path / "wind.yml").write_text("realm: atmos\nindicators: {a: {base: sfcWind_max}}\n")
+    (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
+    edit(v2()[0], lambda content: content.update({"indicators": {"module": "one.yml"}, **sections}))
+    with pytest.raises(ConfigurationError, match=message):
+        check_outcomes(context())
+        check_regions(context())

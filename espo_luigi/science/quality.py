@@ -43,14 +43,8 @@ COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
-    "clipped",
-    "exchanged",
-    "crossed_before",
-    "filled_in_time",
-    "repaired",
-    "beyond_the_record",
-    "beyond_the_season",
-)
+    "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
+)  # fmt: skip
 CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
@@ -224,9 +218,8 @@ def of_adjusted(
 def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
     """A series without coordinates, along a dimension of its own instead of `time`, in the blocks of another."""
     bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
-    if like.chunks is None:
-        return bare
-    return rechunk_variable(bare, {**dict[Any, Any](like.variable.chunksizes), dim: -1})
+    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
+    return bare if like.chunks is None else rechunk_variable(bare, blocks)
 
 
 def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray, slice] | None:

@@ -24,6 +24,7 @@ from espo_luigi.files import read_bytes, write_new
 from espo_luigi.jobs.lock import DriverLock, HeldLocks, SecondDriverError
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import Judge, by_digest, check_ours
+from espo_luigi.science.quality import is_flags
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.marker import REMAKE
 from espo_luigi.store.publish import written_aside
@@ -123,7 +124,7 @@ def row_of(product: Product) -> Row:
     """Return the row of a product; empty if it has no dataset, or is gone by now."""
     try:
         with ends_of(product.path) as ds:
-            row = describe_product(ds)
+            row, of_flags = describe_product(ds), ds.data_vars and all(map(is_flags, ds.data_vars))
     # A store that is deleted or replaced meanwhile may raise nearly anything.
     except Exception as error:
         if product.path.exists():
@@ -131,6 +132,8 @@ def row_of(product: Product) -> Row:
         return {}
     if row and (product.marker.task == _PRESWAP or not row.get("processing_level")):
         row["processing_level"] = _LEVELS.get(product.marker.task, "")
+    if row and of_flags:
+        row["processing_level"] += "_flags"
     # Else the reference and its copies in two calendars would be the same dataset, of the same level.
     copy = product.marker.parameters.get("calendar")
     if row and copy:

@@ -43,14 +43,8 @@ COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
-    "clipped",
-    "exchanged",
-    "crossed_before",
-    "filled_in_time",
-    "repaired",
-    "beyond_the_record",
-    "beyond_the_season",
-)
+    "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
+)  # fmt: skip
 CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
@@ -88,10 +82,10 @@ def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
 def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArray:
     """Return flags of days with one of `DAYS` raised where it is true, beside those that are; lazy."""
     raised = flags | where.transpose(*flags.dims).astype(np.uint16) * _BITS[name]
-    return raised.assign_attrs(flags.attrs)
+    return raised.drop_attrs(deep=False).assign_attrs(flags.attrs)
 
 
-def inherited(ds: xr.Dataset, made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
+def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str]]) -> dict[str, xr.DataArray]:
     """Return the flags of variables that are made of others, by name: all of these. Lazy.
 
     The methods' own are left out where methods have different ones. Variables of which no input has flags have none.
@@ -111,13 +105,14 @@ def inherited(ds: xr.Dataset, made_of: Mapping[str, Sequence[str]]) -> dict[str,
     return made
 
 
-def of_temperatures(ds: xr.Dataset, before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
+def of_temperatures(ds: Mapping[Any, xr.DataArray], before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
     """Return the flags of tasmax and tasmin that are made consistent; `before` is tasmax - tasmin before. Lazy."""
     made = inherited(ds, {"tasmax": ("tasmax",), "tasmin": ("tasmin",) if how == "swap" else ("tasmax", "dtr")})
     if how == "derived":
         return made
-    of_days = {name: with_flag(made[name], before < 0, "exchanged") for name in made if not name.endswith(_OF_CELLS)}
-    return made | of_days
+    return made | {
+        name: with_flag(one, before < 0, "exchanged") for name, one in made.items() if not name.endswith(_OF_CELLS)
+    }
 
 
 def of_regridded(
@@ -128,23 +123,19 @@ def of_regridded(
     `regridded` is the series before gaps were filled, of the variables `filling`. Variables of `with_repairs_marked`
     become flags.
     """
+    marks = [name for name in filled.data_vars if str(name).endswith(_REPAIRED)]
     flags: dict[str, xr.DataArray] = {}
-    of_time = [str(name) for name, series in filled.data_vars.items() if "time" in series.dims]
-    for name in (one for one in of_time if not one.endswith(_REPAIRED)):
+    for name in (str(one) for one, series in filled.drop_vars(marks).data_vars.items() if "time" in series.dims):
         series, repaired = filled[name], f"{name}{_REPAIRED}"
-        bits = xr.zeros_like(series, dtype=np.uint16)
+        bits = xr.zeros_like(series.drop_attrs(deep=False), dtype=np.uint16).assign_attrs(_names((), name))
         if name in filling:
             bits = with_flag(bits, regridded[name].isnull() & series.notnull(), "filled_in_time")
-        if repaired in filled:
-            bits = with_flag(bits, filled[repaired] > 0, "repaired")
-        if name in filling or repaired in filled:
-            flags[flags_name(name)] = bits.assign_attrs(_names((), name))
+        bits = with_flag(bits, filled[repaired] > 0, "repaired") if repaired in marks else bits
+        flags |= {flags_name(name): bits} if name in filling or repaired in marks else {}
         first = series.isel(time=0, drop=True)
         cells = extrapolated[name].reshape(first.shape) * _BITS_OF_CELLS["extrapolated_in_space"]
-        flags[flags_name(name, "cells")] = xr.DataArray(
-            cells, first.coords, first.dims, attrs=_names((), name, "cells")
-        )
-    return filled.drop_vars([name for name in filled.data_vars if str(name).endswith(_REPAIRED)]).assign(flags)
+        flags[flags_name(name, "cells")] = first.copy(data=cells).drop_attrs(deep=False)
+    return filled.drop_vars(marks).assign(flags)
 
 
 _REPAIRED = "_is_repaired"
@@ -152,12 +143,9 @@ _REPAIRED = "_is_repaired"
 
 def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterable[str]) -> xr.Dataset:
     """Return raw data with a variable beside each of `names` that is 1 where `repair` changed values, else 0; lazy."""
-    changed = {}
-    for name in names:
-        new, old = repaired[name], before[name]
-        is_changed = (new != old) & (new.notnull() | old.notnull())
-        changed[f"{name}{_REPAIRED}"] = is_changed.astype(np.float32)
-    return repaired.assign(changed)
+    pairs = {f"{name}{_REPAIRED}": (repaired[name], before[name]) for name in names}
+    changed = {name: (new != old) & (new.notnull() | old.notnull()) for name, (new, old) in pairs.items()}
+    return repaired.assign({name: one.astype(np.float32) for name, one in changed.items()})
 
 
 def of_adjusted(
@@ -230,9 +218,8 @@ def of_adjusted(
 def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
     """A series without coordinates, along a dimension of its own instead of `time`, in the blocks of another."""
     bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
-    if like.chunks is None:
-        return bare
-    return rechunk_variable(bare, {**dict[Any, Any](like.variable.chunksizes), dim: -1})
+    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
+    return bare if like.chunks is None else rechunk_variable(bare, blocks)
 
 
 def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray, slice] | None:

@@ -139,7 +139,8 @@ class Swap(ProductTask):
         # Each product has one of the two; the rest of their values is looked at there.
         last = made["tasmin"].dims[-1]
         nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
-        flags = quality.of_temperatures(finalize.merged(list(given.values())), made["dtrpreswap"], self.how)
+        each = {str(name): one for ds in given.values() for name, one in ds.data_vars.items()}
+        flags = quality.of_temperatures(each, made["dtrpreswap"], self.how)
         made = self.with_possible_values(made, nowhere, {})
         attrs = adjusted[0].attrs
         outputs = {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}

@@ -154,6 +154,14 @@ def test_temperatures_that_cross_before_are_flagged_on_the_scenarios_days() -> N
         assert np.argwhere(where(xr.Dataset(made), "crossed_before")).tolist() == days
 
 
+def test_a_raised_flag_keeps_the_attributes_of_flags_alone() -> None:
+    made = flags(series(1), series(1), series(2, last=2000))["tasmax_flags"]
+    with xr.set_options(keep_attrs=True):
+        raised = quality.with_flag(made, (series(1) > 300).T, "clipped")
+    assert raised.attrs.keys() == made.attrs.keys() and raised.dims == made.dims and raised.dtype == np.uint16
+    np.testing.assert_array_equal((raised.values & 256) > 0, series(1) > 300)
+
+
 def test_derived_variables_have_the_flags_of_all_that_they_are_made_of() -> None:
     made = flags(series(1), series(1), series(2, last=2000))
     made["tasmax_flags"][0, 5] = 256

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from demo_runs import use, write_config
-from test_production_shape import MANY, SHAPE, make_raw, of_source, two_threads, work_through
+from test_production_shape import MANY, REGIONS, SHAPE, make_raw, of_source, two_threads, work_through
 
 from espo_luigi import store, tasks
 from espo_luigi.audit.value import way_of
 from espo_luigi.config.schema import fingerprint
+from espo_luigi.publication.catalogue import row_of
+from espo_luigi.publication.products import find_products
 from espo_luigi.science import quality
 from espo_luigi.tasks.context import context
 
@@ -29,6 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Datas
     changes: dict[str, Any] = {
         **SHAPE,
         **MANY,
+        "custom__regions": {name: region for name, region in REGIONS.items() if name != "north"},
         **of_source("Demo-360Day"),
         "flags": {},
         "extraction__simulation__repairs": [SPIKE],
@@ -76,6 +79,9 @@ def test_the_product_has_no_flags_and_its_flags_no_values_and_both_the_same_days
     }
     for name in product.coords:
         xr.testing.assert_identical(product[name].variable, flags[name].variable)
+    found = find_products(context().config.paths.final)
+    rows = [row_of(one) for one in found if one.marker.task == "ConcatenationFinal"]
+    assert sorted(row["processing_level"] for row in rows) == ["final", "final_flags"]
     assert flags["pr_flags"].dtype == np.uint16 and flags["pr_cell_flags"].dtype == np.uint8
     assert flags["pr_flags"].dims == product["pr"].dims and "units" not in flags["pr_flags"].attrs
     beyond = quality.meanings(flags["dtr_flags"])["extrapolated"]

@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import io
 import json
-import os
 import re
 import tempfile
 import time
@@ -301,9 +300,10 @@ def _variables(seen: _Seen) -> Iterator[str]:
     for id, there in found.items():
         yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
     if seen.run and seen.folder == seen.run.config.paths.final.resolve():
+        products = {(seen.folder / name).resolve(): one for name, one in seen.products.items()}
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
-                if var not in seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder), ()):
+                if var not in products.get(Path(info.path).resolve(), ()):
                     yield f"{var} of {sim_id} is missing; expected it in {info.path}"
 
 
@@ -336,7 +336,7 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
         if file.is_relative_to(seen.folder) and not file.exists():
             yield f"{file}: the catalogue has it, and its file is gone"
     for file, row in seen.rows.items():
-        there = listed.get(file)
+        there = listed.get(file.resolve())
         if row and not there:
             yield f"{file}: no row of the catalogue has it"
         elif there and (differ := [name for name in row if name != "path" and there.get(name) != row[name]]):

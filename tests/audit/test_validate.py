@@ -93,6 +93,12 @@ def test_whole_products_pass_all_that_can_be_done(final: Path) -> None:
     assert all(check.details for check in checks if check.verdict == "not done")
 
 
+def test_an_archive_that_is_a_link_is_as_good(final: Path, tmp_path: Path) -> None:
+    archive(final, SIM).rename(tmp_path / "elsewhere.zarr.zip")
+    archive(final, SIM).symlink_to(tmp_path / "elsewhere.zarr.zip")
+    assert failed(final) == {}
+
+
 def test_whole_netcdf_files_pass_what_can_be_done(netcdf: Path) -> None:
     verdicts = {check.name: check.verdict for check in found(netcdf).checks}
     assert verdicts == {name: "not done" if name in {*NOT_DONE, "catalogue"} else "passed" for name in CHECKS}

@@ -26,7 +26,7 @@ from espo_luigi.audit import sample
 from espo_luigi.catalog.build import find_data
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
-from espo_luigi.errors import DataError, StoreError
+from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
 from espo_luigi.export.netcdf import Layout, described, write_netcdf
 from espo_luigi.files import read_object
@@ -102,10 +102,12 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
 
     Raises
     ------
-    StoreError
-        If there are no products; if `RELEASE.json` is not ours, or cannot be written.
+    ParameterError, StoreError
+        If a release is to be of one archive; if there are no products, or `RELEASE.json` is not ours or not writable.
     """
     began, final = time.monotonic(), final.resolve()
+    if version and is_zarr(final.name):
+        raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
     unlisted: list[tuple[Path, str]] = []
     folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, unlisted)))
     check_ours(folder / release.RELEASE, release.OF_OURS)

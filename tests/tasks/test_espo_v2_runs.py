@@ -211,11 +211,7 @@ def test_the_products_pass_the_validation_of_a_stranger(
     assert cli.main(["validate", str(here.folder / "final"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["products"] == 8
-    assert [check["name"] for check in told["checks"] if check["verdict"] == "not done"] == [
-        "flags",
-        "audit",
-        "catalogue",
-    ]
+    assert [check["name"] for check in told["checks"] if check["verdict"] != "passed"] == ["audit", "catalogue"]
 
 
 @pytest.fixture()

@@ -54,7 +54,7 @@ class NotDone(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """A check of all products, with its problems, or the reason for which it was not done."""
+    """A check of all products: its problems, or why it was not done."""
 
     name: Validated
     verdict: Literal["passed", "failed", "not done"]
@@ -63,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Validation:
-    """The checks of finished products, the release that was written, and the checks for which none was."""
+    """The checks of finished products, the release that was written, and the checks that prevented a release."""
 
     final: Path
     products: int
@@ -75,10 +75,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is kept of data whose values are read once: a production has more archives than a process can open.
+    """Facts about the data, whose values are read once; no file stays open, as a production has too many.
 
-    `rows` are those of Zarr data. `products` have, by variable, the share of days with a value (y, x). `years` are the
-    first and last of each product, `flags` the simulations of flags. `problems` were met while reading, by check.
+    `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `years` are the
+    first and last of each product. `flags` has the simulation of each archive of flags.
+    `problems` were met while reading, by check.
     """
 
     folder: Path
@@ -96,7 +97,7 @@ class _Seen:
 
 
 def validate(final: Path, progress: Callable[[str], None], version: str = "") -> Validation:
-    """Check finished products, in blocks; write `RELEASE.json` if all pass, and there is a `version`.
+    """Check finished products in blocks. With a `version`, write `RELEASE.json` if the checks pass.
 
     `final` is a folder of products, an archive, or a folder of NetCDF files. `progress` gets lines about the work.
 

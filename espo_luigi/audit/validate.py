@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import io
 import json
-import os
 import re
 import tempfile
 import time
@@ -27,7 +26,7 @@ from espo_luigi.audit import sample
 from espo_luigi.catalog.build import find_data
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
-from espo_luigi.errors import DataError, StoreError
+from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
 from espo_luigi.export.netcdf import Layout, described, write_netcdf
 from espo_luigi.files import read_object
@@ -55,7 +54,7 @@ class NotDone(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """A check of all products, with its problems, or the reason for which it was not done."""
+    """A check of all products: its problems, or why it was not done."""
 
     name: Validated
     verdict: Literal["passed", "failed", "not done"]
@@ -64,7 +63,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Validation:
-    """The checks of finished products, the release that was written, and the checks for which none was."""
+    """The checks of finished products, the release that was written, and the checks that prevented a release."""
 
     final: Path
     products: int
@@ -76,10 +75,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is kept of data whose values are read once: a production has more archives than a process can open.
+    """Facts about the data, whose values are read once; no file stays open, as a production has too many.
 
-    `rows` are those of Zarr data. `products` have, by variable, the share of days with a value (y, x). `years` are the
-    first and last of each product, `flags` the simulations of flags. `problems` were met while reading, by check.
+    `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `years` are the
+    first and last of each product. `flags` has the simulation of each archive of flags.
+    `problems` were met while reading, by check.
     """
 
     folder: Path
@@ -97,16 +97,18 @@ class _Seen:
 
 
 def validate(final: Path, progress: Callable[[str], None], version: str = "") -> Validation:
-    """Check finished products, in blocks; write `RELEASE.json` if all pass, and there is a `version`.
+    """Check finished products in blocks. With a `version`, write `RELEASE.json` if the checks pass.
 
     `final` is a folder of products, an archive, or a folder of NetCDF files. `progress` gets lines about the work.
 
     Raises
     ------
-    StoreError
-        If there are no products; if `RELEASE.json` is not ours, or cannot be written.
+    ParameterError, StoreError
+        If a release is to be of one archive; if there are no products, or `RELEASE.json` is not ours or not writable.
     """
     began, final = time.monotonic(), final.resolve()
+    if version and is_zarr(final.name):
+        raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
     unlisted: list[tuple[Path, str]] = []
     folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, unlisted)))
     check_ours(folder / release.RELEASE, release.OF_OURS)
@@ -301,9 +303,10 @@ def _variables(seen: _Seen) -> Iterator[str]:
     for id, there in found.items():
         yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
     if seen.run and seen.folder == seen.run.config.paths.final.resolve():
+        products = {(seen.folder / name).resolve(): one for name, one in seen.products.items()}
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
-                if var not in seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder), ()):
+                if var not in products.get(Path(info.path).resolve(), ()):
                     yield f"{var} of {sim_id} is missing; expected it in {info.path}"
 
 
@@ -336,7 +339,7 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
         if file.is_relative_to(seen.folder) and not file.exists():
             yield f"{file}: the catalogue has it, and its file is gone"
     for file, row in seen.rows.items():
-        there = listed.get(file)
+        there = listed.get(file.resolve())
         if row and not there:
             yield f"{file}: no row of the catalogue has it"
         elif there and (differ := [name for name in row if name != "path" and there.get(name) != row[name]]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
-from exported_products import ATTRS, SIM, on_map, publish
+from exported_products import ATTRS, SIM, on_map, publish, rotated
 from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import store
@@ -57,11 +58,24 @@ def catalogue(final: Path) -> None:
 
 
 @pytest.fixture()
-def final(tmp_path: Path) -> Path:
-    """Finished products of two simulations, and their catalogue."""
-    folder = tmp_path / "final"
+def without_checker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """compliance-checker is not installed."""
+    monkeypatch.setattr(module, "_compliance_checker", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished products of two simulations."""
+    folder = tmp_path_factory.mktemp("made")
     for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
         publish(product(sim_id, calendar), archive(folder, sim_id))
+    return folder
+
+
+@pytest.fixture()
+def final(made: Path, tmp_path: Path) -> Path:
+    """The products, which a test may damage, and their catalogue."""
+    folder = shutil.copytree(made, tmp_path / "final")
     catalogue(folder)
     return folder
 
@@ -91,6 +105,27 @@ def test_whole_products_pass_all_that_can_be_done(final: Path) -> None:
         name: "not done" if name in NOT_DONE else "passed" for name in CHECKS
     }
     assert all(check.details for check in checks if check.verdict == "not done")
+
+
+def test_variables_on_a_rotated_grid_in_archives_of_their_own_pass(tmp_path: Path) -> None:
+    final, grid = tmp_path / "final", rotated(np.linspace(-1.5, 1.5, 4), np.linspace(-2, 2, 5))
+    bare = product(SIM).drop_vars(["lat", "lon"]).rename(lat="rlat", lon="rlon")
+    for var in ("tasmax", "tasmin"):
+        ds = bare[[var]].assign_coords(grid.coords)
+        ds[var].attrs["grid_mapping"] = "rotated_pole"
+        ds["lat"].attrs = {"standard_name": "latitude", "units": "degrees_north"}
+        ds["lon"].attrs = {"standard_name": "longitude", "units": "degrees_east"}
+        ds["rlat"].attrs = {"standard_name": "grid_latitude", "units": "degrees", "axis": "Y"}
+        ds["rlon"].attrs = {"standard_name": "grid_longitude", "units": "degrees", "axis": "X"}
+        publish(ds, final / "simulation" / var / f"{var}_day_{SIM}.zarr.zip", "ConcatClean", var=var)
+    catalogue(final)
+    assert {check.name: check.details for check in found(final).checks if check.verdict == "failed"} == {}
+
+
+def test_an_archive_that_is_a_link_is_as_good(final: Path, tmp_path: Path) -> None:
+    archive(final, SIM).rename(tmp_path / "elsewhere.zarr.zip")
+    archive(final, SIM).symlink_to(tmp_path / "elsewhere.zarr.zip")
+    assert failed(final) == {}
 
 
 def test_whole_netcdf_files_pass_what_can_be_done(netcdf: Path) -> None:
@@ -185,10 +220,9 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
     by: set[str],
     said: str,
     final: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    without_checker: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "_compliance_checker", lambda: None)
     plant(final)
     assert cli.main(["validate", str(final), "--json"]) == 1
     told = {
@@ -202,7 +236,7 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
 
 
 @pytest.mark.parametrize("days", [2, 3])
-def test_days_are_flagged_as_often_as_they_are_counted(days: int, final: Path) -> None:
+def test_days_are_flagged_as_often_as_they_are_counted(days: int, final: Path, without_checker: None) -> None:
     ds = product(SIM)
     bits = xr.zeros_like(ds["tasmax"], dtype=np.uint16)
     bits[[0, 5], 2, 3] = 2
@@ -235,7 +269,7 @@ def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
     assert failed(netcdf).keys() == {"checksums"}
 
 
-def test_a_release_is_of_the_very_files(final: Path) -> None:
+def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
     write_release(final, "1.0", found(final).checks)
     check_release(final)
@@ -256,6 +290,12 @@ def test_a_release_is_of_the_very_files(final: Path) -> None:
     archive(final, SIM).unlink()
     with pytest.raises(StoreError, match=r"Model.*: got no file, expected by RELEASE\.json"):
         check_release(final)
+
+
+def test_a_single_archive_is_validated_and_no_release(final: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {check.verdict for check in found(archive(final, SIM)).checks} == {"passed", "not done"}
+    assert cli.main(["validate", str(archive(final, SIM)), "--release", "1.0"]) == 1
+    assert "expected the folder of all products" in capsys.readouterr().err and not (final / RELEASE).exists()
 
 
 def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:

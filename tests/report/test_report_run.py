@@ -12,8 +12,8 @@ from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
-from espo_luigi.report.html import Text
-from espo_luigi.report.make import run_section
+from espo_luigi.report.html import Table, Text
+from espo_luigi.report.make import run_section, summary_section
 from espo_luigi.report.reading import RunView, read_jobs
 
 JOB = job_use.Job("Train", "n1", 0.0, 600.0, -30.0, True, 2, 8, 64 * 2**30, 1000, 10 * 2**30, 1800.0)
@@ -96,6 +96,13 @@ def test_waiting_is_right_where_the_nodes_clock_is_not(ahead: float, order: JobO
 def test_a_result_that_says_too_little_is_no_job() -> None:
     with pytest.raises(KeyError):
         job_use.Job.of({"family": "Train"})
+
+
+def test_the_summary_names_the_release_of_the_products(tmp_path: Path) -> None:
+    view = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
+    (tmp_path / "RELEASE.json").write_text('{"made_by": "espo validate", "version": "1.0", "date": "2026-11-26"}')
+    rows = [row for block in summary_section(view, []).blocks if isinstance(block, Table) for row in block.rows]
+    assert ["Release", f"1.0 of 2026-11-26: {tmp_path / 'RELEASE.json'}"] in rows
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from luigi.configuration import LuigiConfigParser
 from zarr.storage import ZipStore
 
 from espo_luigi import build, store, tasks
+from espo_luigi.audit.validate import validate
 from espo_luigi.commands import cli
 from espo_luigi.export import netcdf
 from espo_luigi.export.folder import files_of
@@ -105,6 +106,10 @@ def test_every_product_and_every_drs_passes_the_compliance_checker(
     found = [sorted(one.parent.glob("*.nc"))[-1] for one in tmp_path.rglob("*.sha256")]
     assert len(found) == 4 * 2 * 3
     assert problems_of(found) == ""
+    checks = validate(tmp_path / "cordex-adjust", lambda line: None).checks
+    # The invented values are of seven years, and hotter than any air.
+    wrong = {check.name: check.details[0] for check in checks if check.verdict == "failed"}
+    assert wrong.keys() == {"times", "bounds"} and "impossible values of tasmaxAdjust" in wrong["bounds"]
     with xr.open_dataset(next((tmp_path / "cordex-adjust").rglob("prAdjust*.nc"))) as ds:
         assert ds["prAdjust"].attrs["long_name"] == "Bias-Adjusted Daily mean of pr"
         assert ds.attrs["project_id"] == "CORDEX-Adjust" and ds.attrs["bc_period"] == "1991-2020"

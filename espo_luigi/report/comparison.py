@@ -35,6 +35,7 @@ class Comparison:
     refused: Mapping[str, str]
     parts: Mapping[str, Sequence[str]]
     differences: Mapping[str, Sequence[apart.Difference]]
+    units: Mapping[str, str]
     keys: Sequence[str]
     versions: Mapping[str, Sequence[str]]
 
@@ -70,10 +71,16 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
     for mine, theirs in ((first[name].marker, second[name].marker) for name in both):
         keys |= _unequal(mine.fingerprints, theirs.fingerprints).keys()
         versions |= _unequal(mine.versions, theirs.versions)
-    alone, told = sorted(first.keys() - second.keys()), {name: said for name, said in parts.items() if said}
-    differing = {name: fields for name, fields in maps.items() if found[name][0].share}
-    others = sorted(second.keys() - first.keys())
-    return Comparison(alone, others, refused, told, found, sorted(keys), versions), differing
+    return Comparison(
+        sorted(first.keys() - second.keys()),
+        sorted(second.keys() - first.keys()),
+        refused,
+        {name: said for name, said in parts.items() if said},
+        found,
+        {name: units_text(fields["mean"].attrs.get("units", "")) for name, fields in maps.items()},
+        sorted(keys),
+        versions,
+    ), {name: fields for name, fields in maps.items() if found[name][0].share}
 
 
 def _products(path: Path) -> dict[str, Product]:
@@ -106,7 +113,8 @@ def render(found: Comparison) -> list[str]:
     lines += [f"not compared: {name}: {reason}" for name, reason in found.refused.items()]
     lines += [f"compared in part: {name}: {'; '.join(said)}" for name, said in found.parts.items()]
     for name, (year, *_) in found.differences.items():
-        far = f"{100 * year.share:.3g} % of days differ, by {year.largest:.3g} at most, {_NOISE[year.beyond_noise]}"
+        most = f"{year.largest:.3g} {found.units[name]}"
+        far = f"{100 * year.share:.3g} % of days differ, by {most} at most, {_NOISE[year.beyond_noise]}"
         lines.append(f"{name}: {far if year.share or year.missing else 'equal'}")
     lines += [f"other values of {key}" for key in found.keys]
     return lines + [f"{name}: {' and '.join(values)}" for name, values in found.versions.items()]
@@ -117,12 +125,11 @@ def write_page(found: Comparison, maps: Mapping[str, xr.Dataset], out: Path, a: 
     rows = []
     for name, row in ((name, row) for name, of in found.differences.items() for row in of if row.share or row.missing):
         numbers = [f"{of:.4g}" for of in (100 * row.share, row.largest, row.q999, row.mean)]
-        rows.append([name, row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
+        rows.append([f"{name} [{found.units[name]}]", row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
     drawings = []
     for name, fields in list(maps.items())[:MOST_MAPS]:
         shown = {"Share of days": fields["share"], "Largest": fields["largest"], "Mean": abs(fields["mean"])}
-        units = units_text(fields["mean"].attrs.get("units", ""))
-        words = f"{name}: share of days that differ, largest and mean difference without sign [{units}]."
+        words = f"{name}: share of days that differ, largest and mean difference without sign [{found.units[name]}]."
         drawings.append(Drawing(f"compared+{name}", words, share_maps, [shown], {"title": name}))
     sections = [
         Section("What differs", [Text(line) for line in render(found)]),

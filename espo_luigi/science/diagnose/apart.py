@@ -29,11 +29,11 @@ _MOST_ERRORS, _MOST_OF_OTHERS, _LEAST_CELLS = 4.0, 6.0, 8
 
 @dataclass(frozen=True)
 class Difference:
-    """Differences, B minus A, of a variable in a season or all year.
+    """Differences, B minus A, of a variable in a season or all year, in its units.
 
     `days` counts values (days and cells) that both have, `missing` those that only one has; `share` of the `days`
     differ. `q999` is the quantile 0.999 of absolute differences, to 0.05 %. `beyond_noise` says whether other random
-    draws do not explain the differences; null with less than eight cells.
+    draws do not explain the differences; null with fewer than eight cells.
     """
 
     season: str
@@ -91,14 +91,17 @@ def compare(
     bins, blocks = np.zeros((4, _BINS), np.int64), list(_blocks(first, second))
     for number, (days, *place) in enumerate(blocks, 1):
         tell(f"{first.name}: block {number} of {len(blocks)}")
-        both = [data[(days, *place)].values.astype(np.float64) for data in (first, second)]
+        both = [data[(days, *place)].values for data in (first, second)]
         for of in np.unique(season[days]):
             a, b = (values[season[days] == of] for values in both)
-            at, known, apart = (..., of, *place), ~np.isnan(a) & ~np.isnan(b), np.nan_to_num(b - a)
-            counts[at] += np.sum((known, np.isnan(a) != np.isnan(b), apart != 0), axis=1)
-            sums[at] += np.sum((apart, apart * np.nan_to_num(a + b)), axis=1)
-            largest[at] = np.maximum(largest[at], np.abs(apart).max(axis=0))
-            codes = np.abs(apart[known]).astype(np.float32).view(np.uint32) >> _DROPPED_BITS
+            at, apart = (..., of, *place), b - a.astype(np.float64)
+            known = apart == apart
+            apart[~known] = 0
+            counts[at] += [np.count_nonzero(each, axis=0) for each in (known, np.isnan(a) != np.isnan(b), apart)]
+            sums[at] += [apart.sum(axis=0), (apart * np.where(known, a + b, 0)).sum(axis=0)]
+            size = np.abs(apart)
+            largest[at] = np.maximum(largest[at], size.max(axis=0))
+            codes = size[known].astype(np.float32).view(np.uint32) >> _DROPPED_BITS
             bins[of] += np.bincount(codes, minlength=_BINS)
     seasons = {"year": slice(None)} | {name: slice(number, number + 1) for number, name in enumerate(SEASONS)}
     rows = [_row(name, counts[:, of], sums[:, of], largest[of], bins[of].sum(axis=0)) for name, of in seasons.items()]
@@ -119,7 +122,7 @@ def _row(season: str, counts: np.ndarray, sums: np.ndarray, largest: np.ndarray,
         largest=float(largest.max()),
         q999=float((code << _DROPPED_BITS).view(np.float32)[0]),
         mean=float(sums[0].sum()) / max(days, 1),
-        beyond_noise=_beyond_noise(counts[0].sum(axis=0), sums.sum(axis=1)),
+        beyond_noise=missing > 0 or _beyond_noise(counts[0].sum(axis=0), sums.sum(axis=1)),
     )
 
 

@@ -643,8 +643,11 @@ def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
 
     A and B are folders of finished products, or two archives. Daily products are compared.
     """
+    from espo_luigi.replacing import check_ours
     from espo_luigi.report import comparison
+    from espo_luigi.store.marker import marked
 
+    check_ours(out.absolute(), marked(out))
     tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
     found, maps = comparison.compare(a, b, tell)
     tell("")

@@ -73,7 +73,7 @@ def changed(change: Callable[[Values], None]) -> Values:
 
 
 def test_equal_runs_are_equal_in_any_chunks_and_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = publish(tmp_path / "a", dataset(climate()))
+    a = publish(tmp_path / "a", dataset(climate()).transpose("lat", "lon", "time"))
     b = publish(tmp_path / "b", dataset(climate()), "other-name", {"time": 365, "lat": 7, "lon": 2})
     out = tmp_path / "page.html"
     assert cli.main(["compare", str(a), str(b), "--out", str(out)]) == 0
@@ -211,6 +211,16 @@ def test_what_is_not_in_both_is_named_and_the_rest_compared(tmp_path: Path, caps
     assert not found.is_equal
     assert cli.main(["compare", str(a), str(b), "--out", str(tmp_path / "page.html")]) == 1
     assert "only in A: alone NAM final pr" in capsys.readouterr().out
+
+
+def test_a_page_of_others_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("of others")
+    assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)]) == 1
+    assert f"{page}" in capsys.readouterr().err
+    assert page.read_text() == "of others"
 
 
 def test_calendars_are_compared_by_date() -> None:

@@ -70,11 +70,11 @@ def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.
         said += [f"{dim}: {size - order.size} of {size} only in {name}" for name, size in sizes.items()]
         cuts = [slice(at[0], at[-1] + 1) if (np.diff(at) == 1).all() else at for at in (at[order] for at in places)]
         first, second = (data.isel({dim: cut}) for data, cut in zip(both.values(), cuts, strict=True))
-    return first, second.transpose(*first.dims), said
+    return first.transpose("time", ...), second.transpose("time", *(dim for dim in first.dims if dim != "time")), said
 
 
 def _labels(data: xr.DataArray, dim: Any) -> np.ndarray:
-    index: Any = data.indexes[dim]
+    index: Any = data.get_index(dim)
     return np.asarray(index.year * 10000 + index.month * 100 + index.day) if dim == "time" else np.round(index, 4)
 
 

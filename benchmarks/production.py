@@ -15,12 +15,13 @@ table of a whole production is extrapolated. The last line is a JSON object.
 then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
 prints how many times as fast two are, beside work that needs but a core.
 
-`--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any
-of its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules
-of other workflows stay. The report and the diagnostics of whole regions are then made, too. The package's table, after
-`espo env --compile`: `--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`, and the same with
-`--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 24 to 200 cells, in one block of the stores, of a group
-in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells may take less memory.
+`--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any of
+its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules of
+other workflows stay. The report, the diagnostics of whole regions, and the demo's indicators are then made, too. The
+package's table, after `espo env --compile`: `--cells 1000 5000 --no-floor --table espo_luigi/tasks/measured.yml`, and
+the same with `--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 24 to 200 cells, in one block of the
+stores, of a group in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells
+may take less memory.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ import numpy as np
 import production_floor
 import yaml
 from production_input import REFERENCE, Region, make_input, region_of
-from production_workflows import ROOT, WORKFLOWS, Workflow
+from production_workflows import ROOT, WORKFLOWS, Workflow, add_outcomes
 
 GIB, GB = 2**30, 1e9
 
@@ -102,6 +103,7 @@ def configure(folder: Path, workflow: Workflow, size: Size) -> None:
     workflow.reduce(config, size.region, size.cells, size.last_year)
     if size.all_rules:
         workflow.add_all_rules(config)
+        add_outcomes(config, folder)
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))
     for properties in shipped.glob("*propert*.yml"):
         shutil.copy(properties, folder)

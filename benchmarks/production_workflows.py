@@ -89,6 +89,20 @@ def diagnose_regions(config: Config) -> None:
         step["properties"] = "properties_ESPO-G.yml"
 
 
+def add_outcomes(config: Config, folder: Path) -> None:
+    """Add the demo's indicators, changes, levels of warming, ensembles, and the mean over the domain."""
+    demo = ROOT / "config/demo"
+    config |= yaml.safe_load((demo / "outcomes.yml").read_text())
+    domain = config["full_region"] if "full_region" in config else config["custom"]["amno_region"]
+    config["indicators"]["module"] = str(demo / "indicators.yml")
+    config["spatial_mean"]["regions"] = {"whole": {key: domain[key] for key in ("lon_bnds", "lat_bnds")}}
+    # Names of simulations differ by member and experiment.
+    names = [f"CMIP6_{SIMULATION}_{ssp}_r{number}i1p1f1" for ssp in ("ssp370", "ssp585") for number in range(1, 6)]
+    rows = [f"{year},{','.join([str(288 + max(0, year - 1950) * 0.04)] * len(names))}" for year in range(1850, 2101)]
+    (folder / "warming.csv").write_text("\n".join([",".join(["year", *names]), *rows]))
+    config["warming_levels"]["tas_src"] = str(folder / "warming.csv")
+
+
 WORKFLOWS = {
     "2024": Workflow(
         configuration="espo-g6",

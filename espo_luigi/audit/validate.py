@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import json
@@ -37,6 +38,7 @@ from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import limits_in
+from espo_luigi.science.quality import meanings
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
@@ -74,15 +76,19 @@ class Validation:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is read: rows of Zarr data, products, flags, by cell the share of days with a value, problems met."""
+    """What is kept of data whose values are read once: a production has more archives than a process can open.
+
+    `rows` are those of Zarr data. `products` have, by variable, the share of days with a value (y, x). `years` are the
+    first and last of each product, `flags` the simulations of flags. `problems` were met while reading, by check.
+    """
 
     folder: Path
     files: list[Path]
     run: RunContext | None
     rows: dict[Path, Row] = field(default_factory=dict)
     products: dict[str, xr.Dataset] = field(default_factory=dict)
-    flags: dict[str, xr.Dataset] = field(default_factory=dict)
-    maps: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    years: dict[str, tuple[int, int]] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -101,9 +107,11 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
         If there are no products; if `RELEASE.json` is not ours, or cannot be written.
     """
     began, final = time.monotonic(), final.resolve()
-    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, [])))
+    unlisted: list[tuple[Path, str]] = []
+    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, unlisted)))
     check_ours(folder / release.RELEASE, release.OF_OURS)
     seen = _Seen(folder, files, _run_of(folder))
+    seen.problems["checksums"] += [f"{path}: {reason}" for path, reason in unlisted]
     by_product: dict[str, list[Path]] = defaultdict(list)
     for path in files:
         name = path.relative_to(folder).as_posix()
@@ -115,14 +123,11 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
         # Damaged data may raise nearly anything.
         except Exception as error:
             seen.problems["checksums"].append(f"{name} cannot be read: {first_line(error)}")
-    if not seen.products and not seen.problems:
+    if not seen.products and not any(seen.problems.values()):
         raise StoreError(f"{final} has no daily product and no NetCDF file; expected those of a finished run")
     # A new release does not have the files of the former.
     seen.problems["checksums"] += () if version else release.differences(folder)
-    checks = []
-    for check in CHECKS:
-        progress(f"checks {check}")
-        checks.append(_checked(check, seen))
+    checks = [_checked(name, seen, progress) for name in CHECKS]
     found = Validation(final, len(seen.products), checks, time.monotonic() - began)
     excused = {"passed": get_args(Validated), "not done": seen.thresholds.optional, "failed": ()}
     refused = tuple(check.name for check in checks if check.name not in excused[check.verdict])
@@ -139,7 +144,8 @@ def _run_of(folder: Path) -> RunContext | None:
     return run if is_export or folder.is_relative_to(home.resolve()) else None
 
 
-def _checked(name: Validated, seen: _Seen) -> Check:
+def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> Check:
+    progress(f"checks {name}")
     problems = list(seen.problems[name])
     try:
         for problem in CHECKS[name][1](seen):
@@ -147,29 +153,40 @@ def _checked(name: Validated, seen: _Seen) -> Check:
     except NotDone as reason:
         if not problems:
             return Check(name, "not done", [str(reason)])
+    # Damaged data may raise nearly anything, here as above.
+    except Exception as error:
+        problems.append(f"cannot be done: {first_line(error)}")
     return Check(name, "failed" if problems else "passed", problems)
 
 
 def _read(name: str, files: list[Path], seen: _Seen) -> None:
     """Open a product, and read all its values once."""
-    if is_zarr(name):
-        ds, marker = store.open_store(files[0]), store.read_marker(files[0])
-        seen.rows[files[0]] = row = row_of(Product(files[0], marker)) if marker else {}
+    if not is_zarr(name):
+        parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
+        how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
+        ds = xr.concat(parts, "time", join="exact", **how)
+        for var in _series(ds):
+            if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
+                seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
+        seen.problems["cf"] += [problem for path in files for problem in _faults(path)]
+        _read_values(name, ds, seen)
+        return
+    with store.open_store(files[0]) as ds:
+        row = seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
         if any("flag_masks" in da.attrs for da in ds.values()):
-            seen.flags[name] = ds
+            seen.flags[name] = _id_of(ds)
         elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
             _read_values(name, ds, seen)
-        return
-    parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-    how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
-    ds = xr.concat(parts, "time", join="exact", **how)
-    for var in _series(ds):
-        if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
-            seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
-    _read_values(name, ds, seen)
+            with tempfile.TemporaryDirectory() as scratch:
+                for var in _series(ds):
+                    path, title = Path(scratch) / f"{Path(name).name}+{var}.nc", str(ds.attrs.get("title", name))
+                    first = described(ds.isel(time=slice(2)), var, var, {"global": {"title": title}})
+                    write_netcdf(first, path, Layout({}))
+                    seen.problems["cf"] += _faults(path)
 
 
 def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
+    """Look at the days; count the days with values by cell, and the impossible values, block by block."""
     table, lazy, y_x = seen.run.config.table if seen.run else VARIABLES, {}, horizontal_dims(ds)
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
     for var, da in _series(ds).items():
@@ -180,14 +197,31 @@ def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
             seen.problems["bounds"].append(f"{name}: {error}")
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
     allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
+    maps = {}
     for var, (share, blocks) in dask.compute(lazy)[0].items():
         # Most products have the same map, which is kept once.
-        seen.maps[name, var] = next((one for one in seen.maps.values() if np.array_equal(one, share)), share)
+        known = (one.values for product in seen.products.values() for one in product.values())
+        maps[var] = y_x, next((one for one in known if np.array_equal(one, share)), share)
         wrong = [(number, first) for number, first in blocks.flat if number]
         if (number := sum(each for each, _ in wrong)) > allowed:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
-    seen.products[name] = ds
+    seen.problems["times"] += [f"{name}: {problem}" for problem in _faults_of_days(name, ds, seen)]
+    seen.products[name] = xr.Dataset(maps, {dim: ds[dim].astype("f4") for dim in y_x}, ds.attrs)
+
+
+def _faults_of_days(name: str, ds: xr.Dataset, seen: _Seen) -> Iterator[str]:
+    time, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
+    seen.years[name] = time[0].year, time[-1].year
+    how: Any = {"calendar": calendar, "use_cftime": isinstance(time, xr.CFTimeIndex)}
+    expected = time[:0]
+    for first, last in seen.run.config.custom.stretches if seen.run else [seen.years[name]]:
+        end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
+        expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
+    if len(differ := expected.symmetric_difference(time)):
+        yield f"{len(differ)} days are missing or too many, the first {str(differ[0])[:10]}"
+    elif not time.equals(expected):
+        yield "days are not in order, or there twice"
 
 
 def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
@@ -195,9 +229,31 @@ def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
     return {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *horizontal_dims(ds)}}
 
 
-def _id_of(ds: xr.Dataset, name: str) -> str:
+def _id_of(ds: xr.Dataset) -> str:
     """The simulation of a product; no attribute of a NetCDF file has a colon."""
-    return str(ds.attrs.get("cat:id", ds.attrs.get("cat_id", name)))
+    return str(ds.attrs.get("cat:id", ds.attrs.get("cat_id", "")))
+
+
+@functools.cache
+def _compliance_checker() -> Any:
+    if importlib.util.find_spec("compliance_checker") is None:
+        return None
+    from compliance_checker.runner import CheckSuite, ComplianceChecker
+
+    CheckSuite.load_all_available_checkers()
+    return ComplianceChecker
+
+
+def _faults(path: Path) -> list[str]:
+    """What compliance-checker says against a file by CF 1.11, most strictly."""
+    if not (checker := _compliance_checker()):
+        return []
+    with tempfile.NamedTemporaryFile() as report, contextlib.redirect_stdout(io.StringIO()):
+        how = {"output_filename": report.name, "output_format": ["json"]}
+        checker.run_checker(str(path), ["cf:1.11"], 0, "strict", **how)
+        told = json.loads(Path(report.name).read_text())["cf:1.11"]
+    kinds = [told[f"{kind}_priorities"] for kind in ("high", "medium", "low")]
+    return [f"{path.name}: {message}" for kind in kinds for each in kind for message in each["msgs"]]
 
 
 def _checksums(seen: _Seen) -> Iterator[str]:
@@ -214,81 +270,47 @@ def _checksums(seen: _Seen) -> Iterator[str]:
 
 
 def _times(seen: _Seen) -> Iterator[str]:
-    years = [year for ds in seen.products.values() for year in ds["time"].dt.year.values[[0, -1]].tolist()]
-    periods = seen.run.config.custom.stretches if seen.run else [(min(years), max(years))] if years else []
-    for name, ds in seen.products.items():
-        found, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
-        how: Any = {"calendar": calendar, "use_cftime": isinstance(found, xr.CFTimeIndex)}
-        expected = found[:0]
-        for first, last in periods:
-            end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
-            expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
-        if len(differ := expected.symmetric_difference(found)):
-            yield f"{name}: {len(differ)} days are missing or too many for {periods}, the first {str(differ[0])[:10]}"
-        elif not found.equals(expected):
-            yield f"{name}: days are not in order, or there twice"
+    every = {end for years in seen.years.values() for end in years}
+    for name, (first, last) in seen.years.items():
+        if (first, last) != (min(every), max(every)):
+            yield f"{name} has the years {first} to {last}; expected {min(every)} to {max(every)}, as others have"
 
 
 def _cells(seen: _Seen) -> Iterator[str]:
-    lands: dict[tuple[bytes, ...], Any] = defaultdict(bool)
-    grids = {
-        name: tuple(ds[dim].values.astype("f4").tobytes() for dim in horizontal_dims(ds))
-        for name, ds in seen.products.items()
-    }
-    for (name, _), share in seen.maps.items():
-        lands[grids[name]] = lands[grids[name]] | (share > 0)
-    for (name, var), share in seen.maps.items():
-        attrs, land = seen.products[name].attrs, lands[grids[name]]
+    lands: dict[bytes, Any] = defaultdict(bool)
+    maps: list[tuple[str, Mapping[Any, Any], bytes, str, np.ndarray]] = []
+    for name, one in seen.products.items():
+        grid = b"".join(one[dim].values.tobytes() for dim in horizontal_dims(one))
+        for var, share in one.items():
+            maps.append((name, one.attrs, grid, str(var), share.values))
+            lands[grid] = lands[grid] | (share.values > 0)
+    for name, attrs, grid, var, days in maps:
         allowed = gaps.allowed_gaps(attrs, _NO_LAND) + seen.thresholds.cells_without_data
-        lacks = share == 0 if gaps.may_lack_values(attrs, _NO_LAND, var) else share < 1
-        if (number := int((land & lacks).sum())) > allowed:
-            yield f"{name}: {var} lacks days in {number} of {land.sum()} land cells; expected {allowed} at most"
-    if len(seen.maps) < 2:
+        lacks = days == 0 if gaps.may_lack_values(attrs, _NO_LAND, var) else days < 1
+        if (number := int((lands[grid] & lacks).sum())) > allowed:
+            yield f"{name}: {var} lacks days in {number} of {lands[grid].sum()} land cells; expected {allowed} at most"
+    if len(maps) < 2:
         raise NotDone("a single map, to which no other tells the land; name the folder of all products")
 
 
 def _variables(seen: _Seen) -> Iterator[str]:
     found: dict[str, set[str]] = defaultdict(set)
-    for name, ds in seen.products.items():
-        found[_id_of(ds, name)].update(_series(ds))
+    for one in seen.products.values():
+        found[_id_of(one)].update(map(str, one))
     every = set().union(*found.values())
-    for name, there in found.items():
-        yield from (f"{name} has no {var}, which others have" for var in sorted(every - there))
+    for id, there in found.items():
+        yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
     if seen.run and seen.folder == seen.run.config.paths.final.resolve():
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
-                name = os.path.relpath(Path(info.path).resolve(), seen.folder)
-                if (name, var) not in seen.maps:
+                if var not in seen.products.get(os.path.relpath(Path(info.path).resolve(), seen.folder), ()):
                     yield f"{var} of {sim_id} is missing; expected it in {info.path}"
 
 
-def _cf(seen: _Seen) -> Iterator[str]:
-    if importlib.util.find_spec("compliance_checker") is None:
+def _cf(_seen: _Seen) -> Iterator[str]:
+    if not _compliance_checker():
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
-    from compliance_checker.runner import CheckSuite, ComplianceChecker
-
-    CheckSuite.load_all_available_checkers()
-    with tempfile.TemporaryDirectory() as scratch:
-        report = f"{scratch}/report.json"
-        for path in _as_netcdf(seen, Path(scratch)):
-            with contextlib.redirect_stdout(io.StringIO()):
-                options = {"output_filename": report, "output_format": ["json"]}
-                ComplianceChecker.run_checker(str(path), ["cf:1.11"], 0, "strict", **options)
-            told = json.loads(Path(report).read_text())["cf:1.11"]
-            for each in (one for kind in ("high", "medium", "low") for one in told[f"{kind}_priorities"]):
-                yield from (f"{path.name}: {message}" for message in each["msgs"])
-
-
-def _as_netcdf(seen: _Seen, scratch: Path) -> Iterator[Path]:
-    """The NetCDF files; of archives the first days of each variable, as `espo export` would write them."""
-    yield from (path for path in seen.files if not is_zarr(path.name))
-    for name, ds in seen.products.items():
-        for var in _series(ds) if is_zarr(name) else ():
-            path = scratch / f"{Path(name).name}+{var}.nc"
-            path.unlink(missing_ok=True)
-            title = {"global": {"title": str(ds.attrs.get("title", name))}}
-            write_netcdf(described(ds.isel(time=slice(2)), var, var, title), path, Layout({}))
-            yield path
+    yield from ()
 
 
 def _audit(seen: _Seen) -> Iterator[str]:
@@ -324,20 +346,16 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 def _flags(seen: _Seen) -> Iterator[str]:
     if not seen.flags:
         raise NotDone("no archive of flags is beside the products")
-    for name, ds in seen.flags.items():
-        of_it = [product for other, product in seen.products.items() if _id_of(product, other) == _id_of(ds, name)]
-        for var, da in _series(ds).items():
-            masks = dict(zip(str(da.attrs["flag_meanings"]).split(), da.attrs["flag_masks"], strict=True))
-            names = {f"{var.removesuffix('_flags')}_days_{one}": da & mask for one, mask in masks.items()}
-            pairs = {
-                one: (bits > 0).sum("time") - product[one].fillna(0)
-                for one, bits in names.items()
-                for product in of_it
-                if one in product
-            }
-            for one, difference in dask.compute(pairs)[0].items():
-                if number := int((difference != 0).sum()):
-                    yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
+    for name, id in seen.flags.items():
+        flags = store.open_store(seen.folder / name)
+        for of_it in (other for other, one in seen.products.items() if _id_of(one) == id and is_zarr(other)):
+            product = store.open_store(seen.folder / of_it)
+            for var, da in _series(flags).items():
+                counts = {f"{var.removesuffix('_flags')}_days_{one}": mask for one, mask in meanings(da).items()}
+                days = {one: ((da & mask) > 0).sum("time") for one, mask in counts.items() if one in product}
+                for one, flagged in dask.compute(days)[0].items():
+                    if number := int((flagged != product[one].fillna(0)).sum()):
+                        yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
 
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {

@@ -253,6 +253,7 @@ def _science() -> Any:
 
 def _audit(number: int, seed: int, as_json: bool) -> int:
     from espo_luigi.audit import sample, shown
+    from espo_luigi.tasks.context import context
 
     be_quiet_about_other_parameters()
     with _without_warnings_of(_science()):
@@ -261,6 +262,8 @@ def _audit(number: int, seed: int, as_json: bool) -> int:
         print_json(shown.as_json(found))
     else:
         say(sample.render(found))
+        if context().config.indicators:
+            say("not checked: indicators, and statistics of them")
     return 1 if found.differences or found.failures or not found.rows else 0
 
 

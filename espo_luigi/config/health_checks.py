@@ -43,19 +43,12 @@ from espo_luigi.science.variables import variable
 Share = Annotated[float, Field(ge=0)]
 
 
-class FlagsSection(Arguments):
+class FlagsSection(Section):
     """Section `flags`: how far values may be off before a flag is raised."""
 
-    record: Share = Field(
-        default=0.1, description="beyond the reference's record, as a share of the range of the cell's record"
-    )
-    season: Share = Field(
-        default=0.25, description="beyond the record of the month and those beside it, as a share of the same range"
-    )
-    signal: Share = Field(
-        default=1.0,
-        description="difference of the changes of product and simulation, in standard deviations of yearly means",
-    )
+    record: Share = Field(default=0.1, description="beyond the reference's record, as a share of its range")
+    season: Share = Field(default=0.25, description="beyond the record of three months, as a share of the same range")
+    signal: Share = Field(default=1.0, description="off the raw change, in standard deviations of yearly means")
 
 
 def _threshold(what: str) -> Any:

@@ -105,11 +105,11 @@ def export_files(
     Parameters
     ----------
     ds : xr.Dataset
-        One variable of a product, from `netcdf.described`.
+        One variable of a product, from `netcdf.described`, or all variables of an outcome.
     checksums : Path
         From `checksums_of`.
     days : sequence of Stretch
-        The days of each file.
+        The days of each file; a file of all without dates in its name has none.
     layout : Layout
         How files are cut.
     marker : Marker
@@ -121,7 +121,7 @@ def export_files(
         If a file has a name of these files and is not ours: nothing is written then. If the disk refuses.
     """
     stem = checksums.name.removesuffix(CHECKSUMS)
-    paths = [checksums.with_name(f"{stem}_{stretch.dates}.nc") for stretch in days]
+    paths = [checksums.with_name("_".join(filter(None, (stem, stretch.dates))) + ".nc") for stretch in days]
     notes = _Notes(checksums.with_name(f".{checksums.name}.espo-notes"))
     noted = notes.read(checksums)
     kept = {path.name: digest for path in paths if (digest := _kept(path, noted, marker.id))}
@@ -134,7 +134,8 @@ def export_files(
             store.remove(former, by_digest(noted[name]))
     for stretch, path in zip(days, paths, strict=True):
         if path.name not in kept:
-            part = ds.isel(time=stretch.days).assign_attrs({EXPORT_ID: marker.id})
+            cut = ds.isel(time=stretch.days) if "time" in ds.dims else ds
+            part = cut.assign_attrs({EXPORT_ID: marker.id})
             kept[path.name] = write_netcdf(part, path, layout, notes.judge(path.name), notes.add)
     write_checksums(dict(sorted(kept.items())), checksums, marker)
     notes.end()

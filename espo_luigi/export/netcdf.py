@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -95,13 +96,13 @@ def described(
 ) -> xr.Dataset:
     """Return one variable of a product with the metadata of CF 1.11, under its name in files; lazy.
 
-    The dataset has the variable, its horizontal coordinates in double precision, `time`, the grid mapping, and the
-    container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out.
+    The dataset has the variable, its horizontal coordinates in double precision, its other axes, the grid mapping, and
+    the container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out.
 
     Parameters
     ----------
     ds : xr.Dataset
-        A product: (time, y, x).
+        A product: (time, y, x), or statistics: (horizon or warming_level, …, y, x).
     variable, name : str
         The variable, and its name in the files.
     attributes : mapping
@@ -114,18 +115,20 @@ def described(
     Raises
     ------
     DataError
-        If the product has no such variable, or is not (time, y, x).
+        If the product has no such variable, or is not on a map.
     """
     if variable not in ds.data_vars:
         raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
     y, x = horizontal_dims(ds)
-    data = ds[variable].transpose("time", y, x).variable
+    data = ds[variable].transpose(..., y, x).variable
     mapping = _grid_mapping(ds, ds[variable])
     own = {"long_name": variable} | names_of(variable, table) | ds[variable].attrs
     attrs = _of_data(own, mapping, table.get(variable, Variable()).difference)
     given = {key: filled(value, own) for key, value in attributes.get("variable", {}).items()}
     made_of = data.copy(deep=False)
     made_of.attrs, made_of.encoding = plain_attributes(dict[Any, Any](attrs | given)), {}
+    if "time" not in data.dims:
+        _as_statistics(made_of.attrs)
     variables: dict[Hashable, xr.Variable] = {name: made_of}
     if attrs.get("quantization") == CONTAINER and CONTAINER in ds:
         variables[CONTAINER] = ds[CONTAINER].variable
@@ -134,7 +137,7 @@ def described(
         variables[mapping] = xr.Variable((), np.int32(0), plain_attributes(ds[mapping].attrs))
     maps = [each for each in ("lat", "lon") if each in ds.coords and each not in (y, x)]
     coords = {each: _coordinate(ds[each].variable) for each in (y, x, *maps)}
-    made = xr.Dataset(variables, {"time": ds["time"].variable, **coords})
+    made = xr.Dataset(variables, {each: ds[each].variable for each in data.dims[:-2]} | coords)
     if maps:
         made[name].attrs["coordinates"] = " ".join(maps)
     for each, more in attributes.items():
@@ -166,20 +169,31 @@ def _of_data(attrs: Mapping[Any, Any], mapping: str, is_difference: bool) -> dic
     if methods := kept.get("cell_methods"):
         kept["cell_methods"] = cell_methods(str(methods))
     if str(kept.get("units")) in _KELVINS and "units_metadata" not in kept:
+        is_difference |= "delta_kind" in kept
         is_difference |= "range" in str(methods) or str(kept.get("standard_name", "")).endswith("_range")
         kept["units_metadata"] = f"temperature: {'difference' if is_difference else 'on_scale'}"
     return kept
+
+
+def _as_statistics(attrs: dict[Any, Any]) -> None:
+    """Put attributes of statistics of years, or of simulations, into the forms of CF, which has no names for shares."""
+    attrs.pop("cell_methods", None)
+    attrs["units"] = attrs.get("units") or "1"
+    for name in ("standard_name", "units_metadata") if attrs["units"] in ("1", "%") else ():
+        attrs.pop(name, None)
+    if isinstance(flags := attrs.get("flag_values"), str):
+        attrs["flag_values"] = np.array(flags.split(","), np.float32)
 
 
 def cell_methods(text: str) -> str:
     """Return cell methods of a daily value as CF 1.11 and CMIP write them.
 
     ``time: maximum within days`` becomes ``area: mean time: maximum``. ``time: mean within days`` becomes
-    ``area: time: mean``. Other texts stay.
+    ``area: time: mean``. Statistics over days, of yearly values, lose these words, too. Other texts stay.
     """
     method = _WITHIN_DAYS.fullmatch(text.strip())
     if method is None:
-        return text
+        return re.sub(r" (within|over) days", "", text.strip()) if " over days" in text else text
     return "area: time: mean" if method[1] == "mean" else f"area: mean time: {method[1]}"
 
 
@@ -227,17 +241,17 @@ class Layout:
     at_noon: bool = False
     classic: bool = False
 
-    def chunk(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """Return the chunk of float32 data of a shape (time, y, x)."""
-        days, *cells = shape
+    def chunk(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the chunk of float32 data of a shape (…, y, x)."""
+        others, cells = tuple(shape[:-2]), shape[-2:]
         asked = [self.chunks.get(axis, -1) for axis in ("Y", "X")]
         sizes = [size if wanted == -1 else min(wanted, size) for wanted, size in zip(asked, cells, strict=True)]
         for axis in (0, 1):
-            smallest = 4 * days * sizes[0] * sizes[1]
+            smallest = 4 * math.prod(others) * sizes[0] * sizes[1]
             if smallest < SMALLEST_CHUNK_BYTES:
                 times = -(-SMALLEST_CHUNK_BYTES // smallest)
                 sizes[axis] = min(sizes[axis] * times, cells[axis])
-        return days, sizes[0], sizes[1]
+        return *others, sizes[0], sizes[1]
 
 
 def write_netcdf(
@@ -314,13 +328,20 @@ def _define_coordinates(file: netCDF4.Dataset, ds: xr.Dataset, layout: Layout) -
         file.setncattr(str(name), _plain(value))
     for name, size in ds.sizes.items():
         file.createDimension(str(name), size)
-    file.createDimension(BOUNDS, 2)
-    days, calendar = _days(ds["time"], layout.time_units)
-    # The bounds have no units of their own: CF 7.1 gives them those of time.
-    named = {"standard_name": "time", "long_name": "time", "axis": "T", "bounds": "time_bnds"}
-    described = {"units": layout.time_units, "calendar": calendar, **named}
-    _write_small(file, "time", xr.Variable(("time",), days + 0.5 if layout.at_noon else days, described))
-    _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, days + 1], axis=1)))
+    if "time" in ds.dims:
+        file.createDimension(BOUNDS, 2)
+        days, calendar = _days(ds["time"], layout.time_units)
+        freq = ds.attrs.get("cat_xrfreq", "D")
+        ends = days + 1
+        if freq != "D":
+            following = ds["time"].to_index().shift(1, freq)
+            ends, _ = _days(xr.DataArray(following, dims="time"), layout.time_units)
+        # The bounds have no units of their own: CF 7.1 gives them those of time.
+        named = {"standard_name": "time", "long_name": "time", "axis": "T", "bounds": "time_bnds"}
+        described = {"units": layout.time_units, "calendar": calendar, **named}
+        at = days + 0.5 if layout.at_noon and freq == "D" else days
+        _write_small(file, "time", xr.Variable(("time",), at, described))
+        _write_small(file, "time_bnds", xr.Variable(("time", BOUNDS), np.stack([days, ends], axis=1)))
     for name, coordinate in ds.coords.items():
         if name != "time":
             _write_small(file, str(name), coordinate.variable)
@@ -333,10 +354,17 @@ def _days(time: xr.DataArray, units: str) -> tuple[np.ndarray, str]:
 
 
 def _write_small(file: netCDF4.Dataset, name: str, variable: xr.Variable) -> None:
-    """Write a variable in a single chunk, without a fill value."""
-    values = np.asarray(variable.values)
+    """Write a variable in a single chunk, without a fill value; texts as letters, which both data models have."""
+    values, dims = np.asarray(variable.values), tuple(map(str, variable.dims))
+    if is_text := values.dtype.kind in "OU":
+        values = netCDF4.stringtochar(np.char.encode(values.astype(str), "utf-8"))
+        dims = (*dims, f"{name}_letters")
+        file.createDimension(dims[-1], values.shape[-1])
     options: dict[str, Any] = {"chunksizes": values.shape} if values.ndim else {}
-    made = file.createVariable(name, values.dtype, tuple(map(str, variable.dims)), fill_value=False, **options)
+    made = file.createVariable(name, values.dtype, dims, fill_value=False, **options)
+    if is_text:
+        made.set_auto_chartostring(False)
+        made.setncattr("_Encoding", "utf-8")
     _describe(made, variable.attrs)
     made[...] = values
 

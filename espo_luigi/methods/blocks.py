@@ -318,9 +318,8 @@ def _described(parts: list[xr.Dataset], simulation: Series, job: _Job) -> xr.Dat
 
 def _joined(periods: list[xr.DataArray]) -> xr.DataArray:
     """Join periods along time; lazy in blocks of all of time."""
-    if len(periods) == 1:
-        whole = periods[0]
-    else:
+    whole, *others = periods
+    if others:
         whole = xr.concat(periods, dim="time", coords="minimal", compat="override", join="exact")
     return whole.copy(data=rechunk_variable(whole.variable, {"time": -1}).data) if whole.chunks else whole
 

@@ -32,8 +32,8 @@ def digest_of(path: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of all data and products, by their paths in the folder."""
-    found = {*find_data(folder, []), *(product.path for product in find_products(folder))}
+    """Size and SHA-256 of all archives, stores and NetCDF files, by their paths in the folder."""
+    found = find_data(folder, [])
     sizes = {path: [file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()] for path in found}
     return {
         path.relative_to(folder).as_posix(): {"size_bytes": sum(sizes[path]), "sha256": digest_of(path)}

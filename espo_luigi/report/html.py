@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from urllib.parse import quote
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Code(Text):
 
 
 @dataclass(frozen=True)
+class Link(Text):
+    """A paragraph that leads to a file, by its path from the page."""
+
+    file: str
+
+
+@dataclass(frozen=True)
 class Table:
     """A table, with its columns' names; the reader opens `folded` tables."""
 
@@ -40,15 +48,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: the name of its file, its bytes (PNG), and its caption."""
+    """A figure: the name of its file, its bytes (PNG), and its caption; a `linked` figure's file is beside the page."""
 
     name: str
     png: bytes
     caption: str
+    linked: bool = False
 
     @property
     def source(self) -> str:
-        """The figure as a URL that holds it."""
+        """The figure as a URL that holds it, or that of its file."""
+        if self.linked:
+            return quote(f"{self.name}.png")
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
     @property
@@ -64,10 +75,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A numbered part of the page: of the blocks above, and of drawings until they are drawn."""
+    """A numbered part of the page: of the blocks above, and of drawings until they are drawn; may be `folded`."""
 
     title: str
     blocks: Sequence[object]
+    folded: bool = False
 
     @property
     def pictures(self) -> list[Picture]:

@@ -15,9 +15,10 @@ import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.driver.status import cpu_time
-from espo_luigi.files import write_new
+from espo_luigi.files import read_object, write_new
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
 from espo_luigi.jobs.resources import GIB
+from espo_luigi.publication.release import RELEASE
 from espo_luigi.replacing import (
     Judge,
     by_digest,
@@ -28,9 +29,10 @@ from espo_luigi.replacing import (
     write_manifest,
 )
 from espo_luigi.report import distributions, job_use, problem_sections
+from espo_luigi.report.changes import PAGE, write_changes
 from espo_luigi.report.dependence import together_section
 from espo_luigi.report.drawings import Drawing, with_pictures
-from espo_luigi.report.html import Code, Heading, Section, Table, Text, Warned, render_page
+from espo_luigi.report.html import Code, Heading, Link, Section, Table, Text, Warned, render_page
 from espo_luigi.report.improvement import (
     PUBLISHED,
     PUBLISHED_ROW,
@@ -54,12 +56,14 @@ WANTED_PERIODS = "1991-2020 to 2071-2100"
 # The rule that makes the page is at work while it is made.
 _OURSELVES = "Report"
 _MAKER = "espo report"
+_OF_CHANGES = "Changes of the indicators over simulations: maps, plumes, tables by region, and numbers to download"
 
 
 def write_report(view: RunView, out: Path, marker: store.Marker | None = None, processes: int = 0) -> None:
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
-    Beside it are `…-figures/` (PNG) and `…-improvement.csv`; the page has a list of what lacks.
+    Beside it are `…-figures/` (PNG), `…-improvement.csv` and, of ensembles, the page `…-changes/`; the page has a list
+    of what lacks.
 
     Raises
     ------
@@ -68,7 +72,11 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     """
     judges = _judges(out)
     check_report_replaceable(out)
-    undrawn, shares = make_sections(view)
+    if view.ensembles:
+        with written_aside(changes_folder(out), judge=by_manifest(_MAKER)) as partial:
+            write_changes(view, partial, processes)
+            write_manifest(partial, _MAKER)
+    undrawn, shares = make_sections(view, changes_folder(out).name)
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
     page = page_text(render_page(*_title(view), parts), marker)
@@ -92,8 +100,13 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
 def check_report_replaceable(out: Path) -> None:
     """Raise `StoreError` if a report `out` would replace what no report has put there."""
     with disk_errors(out, "write"):
-        for path, judge in _judges(out).items():
+        for path, judge in {**_judges(out), changes_folder(out): by_manifest(_MAKER)}.items():
             check_ours(path, judge)
+
+
+def changes_folder(out: Path) -> Path:
+    """Return the folder of the page about changes."""
+    return out.with_name(f"{out.stem}-changes")
 
 
 def _judges(out: Path) -> dict[Path, Judge]:
@@ -104,8 +117,11 @@ def _judges(out: Path) -> dict[Path, Judge]:
     return {figures: by_manifest(_MAKER), **noted}
 
 
-def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
-    """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model."""
+def make_sections(view: RunView, changes: str = "") -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
+    """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model.
+
+    `changes` is the folder of the page about changes.
+    """
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [job for job in read_failures(view.workdir, view.engine) if job.label.split()[:1] != [_OURSELVES]]
     improved, shares = improvement_section(view)
@@ -121,6 +137,7 @@ def make_sections(view: RunView) -> tuple[list[Section], dict[tuple[str, str], x
         *treated_section(view),
         distributions.series_section(summaries, reader, view.period, view.table),
         distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
+        *([Section("What changes", [Link(_OF_CHANGES, f"{changes}/{PAGE}")])] if view.ensembles else []),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares
@@ -154,6 +171,7 @@ def _title(view: RunView) -> tuple[str, str]:
 
 def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[Any] = ()) -> Section:
     """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
+    said = read_object(view.final / RELEASE)
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(_by_pool(view))],
@@ -162,6 +180,7 @@ def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[An
         ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
         ["Jobs ran on", view.engine],
         ["Products", str(view.final)],
+        *([["Release", f"{said.get('version')} of {said.get('date')}: {view.final / RELEASE}"]] if said else []),
         ["Records and logs", str(view.workdir)],
     ]
     there = sum(made.complete for made in view.products)

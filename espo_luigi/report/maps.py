@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # More maps than these would make the page heavy and slow: then a rule, which is on the page, chooses.
 MOST_MAPS = 50
-_PANEL_WIDTH = 2.7
+PANEL_WIDTH = 2.7
 # matplotlib's colour maps with a middle.
 _DIVERGING = (
     "PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral", "coolwarm", "bwr", "seismic",
@@ -76,11 +76,11 @@ def property_maps(
         low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
     coast = coast_lines(fields[0])
     images = [
-        _map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": colours})
+        draw_map(axes, field, coast, {"vmin": low, "vmax": high, "cmap": colours})
         for axes, field in zip(grid[0], fields, strict=True)
     ]
     scale = _around(measures)
-    biases = [_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
+    biases = [draw_map(axes, field, coast, scale) for axes, field in zip(grid[1][1:], measures, strict=True)]
     kind = "ratio to the reference" if is_ratio(measures[0]) else "minus reference"
     for axes in (*grid[0][1:], grid[1][2]):
         axes.set(yticks=[], ylabel="")
@@ -99,15 +99,15 @@ def count_maps(fields: Mapping[str, xr.DataArray], *, title: str = "") -> Figure
     from matplotlib.figure import Figure
 
     first = next(iter(fields.values()))
-    height = min(max(_PANEL_WIDTH / _shape(first), 1.2), 4.0)
-    width, total = len(fields) * _PANEL_WIDTH + 2.0, height + 1.05
+    height = min(max(PANEL_WIDTH / width_by_height(first), 1.2), 4.0)
+    width, total = len(fields) * PANEL_WIDTH + 2.0, height + 1.05
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(1, len(fields), squeeze=False)
     figure.subplots_adjust(left=0.65 / width, right=1 - 1.1 / width, top=1 - 0.55 / total, bottom=0.48 / total)
     scale = {"vmin": 0, "vmax": max(spread_of(*fields.values())[1], 1), "cmap": SEQUENTIAL}
     coast = coast_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
-        image = _map(axes, field, coast, scale)
+        image = draw_map(axes, field, coast, scale)
         axes.set_title(words)
     for axes in grid[0][1:]:
         axes.set(yticks=[], ylabel="")
@@ -123,15 +123,15 @@ def share_maps(fields: Mapping[str, xr.DataArray], *, title: str = "", label: st
     from matplotlib.figure import Figure
 
     first = next(iter(fields.values()))
-    height = min(max(_PANEL_WIDTH / _shape(first), 1.2), 4.0)
-    width, total = len(fields) * (_PANEL_WIDTH + 0.25) + 0.9, height + 1.95
+    height = min(max(PANEL_WIDTH / width_by_height(first), 1.2), 4.0)
+    width, total = len(fields) * (PANEL_WIDTH + 0.25) + 0.9, height + 1.95
     figure = Figure(figsize=(width, total))
     grid = figure.subplots(1, len(fields), squeeze=False)
     figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
     coast = coast_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
         most = spread_of(field)[1]
-        image = _map(axes, field, coast, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
+        image = draw_map(axes, field, coast, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
         axes.set_title(words)
         left, _, across, _ = axes.get_position().bounds
         place = figure.add_axes((left, 0.5 / total, across, 0.12 / total))
@@ -165,9 +165,9 @@ def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
     """A figure with two rows of three places, as high as the maps need."""
     from matplotlib.figure import Figure
 
-    height = min(max(_PANEL_WIDTH / _shape(field), 1.2), 4.0)
+    height = min(max(PANEL_WIDTH / width_by_height(field), 1.2), 4.0)
     total = 2 * height + 1.75
-    figure = Figure(figsize=(3 * _PANEL_WIDTH + 1.6, total))
+    figure = Figure(figsize=(3 * PANEL_WIDTH + 1.6, total))
     grid = figure.subplots(2, 3, squeeze=False)
     figure.subplots_adjust(
         left=0.075, right=0.98, top=1 - 0.55 / total, bottom=0.48 / total, wspace=0.12, hspace=0.72 / height
@@ -175,10 +175,10 @@ def _frame(field: xr.DataArray) -> tuple[Figure, Any]:
     return figure, grid
 
 
-def _shape(field: xr.DataArray) -> float:
+def width_by_height(field: xr.DataArray) -> float:
     """Width by height of the field on the ground."""
     (south, north), (west, east) = (
-        spread_of(_edges(field[dim].values)) for dim in horizontal_dims(field.to_dataset(name="x"))
+        spread_of(edges_of(field[dim].values)) for dim in horizontal_dims(field.to_dataset(name="x"))
     )
     return (east - west) * _shrinking(field) / (north - south)
 
@@ -189,10 +189,11 @@ def _shrinking(field: xr.DataArray) -> float:
     return float(np.cos(np.deg2rad(float(field[y].mean())))) if y == "lat" else 1.0
 
 
-def _map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any]) -> Any:
+def draw_map(axes: Any, field: xr.DataArray, coast: np.ndarray, scale: dict[str, Any]) -> Any:
+    """Draw a map (y, x) with coast lines (see `coast_lines`) and return matplotlib's image; `scale` has its colours."""
     y, x = horizontal_dims(field.to_dataset(name="x"))
     values = field.transpose(y, x).values.astype(float)
-    rows, columns = _edges(field[y].values), _edges(field[x].values)
+    rows, columns = edges_of(field[y].values), edges_of(field[x].values)
     axes.set_facecolor(_WITHOUT_DATA)
     image = axes.pcolorfast(columns, rows, np.ma.masked_invalid(values), **scale)
     _outline(axes, columns, rows, np.isfinite(values))
@@ -210,7 +211,7 @@ def _axis(coord: xr.DataArray, name: str, units: str) -> str:
     return f"{words} [{units_text(coord.attrs.get('units', units))}]"
 
 
-def _edges(centres: np.ndarray) -> np.ndarray:
+def edges_of(centres: np.ndarray) -> np.ndarray:
     """The bounds of cells from their centres."""
     values = np.asarray(centres, float)
     if len(values) == 1:

@@ -54,13 +54,29 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
+class Together:
+    """What is known of all simulations of an experiment: indicators, or their changes, on the grid and over regions.
+
+    `ensemble` is a store, `regions` a table with a NetCDF file of its name beside it; None: not asked for.
+    """
+
+    product: str
+    freq: str
+    dataset: str
+    experiment: str
+    ensemble: Path | None = None
+    regions: Path | None = None
+
+
+@dataclass(frozen=True)
 class RunView:
     """A run: its inputs, its products, and their places.
 
     `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
     `inversions` counts days with tasmax below tasmin, and `archives` are the products, which count the days that were
     treated otherwise, by simulation; `compared` has what was nearer to the reference after adjusting, by pool and
-    domain; `table` is that of the variables.
+    domain; `table` is that of the variables; `ensembles` has what simulations have in common, `of_reference` the
+    reference's indicators by frequency, and `regions` those of means, by name (see `science.outcomes.regions`).
     """
 
     config_files: tuple[Path, ...]
@@ -82,6 +98,9 @@ class RunView:
     power: Power = field(default_factory=Power)
     compared: Mapping[tuple[str, str], Path] = field(default_factory=dict)
     table: Mapping[str, Variable] = field(default_factory=lambda: VARIABLES)
+    ensembles: tuple[Together, ...] = ()
+    of_reference: Mapping[str, Path] = field(default_factory=dict)
+    regions: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reader:

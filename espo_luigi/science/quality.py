@@ -25,10 +25,9 @@ archive is packed without them, and that of flags with nothing else. So a count 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,8 +35,11 @@ import xarray as xr
 from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.choices import AlignOn, Consistency
 from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
+# The variables of a regridded simulation that are compared with each other.
+COMPARED = ("tasmax", "tasmin", "dtr")
 _OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
@@ -53,23 +55,6 @@ CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)
-
-
-@dataclass(frozen=True)
-class Tolerances:
-    """How far values may be off before a flag is raised.
-
-    Attributes
-    ----------
-    record, season
-        Shares of the reference's range (highest minus lowest value) in the cell.
-    signal
-        Standard deviations of the regridded simulation's yearly means in the years of the calibration.
-    """
-
-    record: float = 0.1
-    season: float = 0.25
-    signal: float = 1.0
 
 
 def is_flags(name: Hashable) -> bool:
@@ -177,55 +162,61 @@ def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterabl
 
 def of_adjusted(
     scenario: xr.DataArray,
-    simulation: xr.DataArray,
+    simulation: xr.Dataset,
     reference: xr.DataArray,
+    marks: xr.DataArray | None = None,
     *,
-    marks: xr.DataArray | None,
-    before: xr.DataArray | None,
     period: Sequence[str | int],
     kind: Kind,
-    tolerances: Tolerances,
+    tolerances: Mapping[str, float],
+    align_on: AlignOn = "year",
 ) -> dict[str, xr.DataArray]:
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
 
     Parameters
     ----------
-    scenario, simulation, reference
-        Daily, with `time` and the same cells, and in the same units; their calendars may differ.
+    scenario, reference
+        Daily, with `time` and the same cells; their calendars may differ.
+    simulation
+        The regridded variables of the scenario's cells, with their flags of `of_regridded`.
     marks
-        What the method marks (`treated` of `Method`), of the scenario's days, with its names in `flag_meanings`.
-    before
-        Flags of the regridded simulation, of the scenario's days.
+        What the method marks (`treated` of `Method`), with its names in `flag_meanings`.
     period
         The first and the last year of the calibration. The change is from there to as many years at the end.
     kind
         Whether changes are differences (+) or ratios (*).
+    tolerances
+        `record` and `season`: shares of the range (highest minus lowest value) of the cell's reference. `signal`:
+        standard deviations of the regridded simulation's yearly means in the calibration.
     """
-    none = xr.zeros_like(scenario, dtype=np.uint16)
-    series = {"time": scenario, "raw": simulation, "known": reference}
+    name, units = str(scenario.name), units_of(scenario)
+    series = {"time": scenario, "raw": convert_to(simulation[name], units), "known": convert_to(reference, units)}
     years, months = (
         [np.asarray(getattr(one.indexes["time"], part)) for one in series.values()] for part in ("year", "month")
     )
     first, last = (int(year) for year in period)
+    none, like = xr.zeros_like(scenario, dtype=np.uint16), scenario.isel(time=0, drop=True)
+    before = _before(simulation, scenario, align_on), simulation.get(flags_name(name, "cells"))
+    others = [none if one is None else one for one in (marks, before[0])]
     setup = {
         "months": (months[0], np.where((years[2] >= first) & (years[2] <= last), months[2], 0)),
-        "spans": [_Spans.of(one, first, last) for one in years[:2]],
+        "spans": [_spans(one, first, last) for one in years[:2]],
         "kind": kind,
         "tolerances": tolerances,
     }
     days, cells = xr.apply_ufunc(
         _of_block,
         *(_bare(one, dim, scenario) for dim, one in series.items()),
-        *(_bare(none if one is None else one, "time", scenario) for one in (marks, before)),
-        kwargs=setup,
-        input_core_dims=[*([dim] for dim in series), ["time"], ["time"]],
+        *(_bare(one, "time", scenario) for one in others),
+        _bare(xr.zeros_like(like, dtype=np.uint8) if before[1] is None else before[1], "time", like),
+        kwargs={"setup": setup},
+        input_core_dims=[*([dim] for dim in series), ["time"], ["time"], []],
         output_core_dims=[["time"], []],
         dask="parallelized",
         output_dtypes=[np.uint16, np.uint8],
     )
-    name, own = str(scenario.name), [] if marks is None else marks.attrs["flag_meanings"].split()
+    own = [] if marks is None else marks.attrs["flag_meanings"].split()
     told = {} if own else {"comment": "The method marks no days: there are no flags of what it treats."}
-    like = scenario.isel(time=0, drop=True)
     of_days, of_cells = (
         one.drop_attrs(deep=False).copy(data=bits.transpose(*one.dims).data)
         for one, bits in ((scenario, days), (like, cells))
@@ -241,43 +232,28 @@ def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
     bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
     if like.chunks is None:
         return bare
-    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
-    return rechunk_variable(bare, blocks)
+    return rechunk_variable(bare, {**dict[Any, Any](like.variable.chunksizes), dim: -1})
 
 
-class _Spans(NamedTuple):
-    """The days of the calibration, where each of its years begins, and the days of as many years at the end."""
+def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray, slice] | None:
+    """The days of the calibration, where each of its years begins, and the days of as many years at the end.
 
-    base: slice
-    starts: np.ndarray
-    future: slice
-
-    @classmethod
-    def of(cls, years: np.ndarray, first: int, last: int) -> _Spans | None:
-        """Return the spans of a series; None without two years of the calibration, or without any year after it."""
-        begin, end = np.searchsorted(years, [first, last + 1])
-        starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
-        if starts.size < 2 or end == years.size:
-            return None
-        later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
-        return cls(slice(begin, end), starts, slice(later, None))
+    None without two years of the calibration, or without any year after it.
+    """
+    begin, end = np.searchsorted(years, [first, last + 1])
+    starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
+    if starts.size < 2 or end == years.size:
+        return None
+    later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
+    return slice(begin, end), starts, slice(later, None)
 
 
-def _of_block(
-    scenario: np.ndarray,
-    simulation: np.ndarray,
-    reference: np.ndarray,
-    marks: np.ndarray,
-    before: np.ndarray,
-    *,
-    months: tuple[np.ndarray, np.ndarray],
-    spans: Sequence[_Spans | None],
-    kind: Kind,
-    tolerances: Tolerances,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The flags of days (…, time) and cells (…) of a block; `months` of scenario and reference, 0 for no month."""
+def _of_block(*arrays: np.ndarray, setup: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The flags of days (…, time) and cells (…) of a block."""
+    scenario, simulation, reference, marks, before, cells = arrays
+    (own_months, months), tolerances = setup["months"], setup["tolerances"]
     flags = marks.astype(np.uint16) | before
-    parts = [reference[..., months[1] == month] for month in range(1, 13)]
+    parts = [reference[..., months == month] for month in range(1, 13)]
     lows = np.stack([np.fmin.reduce(one, axis=-1, initial=np.inf) for one in parts])
     highs = np.stack([np.fmax.reduce(one, axis=-1, initial=-np.inf) for one in parts])
     highest, lowest = highs.max(axis=0), lows.min(axis=0)
@@ -289,67 +265,48 @@ def _of_block(
         is_beyond = (part < low[..., np.newaxis]) | (part > high[..., np.newaxis])
         flags[..., days] |= is_beyond.astype(np.uint16) * _BITS[name]
 
-    raise_beyond(slice(None), range(12), tolerances.record, "beyond_the_record")
+    raise_beyond(slice(None), range(12), tolerances["record"], "beyond_the_record")
     for month in range(12):
         near = [(month + away) % 12 for away in (-1, 0, 1)]
-        raise_beyond(np.flatnonzero(months[0] == month + 1), near, tolerances.season, "beyond_the_season")
-    return flags, _of_signal(scenario, simulation, spans, kind, tolerances.signal)
+        raise_beyond(np.flatnonzero(own_months == month + 1), near, tolerances["season"], "beyond_the_season")
+    if None in setup["spans"]:
+        return flags, cells
+    return flags, cells | _of_signal((scenario, simulation), setup["spans"], setup["kind"], tolerances["signal"])
 
 
-def _of_signal(
-    scenario: np.ndarray, simulation: np.ndarray, spans: Sequence[_Spans | None], kind: Kind, tolerance: float
-) -> np.ndarray:
-    """The flags of cells (…) whose change is not the simulation's."""
-    own, raw = spans
-    if own is None or raw is None:
-        return np.zeros(scenario.shape[:-1], np.uint8)
+def _of_signal(series: Sequence[np.ndarray], spans: Sequence[Any], kind: Kind, tolerance: float) -> np.ndarray:
+    """The flags of cells (…) whose change in the scenario is not the simulation's."""
+    base, later = (
+        [one[..., span[place]].mean(axis=-1, dtype=np.float64) for one, span in zip(series, spans, strict=True)]
+        for place in (0, 2)
+    )
+    days, starts, _ = spans[1]
+    given = series[1][..., days]
+    lengths = np.diff(starts, append=given.shape[-1])
+    spread = tolerance * (np.add.reduceat(given, starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
+    changes = np.subtract(later, base)
     with np.errstate(divide="ignore", invalid="ignore"):
-        changes, bases = [], []
-        for series, span in ((scenario, own), (simulation, raw)):
-            base, future = (series[..., days].mean(axis=-1, dtype=np.float64) for days in (span.base, span.future))
-            changes.append(future / base - 1 if kind == "*" else future - base)
-            bases.append(base)
-        given = simulation[..., raw.base]
-        lengths = np.diff(raw.starts, append=given.shape[-1])
-        spread = (np.add.reduceat(given, raw.starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
-        spread = tolerance * (spread / bases[1] if kind == "*" else spread)
+        if kind == "*":
+            changes, spread = changes / base, spread / base[1]
         is_distorted = np.abs(changes[0] - changes[1]) > spread
-        smaller = np.minimum(*np.abs(changes))
-        is_flipped = (changes[0] * changes[1] < 0) & (smaller > spread / 4)
+        is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     distorted, flipped = (_BITS_OF_CELLS[name] for name in ("signal_distorted", "sign_flipped"))
     return is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
 
 
-# The variables that `before_adjusting` compares.
-COMPARED = ("tasmax", "tasmin", "dtr")
-
-
-def before_adjusting(simulation: xr.Dataset, scenario: xr.DataArray, align_on: AlignOn) -> xr.DataArray | None:
-    """Return the flags that the days of a regridded simulation have, on those of its scenario; None without any. Lazy.
-
-    `simulation` has its flags of `of_regridded`; temperatures that cross are flagged here.
-    """
+def _before(simulation: xr.Dataset, scenario: xr.DataArray, align_on: AlignOn) -> xr.DataArray | None:
+    """The flags of the simulation on the scenario's days, and of temperatures that cross; None without any."""
     name, found = str(scenario.name), {*COMPARED} & {*simulation}
     flags = simulation.get(flags_name(name))
     if name in found and len(found) > 1:
-        lowest = simulation["tasmax"] - simulation["tasmin"] if "tasmin" in found else simulation["dtr"]
+        width = simulation["tasmax"] - simulation["tasmin"] if "tasmin" in found else simulation["dtr"]
         start = xr.zeros_like(simulation[name], dtype=np.uint16) if flags is None else flags
-        flags = with_flag(start, lowest < 0, "crossed_before")
+        flags = with_flag(start, width < 0, "crossed_before")
     if flags is None:
         return None
     axis = TimeAxis.of(scenario)
     converted = convert(flags, axis.calendar, align_on=align_on)
     return converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
-
-
-def joined_with(flags: Mapping[str, xr.DataArray], simulation: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return flags with those of the cells of a regridded simulation; lazy."""
-    return {
-        name: one
-        if name not in simulation or not name.endswith(_OF_CELLS)
-        else (one | simulation[name].drop_vars(simulation[name].coords).transpose(*one.dims)).assign_attrs(one.attrs)
-        for name, one in flags.items()
-    }
 
 
 def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:

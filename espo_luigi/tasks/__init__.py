@@ -14,7 +14,7 @@
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
 | `ensembles` | Ensemble, Regions |
 | `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
-| `export` | Export, Exports |
+| `export` | Export, ExportOutcome, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
 
@@ -56,7 +56,7 @@ from espo_luigi.tasks.diagnostics import (
 from espo_luigi.tasks.ensembles import Ensemble, Regions
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
-from espo_luigi.tasks.export import Export, Exports
+from espo_luigi.tasks.export import Export, ExportOutcome, Exports
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import (
     Climatology,
@@ -107,6 +107,7 @@ __all__ = [
     "DiagnosticsReference",
     "Ensemble",
     "Export",
+    "ExportOutcome",
     "Exports",
     "Extract",
     "FinalZarr",

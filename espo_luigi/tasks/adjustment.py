@@ -18,17 +18,9 @@ from espo_luigi.methods.base import Step
 from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
-from espo_luigi.science.units import convert_to, units_of
-from espo_luigi.science.variables import Variable
+from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import (
-    FLAGS_KEY,
-    EspoTask,
-    PieceParameter,
-    PoolParameter,
-    VariableParameter,
-    version_of_plugin,
-)
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -152,13 +144,17 @@ class Adjust(VariableTask):
     in_reference = upstream(
         ReferenceCalendar,
         "out_reference",
-        calendar=lambda task: list(REFERENCE_CALENDARS) if task.takes_reference else [],
+        calendar=lambda task: (
+            list(REFERENCE_CALENDARS)
+            if task.how.chosen.needs_reference_to_adjust or task.context.config.flagging
+            else []
+        ),
     )
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
         *Train.reads,
         "biasadjust.variables.{var}.adjusting_args",
-        FLAGS_KEY,
+        "flags",
         *(f"variables.{{var}}.{key}" for key in ("bounds", "difference", "jitter", "units")),
     )
 
@@ -185,29 +181,18 @@ class Adjust(VariableTask):
             made = self._with_flags(made, simulation, self.reference_of(reference, simulation))
         return made.assign_attrs(simulation.attrs | level | makers)
 
-    @property
-    def takes_reference(self) -> bool:
-        """Whether the reference is an input: of methods that need it then, and of flags."""
-        return self.how.chosen.needs_reference_to_adjust or self.context.config.flagging is not None
-
     def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
         """Return the adjusted variables with their flags in place of the method's marks."""
-        config, flags = self.context.config, made.drop_vars(MARKS, errors="ignore")
-        assert config.flagging is not None
+        config, flags = self.context.config, dict[str, xr.DataArray]()
+        tolerances = {} if config.flagging is None else config.flagging.model_dump()
+        how: dict[str, Any] = {
+            "period": self.how.training_args.period,
+            "align_on": self.how.adjusting_args.align_on or "year",
+        }
         for name in self.how.variables or (self.var,):
-            units, row = units_of(made[name]), config.table.get(name)
-            of_adjusted = quality.of_adjusted(
-                made[name],
-                convert_to(simulation[name], units),
-                convert_to(reference[name], units),
-                marks=made.get(MARKS),
-                before=quality.before_adjusting(simulation, made[name], self.how.adjusting_args.align_on or "year"),
-                period=self.how.training_args.period,
-                kind=row.kind if row else "+",
-                tolerances=quality.Tolerances(**config.flagging.arguments()),
-            )
-            flags = flags.assign(quality.joined_with(of_adjusted, simulation))
-        return flags
+            given = made[name], simulation, reference[name], made.get(MARKS)
+            flags |= quality.of_adjusted(*given, kind=variable(name, config.table).kind, tolerances=tolerances, **how)
+        return made.drop_vars(MARKS, errors="ignore").assign(flags)
 
     def steps(
         self,

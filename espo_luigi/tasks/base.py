@@ -48,10 +48,6 @@ SHARD_CHUNKS = 2
 _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy", "zarr", "dask")
 
 
-# The key of the section without which there are no flags; only markers of runs with it have its fingerprint.
-FLAGS_KEY = "flags"
-
-
 class WildcardParameter(luigi.Parameter):
     """A parameter that takes only names from the configuration or the catalogue.
 
@@ -297,7 +293,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that this task reads: `reads` with its wildcards."""
-        idle = FLAGS_KEY if self.context.config.flagging is None else ""
+        # Only runs with flags have the fingerprint of their section.
+        idle = "flags" if self.context.config.flagging is None else ""
         return [key.format_map(self.wildcards) for key in self.reads if key != idle] + self._pool_key()
 
     def keys_read(self) -> frozenset[str]:

@@ -131,6 +131,11 @@ class EnsembleTask(OutcomeTask):
         if lacking := [sim_id for sim_id in ids if sim_id not in weights]:
             raise ConfigurationError(f"`ensembles.ensemble_stats.weights`: no weight of {', '.join(lacking)}; add it.")
 
+    def work_size(self) -> float:
+        """Return the size of all members together."""
+        of_member = partition.size_of(self.context, {**self.wildcards, "sim_id": ""})
+        return len(members(self.context, self.experiment)) * of_member
+
     @property
     def with_variability(self) -> list[str]:
         """The simulations whose yearly, seasonal or monthly values tell which changes are robust: of means only."""

@@ -1,4 +1,7 @@
-"""The rules of `espo export`: the NetCDF files of each variable of each simulation, as a DRS names and cuts them."""
+"""The rules of `espo export`: NetCDF files of each variable of each simulation, and of each indicators' store.
+
+A DRS names and cuts those of simulations. Those of indicators, and of statistics of them, have their stores' names.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import luigi
+import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.errors import ParameterError, StoreError, not_one_of
@@ -30,8 +34,10 @@ from espo_luigi.fields import existing_parent
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.tasks.base import EspoTask, PublishedParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext, context, settings
+from espo_luigi.tasks.ensembles import ends_of_ensembles
 from espo_luigi.tasks.inputs import InputCheck
-from espo_luigi.tasks.ports import OutputPort
+from espo_luigi.tasks.outcomes import OutcomeTask, ends_of_outcomes
+from espo_luigi.tasks.ports import BoundOutput, InputPort, OutputPort
 from espo_luigi.tasks.product import final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
@@ -61,45 +67,34 @@ class _ChecksumsPort(OutputPort):
         return checksums_of(Path(task.folder), task.names.stems[task.sim_id, task.var])
 
 
-class Export(EspoTask):
-    """Rule `export`, new against ESPO-G: a variable of a simulation as NetCDF files, with their checksums."""
+class _OutcomePort(InputPort):
+    """The store that is exported."""
 
-    sim_id, var = SimulationParameter(), PublishedParameter()
+    def _wire(self, task: Any) -> BoundOutput:
+        return outcomes(task.context)[task.outcome]
+
+
+class ExportTask(EspoTask):
+    """A rule of an export, of the port `in_final`."""
+
     drs, folder = DrsParameter(default=""), FolderParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="4GB", time="1000")
     uses_dask = False
     values_in_outputs = 0.5  # deflated
-    in_final = final_archives(lambda task: task.var)
-    out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
-    reads = (
-        "biasadjust.variables",
-        "domain.name",
-        "custom.sim_period",
-        "extraction.reference.search_data_catalogs.other_search_criteria.source",
-        "project.name",
-        "project.version",
-    )
-
-    @property
-    def names(self) -> Names:
-        """The names of all exports of the run by this DRS."""
-        return names_of(self.context, load_drs(self.drs))
+    out_checksums: Any
 
     def reading(self) -> list[str]:
         """Return the keys of the configuration that are read, and the DRS."""
         return [*super().reading(), f"{DRS_KEY}{self.drs}"]
 
     def check(self) -> None:
-        """Raise an error, too, if any export lacks a name or an attribute, or the folder belongs to another run."""
+        """Raise an error, too, if the folder belongs to another run, or the configuration is another."""
         super().check()
         _owner(self).check(Path(self.folder))
         self._check_configuration()
 
     def check_outputs(self) -> None:
-        """Raise an error if the files have no names, or cannot get them."""
-        if self.var not in (known := list(self.context.archives(self.sim_id))):
-            raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
-        self.names.check()
+        """Raise an error if the files cannot get their names."""
         if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
             raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
         super().check_outputs()
@@ -120,6 +115,43 @@ class Export(EspoTask):
         """Return True if the checksums are there, and all files that they name."""
         return super().complete() and is_whole(self.out_checksums().path)
 
+    def product_of(self, source: Path) -> str:
+        """Return the path of the exported store below the folder of products."""
+        return str(source.absolute().relative_to(self.context.config.paths.final.absolute()))
+
+    def work_made(self) -> dict[str, int]:
+        """Return the number of the NetCDF files, and their bytes."""
+        made = files_of(self.out_checksums().path)
+        return {"files": len(made), "bytes": sum(path.stat().st_size for path in made)}
+
+
+class Export(ExportTask):
+    """Rule `export`, new against ESPO-G: a variable of a simulation as NetCDF files, with their checksums."""
+
+    sim_id, var = SimulationParameter(), PublishedParameter()
+    in_final = final_archives(lambda task: task.var)
+    out_checksums = _ChecksumsPort("{folder}/FOLDER/FILE.sha256")
+    reads = (
+        "biasadjust.variables",
+        "domain.name",
+        "custom.sim_period",
+        "extraction.reference.search_data_catalogs.other_search_criteria.source",
+        "project.name",
+        "project.version",
+    )
+
+    @property
+    def names(self) -> Names:
+        """The names of all exports of the run by this DRS."""
+        return names_of(self.context, load_drs(self.drs))
+
+    def check_outputs(self) -> None:
+        """Raise an error if the files have no names, or cannot get them, or if any export lacks an attribute."""
+        if self.var not in (known := list(self.context.archives(self.sim_id))):
+            raise ParameterError(f"{self.get_task_family()}: {not_one_of('var', self.var, known)}")
+        self.names.check()
+        super().check_outputs()
+
     def work(self) -> None:
         """Write the files, and the checksums last."""
         drs, source = load_drs(self.drs), self.in_final().path
@@ -136,30 +168,70 @@ class Export(EspoTask):
         """Return the attributes that name the archive, and the raw files that it was made from."""
         checked = store.read_marker(InputCheck(sim_id=self.sim_id).out_problems().path)
         ids = sorted({id for id in checked.inputs.values() if id}) if checked is not None else []
-        product = source.absolute().relative_to(self.context.config.paths.final.absolute())
-        return {PRODUCT: str(product), **({INPUT_IDS: " ".join(ids)} if ids else {})}
+        return {PRODUCT: self.product_of(source), **({INPUT_IDS: " ".join(ids)} if ids else {})}
 
-    def work_made(self) -> dict[str, int]:
-        """Return the number of the NetCDF files, and their bytes."""
-        made = files_of(self.out_checksums().path)
-        return {"files": len(made), "bytes": sum(path.stat().st_size for path in made)}
+
+class ExportOutcome(ExportTask):
+    """Rule `export_outcome`, new against ESPO-G: indicators, or statistics of them, as a NetCDF file."""
+
+    outcome = luigi.Parameter(description="the store's path below paths.final, without its suffix")
+    in_final = _OutcomePort((), "", None, {})
+    out_checksums = OutputPort("{folder}/{outcome}.sha256")
+
+    def check_outputs(self) -> None:
+        """Raise an error if there is no such store, or the file cannot get its name."""
+        if self.outcome not in (known := outcomes(self.context)):
+            raise ParameterError(f"{self.get_task_family()}: {not_one_of('outcome', self.outcome, list(known))}")
+        super().check_outputs()
+
+    def work(self) -> None:
+        """Write the file, and its checksum last."""
+        source = self.in_final().path
+        made = store.open_store(source, cut=False)
+        told = {"title": Path(self.outcome).name, "history": f"{datetime.now(UTC):%Y-%m-%d}: exported", **made.attrs}
+        given = {"global": {"title": told["title"], "history": told["history"], PRODUCT: self.product_of(source)}}
+        names, table = list(map(str, made.data_vars)), self.context.config.table
+        parts = [netcdf.described(made, name, name, given, table) for name in names]
+        whole = xr.merge(parts, compat="override", combine_attrs="override")
+        _owner(self).claim(Path(self.folder))
+        layout, of_all = load_drs(self.drs).layout, [netcdf.Stretch(slice(None), "")]
+        export_files(whole, self.out_checksums().path, of_all, layout, self.marker())
+
+
+@functools.lru_cache(maxsize=2)
+def outcomes(run: RunContext) -> Mapping[str, BoundOutput]:
+    """Return the kept stores of indicators and of statistics of them, by their paths in `final` without suffix."""
+    found: dict[str, BoundOutput] = {}
+    todo: list[luigi.Task] = [*ends_of_outcomes(run), *ends_of_ensembles(run)]
+    while todo:
+        if isinstance(task := todo.pop(), OutcomeTask):
+            (kept,) = [getattr(task, name) for name, port in task.ports() if not port.is_temporary]
+            stem = kept().path.relative_to(run.config.paths.final).as_posix().rpartition(".zarr")[0]
+            if stem not in found:
+                todo += task.requires()
+            # Of regions there is a NetCDF file already.
+            found |= {stem: kept} if stem else {}
+    return found
 
 
 class Exports(luigi.WrapperTask):
-    """All exports of a run: every variable of every simulation, or of the simulations named."""
+    """All exports of a run: every variable of every simulation, or of the simulations named, and its outcomes."""
 
     drs, folder = DrsParameter(default=""), FolderParameter()
     sim_id = luigi.Parameter(default="", description="these simulations only; parts of ids will do")
 
     @functools.cached_property
-    def _exports(self) -> list[Export]:
+    def _exports(self) -> list[Export | ExportOutcome]:
         run, parts = context(), [part for part in self.sim_id.replace(",", " ").split() if part]
         parameter = Export.sim_id
         for part in parts:
             parameter.check("sim_id", run.full_id(part), self.get_task_family())
         wanted = [run.full_id(part) for part in parts] or list(run.simulations)
         every = [(sim_id, var) for sim_id in dict.fromkeys(wanted) for var in run.archives(sim_id)]
-        return [Export(sim_id=sim_id, var=var, drs=self.drs, folder=self.folder) for sim_id, var in every]
+        where = {"drs": self.drs, "folder": self.folder}
+        named = [key for key, kept in outcomes(run).items() if not parts or getattr(kept.task, "sim_id", "") in wanted]
+        exports = [Export(sim_id=sim_id, var=var, **where) for sim_id, var in every]
+        return [*exports, *(ExportOutcome(outcome=key, **where) for key in named)]
 
     def requires(self) -> list[luigi.Task]:
         """Return the exports."""
@@ -253,7 +325,7 @@ def fields_of(run: RunContext, drs: Drs, sim_id: str, var: str) -> dict[str, str
     return {name: str(value) if value is not None and has_value(value) else "" for name, value in given.items()}
 
 
-def _owner(task: Export) -> Owner:
+def _owner(task: ExportTask) -> Owner:
     drs = load_drs(task.drs)
     return Owner(str(task.context.config.paths.final.absolute()), drs.name, drs.hash_of_names)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
+from espo_luigi.config.outcomes import ComputeDeltas
 from espo_luigi.errors import ConfigurationError, DataError, ParameterError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
@@ -28,6 +29,7 @@ from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
 LEVEL = "warming_level"
+_OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
 _READ = ("indicators.definitions", "indicators.freqs")
 _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{member}/{freq}/"
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
@@ -324,9 +326,7 @@ class DeltaTask(OutcomeTask):
 
     def change(self, ds: xr.Dataset, base: str | xr.Dataset) -> xr.Dataset:
         """Return the changes since the baseline, of the kinds that are asked for."""
-        asked = self.context.config.aggregate.compute_deltas
-        if asked is None:
-            return delta(ds, base)
+        asked = self.context.config.aggregate.compute_deltas or ComputeDeltas()
         names = {str(name).partition("_clim_")[0] for name in ds.data_vars}
         kind, least = asked.kind, {name: text for name, text in asked.least.items() if name in names}
         own = kind if isinstance(kind, str) else {name: one for name, one in kind.items() if name in names}
@@ -369,7 +369,7 @@ class WarmingLevels(DeltaTask):
                 absent[level] = str(error)
         if not made:
             made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
-        joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), {"units": "K"}), combine_attrs="override")
+        joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), _OF_LEVELS), combine_attrs="override")
         told: dict[str, Mapping[float, Any]] = {
             "warming_level_years": {level: periods[level] for level in made if level in periods},
             "warming_level_absent": absent,

@@ -19,7 +19,7 @@ from espo_luigi.driver.settings.espo import power
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.machine import machine_cpus
 from espo_luigi.methods import blocks
-from espo_luigi.report.reading import Diagnosed, Made, RunView
+from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
@@ -36,7 +36,9 @@ from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
+from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
+from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen, needed
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
@@ -314,6 +316,18 @@ def summary_tasks() -> Iterator[EspoTask]:
     for pool, domain in itertools.product(partition.pools(context()), context().domains):
         yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
+    if _ensembles() and "reference" in needed(context(), "indicators").datasets:
+        yield from (ReferenceIndicators(freq=freq) for freq in chosen(context()))
+
+
+def _ensembles() -> tuple[Together, ...]:
+    """What the configuration asks for of all simulations together."""
+    found: dict[tuple[str, str, str, str], dict[str, Path]] = {}
+    for task in ends_of_run():
+        if isinstance(task, EnsembleTask):
+            of = found.setdefault((task.product, task.freq, task.dataset, task.experiment), {})
+            of[type(task).__name__] = kept_by(task)[0].path
+    return tuple(Together(*key, of.get("Ensemble"), of.get("Regions")) for key, of in found.items())
 
 
 def _inversions() -> list[Inversions]:
@@ -368,6 +382,11 @@ def run_view() -> RunView:
             for pool, domain in itertools.product(run.pools, run.domains)
         },
         table=run.config.table,
+        ensembles=_ensembles(),
+        of_reference={
+            task.freq: task.out_indicators().path for task in summary_tasks() if isinstance(task, ReferenceIndicators)
+        },
+        regions=regions(run) if run.config.spatial_mean else {},
     )
 
 

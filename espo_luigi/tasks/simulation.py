@@ -29,7 +29,7 @@ from espo_luigi.science.extract.repairs import (
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import credible, require_possible
 from espo_luigi.science.units import in_units
-from espo_luigi.tasks.base import FLAGS_KEY, EspoTask, PieceParameter, SimulationParameter
+from espo_luigi.tasks.base import EspoTask, PieceParameter, SimulationParameter
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.inputs import TABLE, InputCheck, asset_with, told
 from espo_luigi.tasks.ports import temporary, upstream
@@ -60,7 +60,7 @@ class Extract(EspoTask):
         "extraction.simulation.search_data_catalogs.variables_and_freqs",
         "extraction.simulation.search_data_catalogs.variables_and_freqs.*",
         "extraction.variables_and_units",
-        FLAGS_KEY,
+        "flags",
         *TABLE,
         "regrid.regrid_method",
     )
@@ -136,7 +136,7 @@ class Regrid(EspoTask):
         "domain.tile_buffer",
         "custom.working_chunks",
         "extraction.simulation.fill_in_time",
-        FLAGS_KEY,
+        "flags",
         "regrid.regrid_dataset",
         "regrid.regrid_dataset.intermediate_grids.*",
         "regrid.regrid_method",

@@ -17,6 +17,7 @@ from exported_products import ATTRS, SIM, on_map, publish
 from luigi.configuration import LuigiConfigParser
 
 from espo_luigi import store
+from espo_luigi.audit import validate as module
 from espo_luigi.audit.validate import CHECKS, Validation, validate
 from espo_luigi.commands import cli
 from espo_luigi.errors import StoreError
@@ -57,11 +58,10 @@ def catalogue(final: Path) -> None:
 
 @pytest.fixture()
 def final(tmp_path: Path) -> Path:
-    """Finished products of two simulations, a table, and their catalogue."""
+    """Finished products of two simulations, and their catalogue."""
     folder = tmp_path / "final"
     for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
         publish(product(sim_id, calendar), archive(folder, sim_id))
-    store.write_table(["problem"], [], folder / "checks.csv", store.Marker("InputCheck"))
     catalogue(folder)
     return folder
 
@@ -168,6 +168,7 @@ def with_other_dates_in_its_row(final: Path) -> None:
         (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
         (a_byte_of_a_chunk, {"checksums"}, "CRC-32 of tasmax/c/0"),
         (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
+        (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "has the years 2001 to 2002; expected 2001 to 2003"),
         (remade(without_a_cell), {"cells"}, "tasmax lacks days in 1 of 18 land cells"),
         (remade(with_a_gap), {"cells"}, "tasmin lacks days in 1 of 18 land cells"),
         (remade(too_hot), {"bounds"}, "1 impossible values of tasmax, the first 345 K on 2001-04-11 at latitude 46.25"),
@@ -187,7 +188,7 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(module, "_compliance_checker", lambda: None)
     plant(final)
     assert cli.main(["validate", str(final), "--json"]) == 1
     told = {
@@ -228,23 +229,32 @@ def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checke
     assert failed(netcdf).keys() == {"bounds", "cf"}
 
 
+def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
+    path = netcdf / "tasmax_20030101-20031231.nc"
+    path.write_bytes(path.read_bytes()[:3000])
+    assert failed(netcdf).keys() == {"checksums"}
+
+
 def test_a_release_is_of_the_very_files(final: Path) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
     write_release(final, "1.0", found(final).checks)
     check_release(final)
     assert failed(final) == {}
     said = json.loads((final / RELEASE).read_text())
-    assert said["products"].keys() == {*(f"day+{one}.zarr.zip" for one in (SIM, OTHER)), "checks.csv"}
+    assert said["products"].keys() == {f"day+{one}.zarr.zip" for one in (SIM, OTHER)}
     content = archive(final, SIM).read_bytes()
     wanted = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert said["products"][f"day+{SIM}.zarr.zip"] == wanted
-    table = final / "checks.csv"
-    table.write_bytes(table.read_bytes().replace(b"problem", b"problen", 1))
-    assert failed(final).keys() == {"checksums"}
-    with pytest.raises(StoreError, match=r"is of other files: checks.csv: got .*, expected .* Nothing was published"):
+    # Nothing but the release tells that the bytes before the first member's values changed.
+    archive(final, SIM).write_bytes(content[:10] + b"\1" + content[11:])
+    with pytest.raises(
+        StoreError, match=r"is of other files: day\+.*Model.*: got .*, expected .* Nothing was published"
+    ):
         check_release(final)
-    table.unlink()
-    with pytest.raises(StoreError, match=r"checks.csv: got no file, expected by RELEASE\.json"):
+    problems = failed(final)
+    assert problems.keys() == {"checksums"} and f"expected by {RELEASE}" in problems["checksums"][-1]
+    archive(final, SIM).unlink()
+    with pytest.raises(StoreError, match=r"Model.*: got no file, expected by RELEASE\.json"):
         check_release(final)
 
 
@@ -253,3 +263,10 @@ def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
     with pytest.raises(StoreError, match="it is not a release that espo_luigi wrote"):
         found(final, "1.0")
     assert (final / RELEASE).read_text() == "{}"
+
+
+def test_a_folder_without_products_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(tmp_path)]) == 1
+    assert "has no daily product and no NetCDF file" in capsys.readouterr().err
+    assert cli.main(["validate", str(tmp_path / "gone")]) == 1
+    assert "gone: the folder cannot be listed" in capsys.readouterr().out

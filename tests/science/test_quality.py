@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from espo_luigi.config.health_checks import FlagsSection
 from espo_luigi.science import quality
 
 CELLS = 5
@@ -30,8 +31,8 @@ def series(seed: int, name: str = "tasmax", last: int = 2030, trend: float = 0.0
 def flags(scenario: xr.DataArray, simulation: xr.DataArray, reference: xr.DataArray, **more: Any) -> xr.Dataset:
     """The flags with the usual tolerances."""
     kind = "*" if scenario.name == "pr" else "+"
-    given: dict[str, Any] = {"marks": None, "before": None, "period": PERIOD, "kind": kind}
-    made = quality.of_adjusted(scenario, simulation, reference, tolerances=quality.Tolerances(), **given | more)
+    given: dict[str, Any] = {"period": PERIOD, "kind": kind, "tolerances": FlagsSection().model_dump()}
+    made = quality.of_adjusted(scenario, simulation.to_dataset(), reference, **given | more)
     return xr.Dataset(made).compute()
 
 
@@ -144,10 +145,13 @@ def test_temperatures_that_cross_before_are_flagged_on_the_scenarios_days() -> N
         np.zeros((2, 365)), {"time": xr.date_range("2000-01-01", "2000-12-31", calendar="noleap", use_cftime=True)},
         ("loc", "time"), "tasmax",
     )  # fmt: skip
-    before = quality.before_adjusting(xr.Dataset({"tasmax": hot, "tasmin": cold}), scenario, "year")
-    assert before is not None and before.sizes["time"] == 365
-    assert np.argwhere(before.values > 0).tolist() == [[1, 59]]
-    assert quality.before_adjusting(xr.Dataset({"tasmax": hot}), scenario, "year") is None
+    given = xr.Dataset({"tasmax": hot.assign_attrs(units="K"), "tasmin": cold.assign_attrs(units="K")})
+    scenario.attrs["units"] = "K"
+    for names, days in ((["tasmax", "tasmin"], [[1, 59]]), (["tasmax"], [])):
+        made = quality.of_adjusted(
+            scenario, given[names], scenario, period=PERIOD, kind="+", tolerances=FlagsSection().model_dump()
+        )
+        assert np.argwhere(where(xr.Dataset(made), "crossed_before")).tolist() == days
 
 
 def test_derived_variables_have_the_flags_of_all_that_they_are_made_of() -> None:

@@ -111,6 +111,16 @@ def test_the_unstacked_coordinates_have_the_grids_attributes_and_above_them_thos
     assert grid.lat.attrs == {"units": "degrees_north", "axis": "y"}, "the input is not changed"
 
 
+@pytest.mark.parametrize("chunks", [None, {"lat": 2, "lon": 4}])
+def test_bits_keep_their_type_and_are_0_where_there_are_no_cells(chunks):
+    stacked = stack_drop_nans(make_land())
+    bits = xr.ones_like(stacked.tasmax, dtype="uint16") * np.uint16(513)
+    land = make_land().tasmax.isel(time=0).notnull().values
+    made = unstack_fill_nan(stacked.assign(bits=bits, number=bits.astype("int16")), grid_of(make_land()), chunks)
+    assert made.bits.dtype == "uint16" and made.number.dtype == "float64"
+    np.testing.assert_array_equal(made.bits, np.broadcast_to(np.where(land, 513, 0), made.bits.shape))
+
+
 def test_what_was_unstacked_can_be_stacked_again():
     stacked = stack_drop_nans(make_land())
     xr.testing.assert_identical(stack_drop_nans(unstack_fill_nan(stacked, grid_of(make_land()))), stacked)

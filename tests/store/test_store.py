@@ -306,6 +306,27 @@ def test_a_zip_may_have_a_marker_of_its_own(stored: Path) -> None:
     assert read_marker(stored.parent / "a.zarr.zip").task == "Move"
 
 
+def test_an_archive_may_lack_arrays_of_its_store_and_is_as_others_packed_without_them(tmp_path: Path) -> None:
+    masks = {"flag_masks": np.array([1, 4], "u1"), "flag_meanings": "wet dry"}
+    flags = xr.DataArray(np.arange(6, dtype="u1"), dims="loc", attrs=masks)
+    both = xr.Dataset({"pr": ("loc", np.arange(6.0)), "pr_flags": flags}, {"lat": ("loc", np.arange(6.0))})
+    write_store(both, tmp_path / "both.zarr", MARKER)
+    for left_out, kept in (("pr", "pr_flags"), ("pr_flags", "pr")):
+        archive = tmp_path / f"{kept}.zarr.zip"
+        pack(tmp_path / "both.zarr", archive, MARKER, [left_out])
+        assert is_complete(archive) and not [
+            name for name in zipfile.ZipFile(archive).namelist() if name.startswith(f"{left_out}/")
+        ]
+        found = open_store(archive).load()
+        assert list(found.data_vars) == [kept] and list(found.coords) == ["lat"]
+        write_store(both[[kept]], tmp_path / f"{kept}.zarr", MARKER)
+        xr.testing.assert_identical(found, open_store(tmp_path / f"{kept}.zarr").load())
+    assert open_store(tmp_path / "pr_flags.zarr.zip")["pr_flags"].attrs == {
+        "flag_masks": [1, 4],
+        "flag_meanings": "wet dry",
+    }
+
+
 def test_a_zip64_archive_is_recognised(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 2)
     archive = stored.parent / "a.zarr.zip"

@@ -24,7 +24,7 @@ DAY360 = "CMIP6_ScenarioMIP_ESPO-DEMO_Demo-360Day_ssp585_r1i1p1f1_global"
 OTHER_RULES = {
     *(tasks.MakeRef, tasks.Swap, tasks.Derive, tasks.ConcatClean, tasks.ConcatCleanPreswap),
     *(tasks.DiagRef, tasks.DiagExtract, tasks.Diag, tasks.Inversions),
-    *(tasks.Export, tasks.PerfectPair, tasks.PerfectModel),
+    *(tasks.Export, tasks.ExportOutcome, tasks.PerfectPair, tasks.PerfectModel),
     *(tasks.Indicators, tasks.ReferenceIndicators, tasks.Climatology, tasks.ReferenceClimatology),
     *(tasks.Delta, tasks.WarmingLevels, tasks.Ensemble, tasks.Regions),
 }

@@ -38,6 +38,7 @@ from small_demo import SMALL_CONFIG
 import espo_luigi
 from espo_luigi import store, tasks
 from espo_luigi.audit import cells, shown
+from espo_luigi.audit.validate import CHECKS
 from espo_luigi.audit.value import first_difference, way_of
 from espo_luigi.commands import cli
 from espo_luigi.driver.engines import close_engines, hold_folders
@@ -67,6 +68,7 @@ CHANGES = {
     "custom__sim_period": [str(FIRST), str(LAST)],
     "health_checks__start_date": f"{FIRST}-01-01",
     "health_checks__end_date": f"{LAST}-12-30",
+    "validation": {"sample": 1},
 }
 
 
@@ -245,6 +247,31 @@ def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("cdo") is None, reason="install cdo")
+def test_the_products_pass_a_validation_and_are_released_and_published_as_they_are(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = here / "final" / "RELEASE.json"
+    try:
+        assert cli.main(["validate", str(here / "final"), "--release", "1.0", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        check_shape("validate", told)
+        assert {check["name"]: check["verdict"] for check in told["checks"]} == {
+            name: "not done" if name == "flags" else "passed" for name in CHECKS
+        }
+        released = json.loads(path.read_text())
+        assert released["version"] == "1.0" and released["configurations"] == [context().config.hash]
+        assert len(released["products"]) == len(
+            [*(here / "final").rglob("*.zarr.zip"), *(here / "final").rglob("*.zarr")]
+        )
+        assert cli.main(["publish", "--catalog"]) == 0
+        released["products"].popitem()
+        path.write_text(json.dumps(released, indent=1))
+        assert cli.main(["publish", "--catalog"]) == 1
+        assert "RELEASE.json is of other files" in capsys.readouterr().err
+    finally:
+        path.unlink()
+
+
 def test_every_product_is_exported_to_netcdf_that_a_checker_accepts_and_cdo_reads(here: Path, tmp_path: Path) -> None:
     assert cli.main(["export", str(tmp_path / "netcdf")]) == 0
     first = []

@@ -17,14 +17,16 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
 from espo_luigi import store, tasks
-from espo_luigi.errors import CatalogError, DataError, ParameterError
+from espo_luigi.config.health_checks import FlagsSection
+from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
-from espo_luigi.science import pooling
+from espo_luigi.science import pooling, quality
 from espo_luigi.science.finalize.gaps import IMPOSSIBLE_VALUES, count_crossed
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
+from espo_luigi.tasks.ensembles import check_regions
 from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.outcomes import check_outcomes
@@ -260,6 +262,40 @@ def test_a_variable_of_a_pool_is_derived_member_by_member(v2: Any, tmp_path: Pat
     ends = [end for end in ends_of_run() if isinstance(end, tasks.ConcatClean) and end.var == "tas"]
     assert len(ends) == 6
     assert {needed.get_task_family() for needed in ends[0].requires()} >= {"Derive"}
+
+
+def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_temperature_has(
+    v2: Any, tmp_path: Path
+) -> None:
+    edit(
+        (files := v2())[0],
+        lambda content: content.update(flags={}, clean_up={**content["clean_up"], "derive": ["tas"]}),
+    )
+    use(files, tmp_path)
+    time = xr.date_range("1991-01-01", periods=4, calendar="noleap", use_cftime=True)
+    coords, dims = {"realization": ENSEMBLE[:2], "time": time}, ("realization", "loc", "time")
+    given = {}
+    for name, level in (("tasmax", 290.0), ("tasmin", 280.0)):
+        values = xr.DataArray(np.full((2, 3, 4), level, "f4"), coords, dims, name, {"units": "K"})
+        marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
+        marks[0, 0, 0 if name == "tasmax" else 1] = 1
+        how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "tolerances": FlagsSection().model_dump()}
+        flags = quality.of_adjusted(values, values.to_dataset(), values, marks, **how)
+        given[name] = values.to_dataset().assign(flags).chunk(loc=2)
+    given["tasmin"]["tasmin"][1, 2, 3] = 299
+    made = tasks.Swap(pool=POOL, piece="sr-0").compute([given["tasmax"], given["tasmin"]])
+    assert quality.beside(made["dtrpreswap"], ["tasmax", "tasmin"]) == []
+    for name, day in (("tasmax", 0), ("tasmin", 1)):
+        raised = made[name][f"{name}_flags"].compute()
+        assert np.argwhere(raised.values == 1).tolist() == [[0, 0, day]]
+        exchanged = quality.meanings(raised)["exchanged"]
+        assert np.argwhere((raised.values & exchanged) > 0).tolist() == [[1, 2, 3]]
+    derive = tasks.Derive(pool=POOL, piece="sr-0", var="tas")
+    derived = derive.compute([], [made["tasmax"]], [made["tasmin"]]).compute()
+    assert np.argwhere(derived["tas_flags"].values > 0).tolist() == [[0, 0, 0], [0, 0, 1], [1, 2, 3]]
+    product = tasks.ConcatClean(sim_id=ENSEMBLE[0], var="tas")
+    assert product.out_flags().path.name.startswith("tas_flags_day_")
+    assert "flags" in tasks.Adjust(pool=POOL, piece="sr-0", var="pr").reading()
 
 
 @pytest.mark.parametrize("on_impossible", ["fail", "warn"])
@@ -502,3 +538,25 @@ def test_indicators_of_each_simulation_and_their_ensemble_follow_the_products(v2
     assert task_for(task.out_indicators().path) == task
     raw = tasks.Indicators(sim_id=REGIONAL, dataset="simulation", freq="YS-JAN")
     assert not raw.in_final and len(raw.in_pieces) == len(raw.in_grids) == len(partition.pieces(context()))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`, of the .*needs sfcWind"),
+        ({"indicators": {"module": "odd.yml"}}, "`indicators.module`: .*xclim refuses it"),
+        ({"aggregate": {"compute_deltas": {"reference_horizon": "1901-1930"}}}, "horizon`: got 1901-1930, expected"),
+        ({"warming_levels": {}}, "no simulation reaches any of"),
+        ({"spatial_mean": {"regions": {"far": {"lon_bnds": [10, 12], "lat_bnds": [45, 46]}}}}, "far' lies outside of"),
+    ],
+)
+def test_bad_indicators_and_regions_of_v2_are_named_before_anything_runs(
+    v2: Any, tmp_path: Path, sections: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "one.yml").write_text("realm: atmos\nindicators: {tx_mean: {base: tx_mean}}\n")
+    (tmp_path / "wind.yml").write_text("realm: atmos\nindicators: {a: {base: sfcWind_max}}\n")
+    (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
+    edit(v2()[0], lambda content: content.update({"indicators": {"module": "one.yml"}, **sections}))
+    with pytest.raises(ConfigurationError, match=message):
+        check_outcomes(context())
+        check_regions(context())

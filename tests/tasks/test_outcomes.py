@@ -16,6 +16,7 @@ from complete_demo import DAY360, NOLEAP, complete_all, in_order
 from luigi.task_register import Register
 from shapely.geometry import box, mapping
 from small_demo import LAND
+from test_production_shape import of_source
 from xclim import atmos
 
 import espo_luigi
@@ -29,7 +30,7 @@ from espo_luigi.science import stack
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.ensembles import check_regions, dropped, ends_of_ensembles, experiment_of, members, on_one_grid
-from espo_luigi.tasks.outcomes import check_outcomes, ends_of_outcomes, on_the_grid
+from espo_luigi.tasks.outcomes import check_outcomes, chosen, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
 FIRST, LAST = 1991, 2030
@@ -50,6 +51,7 @@ MODULE = {
 OP = {"climatological_op": {"op": "mean", "window": 20, "stride": 10, "periods": [["1991", "2030"]]}}
 PCT = {"kind": {"prcptot": "%"}}
 SINCE = {"reference_horizon": "1991-2010"}
+LATER = {"climatological_op": {"window": 30, "periods": [[1991, 2020], [2041, 2070]]}}
 AGGREGATE = {**OP, "compute_deltas": {"kind": {"prcptot": "%"}, **SINCE}}
 
 
@@ -80,7 +82,7 @@ def publish(task: Any, **outputs: xr.Dataset) -> None:
 def made(folder: Path, configured: Configure, **sections: Any) -> None:
     """Configure the demo with sections for outcomes, and publish what they are made of."""
     (folder / "six.yml").write_text(yaml.safe_dump(MODULE))
-    chosen = {"indicators": {"module": "six.yml"}, "aggregate": AGGREGATE, **sections}
+    given = {"indicators": {"module": "six.yml"}, "aggregate": AGGREGATE, **sections}
     dates = {"health_checks__start_date": f"{FIRST}-01-01", "health_checks__end_date": f"{LAST}-12-30"}
     # Two chunks: many small variables take Dask long.
     configured(
@@ -88,7 +90,7 @@ def made(folder: Path, configured: Configure, **sections: Any) -> None:
         custom__final_chunks={"lat": 8, "lon": 10},
         keep=["regridded"],
         **dates,
-        **chosen,
+        **given,
     )
 
 
@@ -345,6 +347,21 @@ def test_a_member_without_a_horizon_is_named_and_counted_where_it_has_values(
     assert found.attrs["ensemble_missing"] == f"{NOLEAP}: tx_mean_clim_mean 2011-2030"
 
 
+def test_a_simulation_that_fails_holds_its_ensemble_back(tmp_path: Path, configured: Configure) -> None:
+    made(tmp_path, configured, ensembles={})
+    failing = tasks.ConcatenationFinal(sim_id=NOLEAP)
+    publish(failing, scenario=days("noleap", 0.0, FIRST)[["pr"]])
+    store.pack(failing.out_scenario().path, failing.out_final().path, failing.marker())
+    good, bad = (tasks.Indicators(sim_id=name, dataset="scenario", freq="YS-JAN") for name in (DAY360, NOLEAP))
+    publish(good, computed=yearly(LAST).chunk(time=-1))
+    store.pack(good.out_computed().path, good.out_indicators().path, good.marker())
+    wanted = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp585", "product": "indicators"}
+    ensemble = tasks.Ensemble(**wanted)
+    result = espo_luigi.build([ensemble])
+    assert not result.succeeded and good.complete() and not bad.complete()
+    assert not ensemble.complete() and not ensemble.out_ensemble().path.exists()
+
+
 def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its_own(
     tmp_path: Path, configured: Configure
 ) -> None:
@@ -353,6 +370,8 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     # Two simulations, of each the scenario and what it was before; two frequencies; indicators, climatologies, changes.
     assert {"Indicators": 8, "Climatology": 8, "Delta": 8, "Ensemble": 12}.items() <= planned.items()
     assert "Regions" not in planned
+    until = plan_of((), Selection(until="Regions")).tasks.values()
+    assert Counter(one.rule for one in until)["Regions"] == 12 and "Ensemble" not in {one.rule for one in until}
     own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
     assert own["Delta"] == 4 and "Ensemble" not in own
 
@@ -399,6 +418,45 @@ def test_indicators_added_to_a_finished_run_take_the_kept_archives_or_the_plan_t
     assert told == (not keep)
 
 
+def test_a_new_simulation_makes_its_own_indicators_and_the_ensembles_again(
+    complete_demo: Path, configured: Configure
+) -> None:
+    (complete_demo / "six.yml").write_text(yaml.safe_dump(MODULE))
+    sections = {"indicators": {"module": "six.yml"}, "aggregate": {"compute_deltas": {}, **LATER}, "ensembles": {}}
+    configured(**sections, **of_source("Demo-NoLeap"))
+    complete_all()
+    configured(**sections)
+    ours = {"Indicators", "ReferenceIndicators", "Climatology", "ReferenceClimatology", "Delta", "Ensemble"}
+    again = [one.task for one in plan_of((), Selection()).of(RUN) if one.rule in ours]
+    # The scenario and the raw simulation; years and seasons; indicators, climatologies and changes of both.
+    assert Counter(type(task).__name__ for task in again) == {"Indicators": 4, "Climatology": 4, "Delta": 4} | {
+        "Ensemble": 12
+    }
+    assert {getattr(task, "sim_id", DAY360) for task in again} == {DAY360}
+
+
+def test_what_lies_beside_the_definitions_is_not_run_and_their_content_decides(
+    tmp_path: Path, configured: Configure
+) -> None:
+    """Xclim takes NAME.py and NAME.fr.json, too, where it is given NAME without .yml."""
+    (tmp_path / "six.py").write_text("raise SystemExit\n")
+    (tmp_path / "six.fr.json").write_text("{")
+    was = []
+    for warmer in (25, 26):
+        made(tmp_path, configured)
+        text = (tmp_path / "six.yml").read_text().replace("25 degC", f"{warmer} degC")
+        (tmp_path / f"{warmer}.yml").write_text(text)
+        made(tmp_path, configured, indicators={"module": f"{warmer}.yml"})
+        assert len([one for of in chosen(context()).values() for one in of]) == 6
+        was.append(fingerprint(context().config, "indicators.definitions"))
+    (tmp_path / "26.yml").rename(tmp_path / "renamed.yml")
+    configured(indicators={"module": "renamed.yml"})
+    assert was[0] != was[1] == fingerprint(context().config, "indicators.definitions")
+    with pytest.raises(ConfigurationError, match=r"`indicators.module`: .*module of indicators renamed"):
+        configured(indicators={"module": "renamed"})
+        chosen(context())
+
+
 def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, configured: Configure) -> None:
     configured()
     before = context().config.hash
@@ -436,6 +494,7 @@ def test_sections_of_xscen_s_templates_are_read_as_they_are(
 ) -> None:
     made(tmp_path, configured, **yaml.safe_load(TEMPLATE))
     config = context().config
+    assert config.indicators and config.warming_levels and config.ensembles
     assert (config.indicators.periods, set(config.indicators.definitions)) == (
         (("1991", "2020"),),
         {"realm", "indicators"},

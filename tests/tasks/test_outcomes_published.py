@@ -1,18 +1,24 @@
 """Indicators, climatologies, changes and ensembles for others: in the catalogue, STAC and the crate, as NetCDF."""
 
 import csv
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import test_outcomes
 import xarray as xr
+from checked_netcdf import problems_of
 from complete_demo import DAY360, NOLEAP
 from test_outcomes import LAST, MODULE, REGIONS, made, publish_inputs, table_of_warming, work
 
-from espo_luigi import tasks
+from espo_luigi import store, tasks
+from espo_luigi.audit import sample
 from espo_luigi.commands import cli
+from espo_luigi.errors import ParameterError
 from espo_luigi.publication.origin import listed
+from espo_luigi.tasks.context import context
+from espo_luigi.tasks.export import outcomes as outcomes_of
 
 FACETS = {"cat:mip_era": "CMIP6", "cat:activity": "ScenarioMIP", "cat:experiment": "ssp585", "cat:type": "simulation"}
 OF_ALL = {"cat:domain": "NAM", "cat:frequency": "day", "cat:xrfreq": "D", "cat:processing_level": "final"}
@@ -32,7 +38,10 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
 
     def described(calendar: str, warmer: float, last: int = LAST) -> xr.Dataset:
         own = FACETS | NAMES[calendar] if calendar in NAMES else REFERENCE
-        return series(calendar, warmer, last).assign_attrs(OF_ALL | own)
+        made = series(calendar, warmer, last).assign_attrs(OF_ALL | own)
+        for name, standard, units in (("lat", "latitude", "degrees_north"), ("lon", "longitude", "degrees_east")):
+            made[name].attrs.update(standard_name=standard, long_name=standard, units=units)
+        return made
 
     monkeypatch.setattr(test_outcomes, "days", described)
     monkeypatch.setattr(test_outcomes, "MODULE", THREE)
@@ -47,9 +56,12 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     return tmp_path / "final"
 
 
-def test_outcomes_are_published(outcomes: Path) -> None:
+def test_outcomes_are_exported_and_published(outcomes: Path) -> None:
+    out = outcomes.parent / "netcdf"
+    are_netcdf_files_as_cf_asks_for(outcomes, out)
+    are_exported_by_the_command_with_simulations(outcomes)
     assert cli.main(["publish"]) == 0
-    assert cli.main(["publish", "--stac"]) == 0
+    assert cli.main(["publish", "--stac", "--exported", str(out)]) == 0
     have_rows_as_xscen_describes_them(outcomes)
     have_items_with_years_and_inputs(outcomes)
     are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes)
@@ -96,6 +108,8 @@ def have_items_with_years_and_inputs(outcomes: Path) -> None:
         assert Path(item.assets["zarr"].get_absolute_href()).exists()
     # Two simulations: days, and of years and of seasons indicators, climatologies, changes; years at levels, ensembles.
     assert len(items) == 2 + 2 * 2 * 3 + 1 + 3
+    exported = [id for id, item in items.items() if len(item.assets) == 2]
+    assert len(exported) == 2 * 3 + 1 + 3 and "ssp585_NAM_scenario_YS-JAN_delta_ensemble" in exported
     ensemble = items["ssp585_NAM_scenario_YS-JAN_delta_ensemble"]
     period = ("start_datetime", "end_datetime")
     assert [ensemble.properties[key] for key in period] == ["1991-01-01T00:00:00Z", "2030-12-31T23:59:59Z"]
@@ -122,3 +136,50 @@ def are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes: Path) -> None:
     assert made_by[table] is made_by[netcdf] and crate.get(netcdf)["encodingFormat"] == "application/netcdf"
     inputs = [one.id for one in made_by[table]["object"] if one.type in ("Dataset", "File")]
     assert sum("delta" in id for id in inputs) == 2 and len(inputs) == 4
+
+
+def are_netcdf_files_as_cf_asks_for(outcomes: Path, out: Path) -> None:
+    stores = {key: kept().path for key, kept in outcomes_of(context()).items() if NOLEAP in key or "ensembles" in key}
+    stores = {key: path for key, path in stores.items() if path.exists()}
+    work([tasks.ExportOutcome(outcome=key, drs="cordex-adjust", folder=str(out)) for key in stores])
+    files = {key: (out / key).with_name(f"{Path(key).name}.nc") for key in stores}
+    assert problems_of(list(files.values())) == "" and len(files) == 2 * 3 + 1 + 3
+    for key, path in files.items():
+        with xr.open_dataset(path, decode_times=xr.coders.CFDatetimeCoder(use_cftime=True)) as found:
+            kept = store.open_store(stores[key]).astype("float32")
+            xr.testing.assert_allclose(found.drop_vars("time_bnds", errors="ignore").drop_attrs(), kept.drop_attrs())
+    with xr.open_dataset(next(path for path in files.values() if "QS-DEC+indicators" in path.name)) as seasons:
+        assert seasons["tn_mean"].attrs["cell_methods"] == "time: mean"
+        first, *_, last = seasons["time_bnds"].dt.strftime("%Y-%m-%d").values.tolist()
+        assert (first, last) == (["1991-03-01", "1991-06-01"], ["2030-12-01", "2031-03-01"])
+    ensemble = next(path for path in files.values() if "YS-JAN+delta+ensemble" in path.name)
+    said = subprocess.run(["cdo", "-s", "showname", str(ensemble)], capture_output=True, text=True, check=True).stdout
+    assert "tx_mean_clim_mean_delta_1991_2010_p50" in said
+    with pytest.raises(ParameterError, match="outcome 'indicators/none' is not one of"):
+        tasks.ExportOutcome(outcome="indicators/none", drs="cordex-adjust", folder=str(out)).check()
+
+
+def are_exported_by_the_command_with_simulations(outcomes: Path) -> None:
+    every = {key: tasks.Exports(drs="espo-g6", folder="elsewhere", sim_id=key) for key in ("", "NoLeap")}
+    named = {key: [task.outcome for task in one.deps() if "outcome" in task.wildcards] for key, one in every.items()}
+    assert len(named[""]) == len(set(named[""])) == len(outcomes_of(context()))
+    # Of two frequencies, the scenario and the simulation before: indicators, climatology, changes, levels.
+    assert len(named["NoLeap"]) == 2 * 2 * 4 and all(NOLEAP in key for key in named["NoLeap"])
+    assert "indicators/NAM/reference/Demo-Land+NAM+QS-DEC+climatology" in named[""]
+    assert cli.main(["export", "--plan", str(outcomes.parent / "elsewhere")]) == 0
+
+
+def test_an_audit_tells_that_indicators_are_not_checked(
+    tmp_path: Path,
+    configured: Callable[..., list[Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        sample, "audit", lambda number, seed: sample.Audit([sample.Row(NOLEAP, "pr")], [], {}, [], 0, 1.0)
+    )
+    configured()
+    assert cli.main(["explain", "--sample", "1"]) == 0 and "indicators" not in capsys.readouterr().out
+    made(tmp_path, configured)
+    assert cli.main(["explain", "--sample", "1"]) == 0
+    assert "not checked: indicators, and statistics of them" in capsys.readouterr().out

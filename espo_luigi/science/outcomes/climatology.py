@@ -175,7 +175,7 @@ def _of_window(ds: xr.Dataset, name: str, how: Callable[[xr.DataArray], xr.DataA
             "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
         )
         value = how(data**2) ** 0.5 if deviations else how(data)
-        made[variable] = value.where(data.notnull().sum("year") >= least).drop_attrs()
+        made[variable] = value.where(data.notnull().sum("year") >= least).drop_attrs(deep=False)
     return xr.Dataset(made)
 
 

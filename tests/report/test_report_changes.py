@@ -1,0 +1,199 @@
+"""The page "What changes": the stores' numbers in maps and downloads, hatching, and what is missing."""
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from browser import Browser, missing_browser
+from changes_example import BASELINE, REGIONS, write_changes_run
+from matplotlib.contour import QuadContourSet
+from matplotlib.figure import Figure
+from matplotlib.path import Path as Path2D
+
+from espo_luigi import store
+from espo_luigi.errors import StoreError
+from espo_luigi.report import changes
+from espo_luigi.report.drawings import Drawing
+from espo_luigi.report.html import Link, Table, Text, Warned
+from espo_luigi.report.make import write_report
+from espo_luigi.report.reading import RunView
+
+TX = "tx_mean_clim_mean_delta_1991_2010"
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+    return write_changes_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def written(view: RunView, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "report.html"
+    write_report(view, out)
+    return out
+
+
+def words(page: Path) -> str:
+    without = re.sub(r"<style>.*?</style>", "", page.read_text(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without)).split())
+
+
+def store_of(view: RunView, product: str, experiment: str) -> xr.Dataset:
+    (one,) = [one for one in view.ensembles if (one.product, one.experiment) == (product, experiment)]
+    return store.open_store(one.ensemble).load()
+
+
+def test_the_numbers_beside_the_page_are_the_stores(written: Path, view: RunView) -> None:
+    page = (written.parent / "report-changes" / "index.html").read_text()
+    links = [html.unescape(name) for name in re.findall(r'<a href="([^"#]+)"', page)]
+    assert sorted(links) == sorted(path.name.replace("+", "%2B") for path in written.parent.glob("report-changes/*.nc"))
+    for product, experiment, dim in (("delta", "ssp585", "horizon"), ("warming_levels", "all", "warming_level")):
+        expected = store_of(view, product, experiment)
+        with xr.open_dataset(written.parent / "report-changes" / f"tx_mean+YS-JAN+{product}+{experiment}.nc") as ds:
+            assert set(ds.data_vars) == {
+                f"{TX}_{end}" for end in ("p10", "p50", "p90", "agree", "members", "simple", "advanced")
+            }
+            xr.testing.assert_allclose(ds, expected[list(ds.data_vars)].sel({dim: ds[dim].values}))
+            assert ds[f"{TX}_p50"].attrs["delta_reference"] == BASELINE
+
+
+def test_the_page_says_what_changes_since_when_and_who_is_missing(written: Path, view: RunView) -> None:
+    text = words(written.parent / "report-changes" / "index.html")
+    assert "Absolute changes: differences from the mean of 1991-2010, in K." in text
+    assert "Relative changes, in per cent of the mean of 1991-2010." in text
+    assert "ssp585: CMIP6_X_lost_ssp585: it has no day of 2041" in text
+    assert "no value at 5.0: Model-A ssp245" in text
+    assert "no value at 4.0, 5.0: Model-C ssp245 r1i1p1f1, Model-A ssp585 r1i1p1f1" in text
+    assert "No simulation has a value at +5 K." in text
+    assert "report-changes/index.html" in written.read_text()
+
+
+def test_the_tables_have_the_regions_numbers(view: RunView) -> None:
+    sections, _ = changes.changes_sections(view)
+    (table,) = [block for block in sections[1].blocks if isinstance(block, Table)]
+    (one,) = [one for one in view.ensembles if (one.product, one.experiment) == ("delta", "ssp585")]
+    with xr.open_dataset(one.regions.with_suffix(".nc")) as ds:
+        for region in REGIONS:
+            at = ds.sel(region=region, horizon="2021-2040")
+            (row,) = [row for row in table.rows if row[:3] == [region, "ssp585", "2021-2040"]]
+            assert row[3:6] == [f"{float(at[f'{TX}_{end}']):.3g}" for end in ("p10", "p50", "p90")]
+            assert row[6:] == ["100%", "3"]
+    assert BASELINE not in {row[2] for row in table.rows}
+
+
+def hatched(figure: Figure, at: int, row: int) -> np.ndarray:
+    """Of the middle map in a row, the cells whose centre a kind of hatching covers, (lat, lon)."""
+    axes = figure.axes[3 * row + 1]
+    (contours,) = [one for one in axes.collections if isinstance(one, QuadContourSet)]
+    path = contours.get_paths()[at]
+    lats, lons = 45.125 + 0.25 * np.arange(12), -66.875 + 0.25 * np.arange(10)
+    centres = np.array([(lon, lat) for lat in lats for lon in lons])
+    # A polygon inside of another is a hole.
+    inside = [Path2D(polygon).contains_points(centres) for polygon in path.to_polygons()]
+    return np.logical_xor.reduce([np.zeros(120, bool), *inside]).reshape(12, 10)
+
+
+def test_hatching_covers_the_cells_without_agreement_and_no_others(view: RunView) -> None:
+    ds = store_of(view, "delta", "ssp585").sel(horizon=["2021-2040"])
+    wet = "prcptot_clim_mean_delta_1991_2010"
+    unclear = ds[f"{wet}_simple"].isel(horizon=0).values == 2
+    assert 0 < unclear.sum() < 100
+    names = [f"{wet}_p10", f"{wet}_p50", f"{wet}_p90"]
+    figure = changes.change_maps(ds, wet, names)
+    np.testing.assert_array_equal(hatched(figure, 0, 0), unclear)
+    assert not any(isinstance(one, QuadContourSet) for at in (0, 2) for one in figure.axes[at].collections)
+    # Of the advanced approach: no robust signal, and conflicting signals.
+    kinds = xr.zeros_like(ds[f"{TX}_advanced"]) + 1
+    kinds[0, 2:4, 3:5], kinds[0, 8, 1] = 2, 3
+    marked = ds.assign({f"{TX}_advanced": kinds})
+    figure = changes.change_maps(marked, TX, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
+    np.testing.assert_array_equal(hatched(figure, 0, 0), kinds[0] == 2)
+    np.testing.assert_array_equal(hatched(figure, 1, 0), kinds[0] == 3)
+    agreed = ds.assign({f"{TX}_advanced": xr.zeros_like(kinds) + 1})
+    figure = changes.change_maps(agreed, TX, [f"{TX}_p10", f"{TX}_p50", f"{TX}_p90"])
+    assert not any(isinstance(one, QuadContourSet) for axes in figure.axes for one in axes.collections)
+
+
+def test_means_over_the_domain_are_weighted_by_areas(view: RunView) -> None:
+    ds = store_of(view, "delta", "ssp585")[[f"{TX}_p50", f"{TX}_members"]].rename(
+        {f"{TX}_p50": "median", f"{TX}_members": "members"}
+    )
+    found = changes.domain_means(ds)
+    weights = np.cos(np.deg2rad(ds["lat"]))
+    xr.testing.assert_allclose(
+        found["median"].isel(region=0, drop=True), ds["median"].weighted(weights).mean(("lat", "lon")), rtol=1e-6
+    )
+    assert set(found["members"].values.ravel()) == {3}
+
+
+def test_of_seasons_one_horizon_is_drawn_and_of_horizons_those_that_do_not_overlap() -> None:
+    horizons = ["1991-2010", "2001-2020", "2011-2030", "2021-2040"]
+    yearly = xr.DataArray([5, 5, 5, 5], {"horizon": horizons}, dims="horizon")
+    assert changes.selection(yearly, BASELINE) == {"horizon": ["2001-2020", "2021-2040"]}
+    levels = xr.DataArray(
+        [[5, 5], [5, 5], [4, 4], [0, 0]],
+        {"warming_level": [1.0, 2, 3, 4], "season": ["DJF", "JJA"]},
+        ("warming_level", "season"),
+    )
+    assert changes.selection(levels, BASELINE) == {"warming_level": [2.0], "season": ["DJF", "JJA"]}
+    assert changes.selection(levels[:, 0], BASELINE) == {"warming_level": [1.0, 2.0, 3.0]}
+
+
+@pytest.mark.parametrize("without", ["ensemble", "regions"])
+def test_the_page_needs_only_one_of_both_rules(view: RunView, without: str) -> None:
+    part = replace(view, ensembles=tuple(replace(one, **{without: None}) for one in view.ensembles))
+    sections, numbers = changes.changes_sections(part)
+    drawn = [block.name for section in sections for block in section.blocks if isinstance(block, Drawing)]
+    assert bool(numbers) == (without != "ensemble") == any("delta" in name for name in drawn)
+    assert "tx_mean+YS-JAN+plumes" in drawn
+    (table,) = [block for block in sections[1].blocks if isinstance(block, Table)]
+    assert {row[0] for row in table.rows} == ({*REGIONS} if without == "ensemble" else {"whole domain"})
+
+
+def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> None:
+    lost = replace(view, ensembles=tuple(replace(one, ensemble=tmp_path / "no.zarr") for one in view.ensembles))
+    sections, _ = changes.changes_sections(lost)
+    assert any(
+        f"{tmp_path}/no.zarr: not made" in block.text for block in sections[0].blocks if isinstance(block, Warned)
+    )
+
+
+def test_a_page_of_many_indicators_or_large_maps_is_bounded(view: RunView, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_MAPS", "MOST_OPEN", "MOST_BYTES"):
+        monkeypatch.setattr(changes, name, 1)
+    sections, numbers = changes.changes_sections(view)
+    blocks = [block for section in sections for block in section.blocks]
+    names = [block.name for block in blocks if isinstance(block, Drawing) and "delta" in block.name]
+    assert not numbers and not any(isinstance(block, Link) for block in blocks)
+    assert names and all(name.endswith("ssp585") for name in names)
+    assert [section.folded for section in sections] == [False, True, True]
+    assert any(
+        str(view.ensembles[1].ensemble) not in block.text and "are of" not in block.text
+        for block in blocks
+        if isinstance(block, Text)
+    )
+    assert any(f"{TX}_p50" in block.text and ".zarr" in block.text for block in blocks if isinstance(block, Text))
+
+
+def test_a_folder_of_other_things_is_not_replaced_by_the_page(view: RunView, tmp_path: Path) -> None:
+    mine = tmp_path / "mine-changes" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("years of work")
+    with pytest.raises(StoreError, match="mine-changes was not replaced"):
+        write_report(view, tmp_path / "mine.html")
+
+
+@pytest.mark.skipif(missing_browser() is not None, reason=str(missing_browser()))
+def test_a_browser_shows_the_page_whole(written: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "browser") as browser:
+        browser.open((written.parent / "report-changes" / "index.html").as_uri())
+        browser.evaluate("[...document.images].forEach(one => one.loading = 'eager')")
+        browser.until("[...document.images].every(one => one.complete)")
+        assert browser.evaluate("document.images.length") == 8
+        assert browser.evaluate("[...document.images].filter(one => !one.naturalWidth || !one.alt).length") == 0
+        assert browser.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert browser.errors == []

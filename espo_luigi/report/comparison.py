@@ -71,16 +71,11 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
     for mine, theirs in ((first[name].marker, second[name].marker) for name in both):
         keys |= _unequal(mine.fingerprints, theirs.fingerprints).keys()
         versions |= _unequal(mine.versions, theirs.versions)
-    return Comparison(
-        sorted(first.keys() - second.keys()),
-        sorted(second.keys() - first.keys()),
-        refused,
-        {name: said for name, said in parts.items() if said},
-        found,
-        {name: units_text(fields["mean"].attrs.get("units", "")) for name, fields in maps.items()},
-        sorted(keys),
-        versions,
-    ), {name: fields for name, fields in maps.items() if found[name][0].share}
+    alone = sorted(first.keys() - second.keys()), sorted(second.keys() - first.keys())
+    told = {name: said for name, said in parts.items() if said}
+    units = {name: units_text(fields["mean"].attrs.get("units", "")) for name, fields in maps.items()}
+    different = {name: fields for name, fields in maps.items() if found[name][0].share}
+    return Comparison(*alone, refused, told, found, units, sorted(keys), versions), different
 
 
 def _products(path: Path) -> dict[str, Product]:

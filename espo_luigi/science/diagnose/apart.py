@@ -54,9 +54,7 @@ def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.
     DataError
         If dimensions or units differ, or they have no day or no cell in common.
     """
-    calendars, units = (
-        [of(data) for data in (first, second)] for of in (calendar_of, lambda da: da.attrs.get("units"))
-    )
+    calendars, units = [calendar_of(first), calendar_of(second)], [one.attrs.get("units") for one in (first, second)]
     if first.ndim != 3 or set(first.dims) != set(second.dims) or units[0] != units[1]:
         got = " and ".join(f"{data.dims} in {unit}" for data, unit in zip((first, second), units, strict=True))
         raise DataError(f"got {got}; expected the same units and dimensions, those of maps by time")
@@ -114,16 +112,10 @@ def compare(
 def _row(season: str, counts: np.ndarray, sums: np.ndarray, largest: np.ndarray, bins: np.ndarray) -> Difference:
     days, missing, different = (int(count) for count in counts.sum(axis=(1, 2, 3)))
     code = np.array([np.searchsorted(np.cumsum(bins), 0.999 * days)], np.uint32)
-    return Difference(
-        season,
-        days,
-        missing,
-        share=different / max(days, 1),
-        largest=float(largest.max()),
-        q999=float((code << _DROPPED_BITS).view(np.float32)[0]),
-        mean=float(sums[0].sum()) / max(days, 1),
-        beyond_noise=missing > 0 or _beyond_noise(counts[0].sum(axis=0), sums.sum(axis=1)),
-    )
+    q999, mean = (code << _DROPPED_BITS).view(np.float32)[0], sums[0].sum() / max(days, 1)
+    beyond_noise = missing > 0 or _beyond_noise(counts[0].sum(axis=0), sums.sum(axis=1))
+    far = different / max(days, 1), float(largest.max()), float(q999), float(mean)
+    return Difference(season, days, missing, *far, beyond_noise)
 
 
 def _blocks(first: xr.DataArray, second: xr.DataArray) -> Iterator[tuple[slice, ...]]:

@@ -122,7 +122,7 @@ def write_page(found: Comparison, maps: Mapping[str, xr.Dataset], out: Path, a: 
         numbers = [f"{of:.4g}" for of in (100 * row.share, row.largest, row.q999, row.mean)]
         rows.append([f"{name} [{found.units[name]}]", row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
     drawings = []
-    for name, fields in list(maps.items())[:MOST_MAPS]:
+    for name, fields in [(name, of) for name, of in maps.items() if len(of.dims) == 2][:MOST_MAPS]:
         shown = {"Share of days": fields["share"], "Largest": fields["largest"], "Mean": abs(fields["mean"])}
         words = f"{name}: share of days that differ, largest and mean difference without sign [{found.units[name]}]."
         drawings.append(Drawing(f"compared+{name}", words, share_maps, [shown], {"title": name}))

@@ -51,7 +51,11 @@ def dataset(values: Values, calendar: str = "noleap", first: str = "2001-01-01",
 def publish(folder: Path, ds: xr.Dataset, name: str = "day", chunks: dict[str, int] = CHUNKS, **kept: Any) -> Path:
     """Publish an archive in a folder of products; return the folder."""
     marker = store.Marker("ConcatenationFinal", {"sim_id": SIM}, created="2026-01-01T00:00:00+00:00", **kept)
-    store.write_store(ds.chunk(chunks), folder / "made" / f"{name}.zarr", marker)
+    store.write_store(
+        ds.chunk({dim: size for dim, size in chunks.items() if dim in ds.dims}),
+        folder / "made" / f"{name}.zarr",
+        marker,
+    )
     store.pack(folder / "made" / f"{name}.zarr", folder / f"{name}.zarr.zip", marker)
     store.remove(folder / "made" / f"{name}.zarr")
     return folder
@@ -221,6 +225,19 @@ def test_a_page_of_others_is_refused_before_anything_is_read(
     assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)]) == 1
     assert f"{page}" in capsys.readouterr().err
     assert page.read_text() == "of others"
+
+
+def test_cells_of_stacked_grids_are_compared_by_place(tmp_path: Path) -> None:
+    reference = dataset(climate()).stack(loc=("lat", "lon")).reset_index("loc").drop_encoding()
+    reference["pr"][10, 40] += np.float32(1)
+    a = publish(tmp_path / "a", reference, chunks={"time": 400, "loc": 20})
+    b = publish(tmp_path / "b", dataset(climate()).stack(loc=("lat", "lon")).reset_index("loc").isel(loc=[40, 7, 9]))
+    found, maps = compared(a, b)
+    assert found.parts[f"{SIM} NAM final pr"] == ["loc: 60 of 63 only in A"]
+    row = of(found, "pr")["year"]
+    assert (row.days, row.largest, round(row.share * row.days)) == (3 * 3 * 365, 1, 1)
+    comparison.write_page(found, maps, tmp_path / "page.html", a, b)  # has no map
+    assert "<img" not in (tmp_path / "page.html").read_text()
 
 
 def test_calendars_are_compared_by_date() -> None:

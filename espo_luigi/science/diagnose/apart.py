@@ -47,7 +47,7 @@ class Difference:
 
 
 def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, list[str]]:
-    """Return the days and cells that both variables (time, y, x) have, lazily, and words about all others.
+    """Return the days and cells that both variables have, (time, y, x) or (time, loc), lazily; and words on the rest.
 
     Raises
     ------
@@ -55,9 +55,9 @@ def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.
         If dimensions or units differ, or they have no day or no cell in common.
     """
     calendars, units = [calendar_of(first), calendar_of(second)], [one.attrs.get("units") for one in (first, second)]
-    if first.ndim != 3 or set(first.dims) != set(second.dims) or units[0] != units[1]:
+    if first.ndim not in (2, 3) or set(first.dims) != set(second.dims) or units[0] != units[1]:
         got = " and ".join(f"{data.dims} in {unit}" for data, unit in zip((first, second), units, strict=True))
-        raise DataError(f"got {got}; expected the same units and dimensions, those of maps by time")
+        raise DataError(f"got {got}; expected the same units and dimensions, (time, y, x) or (time, loc)")
     said = [f"calendars {' and '.join(calendars)}, compared by date"] if calendars[0] != calendars[1] else []
     for dim in first.dims:
         _, *places = np.intersect1d(_labels(first, dim), _labels(second, dim), return_indices=True)
@@ -73,7 +73,13 @@ def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.
 
 def _labels(data: xr.DataArray, dim: Any) -> np.ndarray:
     index: Any = data.get_index(dim)
-    return np.asarray(index.year * 10000 + index.month * 100 + index.day) if dim == "time" else np.round(index, 4)
+    if dim == "time":
+        return np.asarray(index.year * 10000 + index.month * 100 + index.day)
+    if "lat" not in data.coords or data["lat"].dims != (dim,) or dim == "lat":
+        return np.round(index, 4)
+    # Cells of a stacked grid have no labels.
+    lat, lon = (np.round(data[name].values, 4) for name in ("lat", "lon"))
+    return np.asarray(lat + 1j * lon)
 
 
 def compare(
@@ -81,7 +87,7 @@ def compare(
 ) -> tuple[list[Difference], xr.Dataset]:
     """Return the differences of all year and of each season, and maps of `share`, `largest` and `mean`; computes.
 
-    Both have the same days, cells and units, as `shared` returns them, (time, y, x). `tell` gets the progress.
+    Both have the same days, cells and units, as `shared` returns them. `tell` gets the progress.
     """
     season, cells = Days.of(first).season, first.shape[1:]
     # By season and cell: values in both, in one of them, and different; sums of differences, and of squares'.
@@ -110,7 +116,7 @@ def compare(
 
 
 def _row(season: str, counts: np.ndarray, sums: np.ndarray, largest: np.ndarray, bins: np.ndarray) -> Difference:
-    days, missing, different = (int(count) for count in counts.sum(axis=(1, 2, 3)))
+    days, missing, different = (int(count.sum()) for count in counts)
     code = np.array([np.searchsorted(np.cumsum(bins), 0.999 * days)], np.uint32)
     q999, mean = (code << _DROPPED_BITS).view(np.float32)[0], sums[0].sum() / max(days, 1)
     beyond_noise = missing > 0 or _beyond_noise(counts[0].sum(axis=0), sums.sum(axis=1))

@@ -66,7 +66,8 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         except DataError as error:
             refused[name] = str(error)
     if not both:
-        raise StoreError(f"nothing to compare: {a} has {', '.join(first)}, and {b} has {', '.join(second)}")
+        got = " and ".join(f"{path} has {', '.join([*of][:5])}" for path, of in ((a, first), (b, second)))
+        raise StoreError(f"nothing to compare: {got}; expected the same dataset, domain and level, or two archives")
     keys, versions = set[str](), dict[str, list[str]]()
     for mine, theirs in ((first[name].marker, second[name].marker) for name in both):
         keys |= _unequal(mine.fingerprints, theirs.fingerprints).keys()
@@ -107,10 +108,11 @@ def render(found: Comparison) -> list[str]:
     lines = [f"only in {name}: {one}" for name, of in (("A", found.only_in_a), ("B", found.only_in_b)) for one in of]
     lines += [f"not compared: {name}: {reason}" for name, reason in found.refused.items()]
     lines += [f"compared in part: {name}: {'; '.join(said)}" for name, said in found.parts.items()]
-    for name, (year, *_) in found.differences.items():
-        most = f"{year.largest:.3g} {found.units[name]}"
-        far = f"{100 * year.share:.3g} % of days differ, by {most} at most, {_NOISE[year.beyond_noise]}"
-        lines.append(f"{name}: {far if year.share or year.missing else 'equal'}")
+    years = {name: year for name, (year, *_) in found.differences.items() if year.share or year.missing}
+    for name, year in years.items():
+        far = f"{year.largest:.3g} {found.units[name]} at most, {_NOISE[year.beyond_noise]}"
+        lines.append(f"{name}: {100 * year.share:.3g} % of days differ, by {far}")
+    lines.append(f"equal: {len(found.differences) - len(years)} variable(s)")
     lines += [f"other values of {key}" for key in found.keys]
     return lines + [f"{name}: {' and '.join(values)}" for name, values in found.versions.items()]
 

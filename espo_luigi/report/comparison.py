@@ -24,10 +24,10 @@ _HEADS = ("Variable", "Season", "Days that differ [%]", "Largest", "Quantile 99.
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences by variable of a product: those that only one has, or that cannot be compared; and reasons.
+    """Differences of two productions by variable of a product, and reasons for them.
 
-    `parts` tells which days and cells only A or only B has. `keys` of the configuration (and raw datasets) had other
-    values, and packages other `versions`, those of A and B.
+    `refused` has the reasons for which a variable cannot be compared, `parts` the days and cells of A or B alone.
+    `keys` of the configuration (and raw datasets) have other values; `versions` of packages are those of A and of B.
     """
 
     only_in_a: Sequence[str]

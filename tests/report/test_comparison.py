@@ -155,11 +155,14 @@ def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
     ours, theirs = noisy_pr("a"), noisy_pr("b")
     a, b = (publish(tmp_path / name, dataset(of)) for name, of in (("a", ours), ("b", theirs)))
     c = publish(tmp_path / "c", dataset({"pr": theirs["pr"] * np.float32(1.1)}))
-    noise, more = (of(compared(a, other)[0], "pr") for other in (b, c))
+    theirs["pr"][:, 3, 3] += np.float32(5)
+    d = publish(tmp_path / "d", dataset(theirs))
+    noise, more, one_cell = (of(compared(a, other)[0], "pr") for other in (b, c, d))
     assert noise["year"].share > 0.1
     assert noise["year"].largest > 1
     assert [row.beyond_noise for row in noise.values()] == [False] * 5
     assert more["year"].beyond_noise
+    assert one_cell["year"].beyond_noise
 
 
 def test_a_planted_month_is_named_by_season_and_place(tmp_path: Path) -> None:

@@ -643,10 +643,14 @@ def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
 
     A and B are folders of finished products, or two archives. Daily products are compared.
     """
+    from espo_luigi.replacing import check_ours
     from espo_luigi.report import comparison
+    from espo_luigi.store.marker import marked
 
+    check_ours(out.absolute(), marked(out))
     tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
     found, maps = comparison.compare(a, b, tell)
+    tell("")
     comparison.write_page(found, maps, out.absolute(), a, b)
     _print_json(asdict(found)) if as_json else say("\n".join([*comparison.render(found), str(out)]))
     return 0 if found.is_equal else 1

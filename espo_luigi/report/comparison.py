@@ -24,10 +24,10 @@ _HEADS = ("Variable", "Season", "Days that differ [%]", "Largest", "Quantile 99.
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences by variable of a product: those that only one has, or that cannot be compared; and reasons.
+    """Differences of two productions by variable of a product, and reasons for them.
 
-    `parts` tells which days and cells only A or only B has. `keys` of the configuration (and raw datasets) had other
-    values, and packages other `versions`, those of A and B.
+    `refused` has the reasons for which a variable cannot be compared, `parts` the days and cells of A or B alone.
+    `keys` of the configuration (and raw datasets) have other values; `versions` of packages are those of A and of B.
     """
 
     only_in_a: Sequence[str]
@@ -35,6 +35,7 @@ class Comparison:
     refused: Mapping[str, str]
     parts: Mapping[str, Sequence[str]]
     differences: Mapping[str, Sequence[apart.Difference]]
+    units: Mapping[str, str]
     keys: Sequence[str]
     versions: Mapping[str, Sequence[str]]
 
@@ -65,15 +66,17 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
         except DataError as error:
             refused[name] = str(error)
     if not both:
-        raise StoreError(f"nothing to compare: {a} has {', '.join(first)}, and {b} has {', '.join(second)}")
+        got = " and ".join(f"{path} has {', '.join([*of][:5])}" for path, of in ((a, first), (b, second)))
+        raise StoreError(f"nothing to compare: {got}; expected the same dataset, domain and level, or two archives")
     keys, versions = set[str](), dict[str, list[str]]()
     for mine, theirs in ((first[name].marker, second[name].marker) for name in both):
         keys |= _unequal(mine.fingerprints, theirs.fingerprints).keys()
         versions |= _unequal(mine.versions, theirs.versions)
-    alone, told = sorted(first.keys() - second.keys()), {name: said for name, said in parts.items() if said}
-    differing = {name: fields for name, fields in maps.items() if found[name][0].share}
-    others = sorted(second.keys() - first.keys())
-    return Comparison(alone, others, refused, told, found, sorted(keys), versions), differing
+    alone = sorted(first.keys() - second.keys()), sorted(second.keys() - first.keys())
+    told = {name: said for name, said in parts.items() if said}
+    units = {name: units_text(fields["mean"].attrs.get("units", "")) for name, fields in maps.items()}
+    different = {name: fields for name, fields in maps.items() if found[name][0].share}
+    return Comparison(*alone, refused, told, found, units, sorted(keys), versions), different
 
 
 def _products(path: Path) -> dict[str, Product]:
@@ -105,9 +108,11 @@ def render(found: Comparison) -> list[str]:
     lines = [f"only in {name}: {one}" for name, of in (("A", found.only_in_a), ("B", found.only_in_b)) for one in of]
     lines += [f"not compared: {name}: {reason}" for name, reason in found.refused.items()]
     lines += [f"compared in part: {name}: {'; '.join(said)}" for name, said in found.parts.items()]
-    for name, (year, *_) in found.differences.items():
-        far = f"{100 * year.share:.3g} % of days differ, by {year.largest:.3g} at most, {_NOISE[year.beyond_noise]}"
-        lines.append(f"{name}: {far if year.share or year.missing else 'equal'}")
+    years = {name: year for name, (year, *_) in found.differences.items() if year.share or year.missing}
+    for name, year in years.items():
+        far = f"{year.largest:.3g} {found.units[name]} at most, {_NOISE[year.beyond_noise]}"
+        lines.append(f"{name}: {100 * year.share:.3g} % of days differ, by {far}")
+    lines.append(f"equal: {len(found.differences) - len(years)} variable(s)")
     lines += [f"other values of {key}" for key in found.keys]
     return lines + [f"{name}: {' and '.join(values)}" for name, values in found.versions.items()]
 
@@ -117,12 +122,11 @@ def write_page(found: Comparison, maps: Mapping[str, xr.Dataset], out: Path, a: 
     rows = []
     for name, row in ((name, row) for name, of in found.differences.items() for row in of if row.share or row.missing):
         numbers = [f"{of:.4g}" for of in (100 * row.share, row.largest, row.q999, row.mean)]
-        rows.append([name, row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
+        rows.append([f"{name} [{found.units[name]}]", row.season, *numbers, str(row.missing), _NOISE[row.beyond_noise]])
     drawings = []
-    for name, fields in list(maps.items())[:MOST_MAPS]:
+    for name, fields in [(name, of) for name, of in maps.items() if len(of.dims) == 2][:MOST_MAPS]:
         shown = {"Share of days": fields["share"], "Largest": fields["largest"], "Mean": abs(fields["mean"])}
-        units = units_text(fields["mean"].attrs.get("units", ""))
-        words = f"{name}: share of days that differ, largest and mean difference without sign [{units}]."
+        words = f"{name}: share of days that differ, largest and mean difference without sign [{found.units[name]}]."
         drawings.append(Drawing(f"compared+{name}", words, share_maps, [shown], {"title": name}))
     sections = [
         Section("What differs", [Text(line) for line in render(found)]),

@@ -51,7 +51,11 @@ def dataset(values: Values, calendar: str = "noleap", first: str = "2001-01-01",
 def publish(folder: Path, ds: xr.Dataset, name: str = "day", chunks: dict[str, int] = CHUNKS, **kept: Any) -> Path:
     """Publish an archive in a folder of products; return the folder."""
     marker = store.Marker("ConcatenationFinal", {"sim_id": SIM}, created="2026-01-01T00:00:00+00:00", **kept)
-    store.write_store(ds.chunk(chunks), folder / "made" / f"{name}.zarr", marker)
+    store.write_store(
+        ds.chunk({dim: size for dim, size in chunks.items() if dim in ds.dims}),
+        folder / "made" / f"{name}.zarr",
+        marker,
+    )
     store.pack(folder / "made" / f"{name}.zarr", folder / f"{name}.zarr.zip", marker)
     store.remove(folder / "made" / f"{name}.zarr")
     return folder
@@ -73,11 +77,11 @@ def changed(change: Callable[[Values], None]) -> Values:
 
 
 def test_equal_runs_are_equal_in_any_chunks_and_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = publish(tmp_path / "a", dataset(climate()))
+    a = publish(tmp_path / "a", dataset(climate()).transpose("lat", "lon", "time"))
     b = publish(tmp_path / "b", dataset(climate()), "other-name", {"time": 365, "lat": 7, "lon": 2})
     out = tmp_path / "page.html"
     assert cli.main(["compare", str(a), str(b), "--out", str(out)]) == 0
-    assert f"{SIM} NAM final pr: equal" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"equal: 2 variable(s)\n{out}\n"
     assert "Two productions: equal" in out.read_text()
     archives = [str(next(folder.glob("*.zip"))) for folder in (a, b)]
     assert cli.main(["compare", *archives, "--out", str(out), "--json"]) == 0
@@ -108,6 +112,7 @@ def test_the_numbers_of_each_season_and_cell_are_numpys(tmp_path: Path) -> None:
         assert row.days == valid.size
         assert row.missing == (10 if season in ("year", "MAM") else 0)
         assert row.largest == np.abs(valid).max()
+        assert row.beyond_noise or not row.missing
         np.testing.assert_allclose([row.share, row.mean], [(valid != 0).mean(), valid.mean()], rtol=1e-12)
         np.testing.assert_allclose(row.q999, np.quantile(np.abs(valid), 0.999, method="inverted_cdf"), rtol=1 / 2048)
     (fields,) = maps.values()
@@ -150,11 +155,14 @@ def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
     ours, theirs = noisy_pr("a"), noisy_pr("b")
     a, b = (publish(tmp_path / name, dataset(of)) for name, of in (("a", ours), ("b", theirs)))
     c = publish(tmp_path / "c", dataset({"pr": theirs["pr"] * np.float32(1.1)}))
-    noise, more = (of(compared(a, other)[0], "pr") for other in (b, c))
+    theirs["pr"][:, 3, 3] += np.float32(5)
+    d = publish(tmp_path / "d", dataset(theirs))
+    noise, more, one_cell = (of(compared(a, other)[0], "pr") for other in (b, c, d))
     assert noise["year"].share > 0.1
     assert noise["year"].largest > 1
     assert [row.beyond_noise for row in noise.values()] == [False] * 5
     assert more["year"].beyond_noise
+    assert one_cell["year"].beyond_noise
 
 
 def test_a_planted_month_is_named_by_season_and_place(tmp_path: Path) -> None:
@@ -167,7 +175,8 @@ def test_a_planted_month_is_named_by_season_and_place(tmp_path: Path) -> None:
     assert [season for season, row in rows.items() if row.share] == ["year", "JJA"]
     assert rows["JJA"].beyond_noise
     assert not rows["DJF"].beyond_noise
-    assert rows["JJA"].largest == pytest.approx(2.5, rel=1e-6)
+    planted = climate()["pr"][365 + 181 : 365 + 212, 4, 6]
+    assert rows["JJA"].largest == np.abs((planted + np.float32(2.5)).astype(float) - planted).max()
     (fields,) = maps.values()
     assert fields["largest"].argmax(...) == {"lat": 4, "lon": 6}
     assert int((fields["share"] > 0).sum()) == 1
@@ -209,6 +218,29 @@ def test_what_is_not_in_both_is_named_and_the_rest_compared(tmp_path: Path, caps
     assert not found.is_equal
     assert cli.main(["compare", str(a), str(b), "--out", str(tmp_path / "page.html")]) == 1
     assert "only in A: alone NAM final pr" in capsys.readouterr().out
+
+
+def test_a_page_of_others_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("of others")
+    assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)]) == 1
+    assert f"{page}" in capsys.readouterr().err
+    assert page.read_text() == "of others"
+
+
+def test_cells_of_stacked_grids_are_compared_by_place(tmp_path: Path) -> None:
+    reference = dataset(climate()).stack(loc=("lat", "lon")).reset_index("loc").drop_encoding()
+    reference["pr"][10, 40] += np.float32(1)
+    a = publish(tmp_path / "a", reference, chunks={"time": 400, "loc": 20})
+    b = publish(tmp_path / "b", dataset(climate()).stack(loc=("lat", "lon")).reset_index("loc").isel(loc=[40, 7, 9]))
+    found, maps = compared(a, b)
+    assert found.parts[f"{SIM} NAM final pr"] == ["loc: 60 of 63 only in A"]
+    row = of(found, "pr")["year"]
+    assert (row.days, row.largest, round(row.share * row.days)) == (3 * 3 * 365, 1, 1)
+    comparison.write_page(found, maps, tmp_path / "page.html", a, b)  # has no map
+    assert "<img" not in (tmp_path / "page.html").read_text()
 
 
 def test_calendars_are_compared_by_date() -> None:

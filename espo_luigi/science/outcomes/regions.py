@@ -27,8 +27,8 @@ from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
 # Edges of polygons are straight in degrees; pieces of this length are straight on the sine of latitude, too. Parts of a
-# polygon with more vertices are cut.
-_EDGE_DEGREES, _PART_VERTICES = 0.1, 1000
+# polygon with more vertices are cut. So many cells are outlined at a time.
+_EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
 _IN_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
 
 
@@ -219,19 +219,24 @@ def _outlines(cells: Cells) -> Any:
         row, column = np.divmod(np.arange(cells.size), len(cells.lon))
         (south, north), (west, east) = np.sin(np.deg2rad(cells.lat[row])).T, _turned(cells.lon)[column].T
         return shapely.STRtree(shapely.box(west, south, east, north))
+    parts = np.array_split(cells.corners, cells.size // _CELLS + 1)
+    return shapely.STRtree(np.concatenate([_quadrilaterals(shapely, part) for part in parts]))
+
+
+def _quadrilaterals(shapely: Any, corners: np.ndarray) -> np.ndarray:
     # A corner at a pole has no longitude.
-    along = np.array([0, 1e-3, 0.2, 0.4, 0.6, 0.8, 1 - 1e-3])[:, None]
-    begin, end = cells.corners[:, :, None], np.roll(cells.corners, -1, axis=1)[:, :, None]
-    x, y, z = np.moveaxis((begin * (1 - along) + end * along).reshape(cells.size, -1, 3), -1, 0)
+    along = np.clip(np.linspace(0, 1, 21), 1e-3, 1 - 1e-3)[:, None]
+    between = corners[:, :, None] * (1 - along) + np.roll(corners, -1, axis=1)[:, :, None] * along
+    x, y, z = np.moveaxis(between.reshape(len(corners), -1, 3), -1, 0)
     sine = z / np.sqrt(x**2 + y**2 + z**2)
     lon = _turned(np.rad2deg(np.unwrap(np.arctan2(y, x)[:, [*range(x.shape[1]), 0]])))
     # The outline of the cell around a pole goes along the pole, too.
     pole = np.where(np.abs(lon[:, -1] - lon[:, 0]) > 1, np.sign(sine[:, 0]), sine[:, 0])
     around = np.column_stack([lon, lon[:, -1], lon[:, 0]]), np.column_stack([sine, sine[:, 0], pole, pole])
     vertices = np.stack(around, axis=-1)
-    known, polygons = np.isfinite(vertices).all(axis=(1, 2)), np.full(cells.size, shapely.Polygon())
+    known, polygons = np.isfinite(vertices).all(axis=(1, 2)), np.full(len(corners), shapely.Polygon())
     polygons[known] = shapely.make_valid(shapely.polygons(vertices[known]), method="structure", keep_collapsed=False)
-    return shapely.STRtree(polygons)
+    return polygons
 
 
 def _turned(lon: np.ndarray) -> np.ndarray:

@@ -82,6 +82,7 @@ def test_the_product_has_no_flags_and_its_flags_no_values_and_both_the_same_days
     found = find_products(context().config.paths.final)
     rows = [row_of(one) for one in found if one.marker.task == "ConcatenationFinal"]
     assert sorted(row["processing_level"] for row in rows) == ["final", "final_flags"]
+    assert "simulation regridded" in flags["tasmin_cell_flags"].attrs["comment"]
     assert flags["pr_flags"].dtype == np.uint16 and flags["pr_cell_flags"].dtype == np.uint8
     assert flags["pr_flags"].dims == product["pr"].dims and "units" not in flags["pr_flags"].attrs
     beyond = quality.meanings(flags["dtr_flags"])["extrapolated"]

@@ -48,7 +48,7 @@ class FlagsSection(Section):
 
     record: Share = Field(default=0.1, description="beyond the reference's record, as a share of its range")
     season: Share = Field(default=0.25, description="beyond the record of three months, as a share of the same range")
-    signal: Share = Field(default=1.0, description="off the raw change, in standard deviations of yearly means")
+    signal: Share = Field(default=1.0, description="off the regridded change, in standard deviations of yearly means")
 
 
 def _threshold(what: str) -> Any:

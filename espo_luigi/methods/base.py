@@ -223,7 +223,8 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     Raises
     ------
     ConfigurationError
-        If there is no such method, its package cannot be imported, or it counts days of variables together.
+        If there is no such method, its package cannot be imported, or it has more than 8 `counts`, or any of variables
+        that are adjusted together.
     """
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
@@ -236,6 +237,11 @@ def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
             f"method {name} counts days ({', '.join(method.counts)}) of variables that it adjusts together "
             "(variables_together), and products could not tell whose they are; expected `counts` without names. "
             "Correct the method's class."
+        )
+    if len(method.counts) > 8:
+        raise ConfigurationError(
+            f"method {name} has {len(method.counts)} names in `counts` ({', '.join(method.counts)}); expected at most "
+            "8, the bits of `treated`. Correct the method's class."
         )
     return method
 

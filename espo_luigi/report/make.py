@@ -43,7 +43,7 @@ from espo_luigi.report.improvement import (
 )
 from espo_luigi.report.job_use import Job, accounted, by_rule
 from espo_luigi.report.maps import maps_section
-from espo_luigi.report.members import members_section, treated_section
+from espo_luigi.report.members import flags_section, members_section, treated_section
 from espo_luigi.report.reading import Failed, Made, RunView, read_failures, read_jobs, read_records
 from espo_luigi.store.disk import disk_errors
 from espo_luigi.store.inventory import size_bytes
@@ -135,6 +135,7 @@ def make_sections(view: RunView, changes: str = "") -> tuple[list[Section], dict
         maps_section(view, shares),
         *members_section(view),
         *treated_section(view),
+        *flags_section(view),
         distributions.series_section(summaries, reader, view.period, view.table),
         distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
         *([Section("What changes", [Link(_OF_CHANGES, f"{changes}/{PAGE}")])] if view.ensembles else []),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from espo_luigi.report.html import Heading, Section, Table, Text
 from espo_luigi.report.reading import Reader, RunView
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.extract.repairs import REPAIRS
+from espo_luigi.science.quality import CELLS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -203,6 +204,12 @@ _MEANING = (
     "that. Noise and wet days of the training alone do not count. Shares are of all days of the adjusted period."
 )
 
+_FLAGS_MEAN = (
+    "Why to doubt values, by the archive of flags beside each product. Shares are of all days of the product; what the "
+    "method did is in the section before, too. A cell has its flag (100 %) or has not (0). signal_distorted and "
+    "sign_flipped compare the change with that of the regridded simulation."
+)
+
 
 @dataclass(frozen=True)
 class Treated:
@@ -219,6 +226,10 @@ class Treated:
         share = float(self.shares[treatment].mean())
         return "0" if share == 0 else f"{share:.3g}"
 
+    def only(self, is_chosen: Callable[[str], bool]) -> Treated:
+        """Return it with some of the treatments."""
+        return replace(self, shares={kind: share for kind, share in self.shares.items() if is_chosen(kind)})
+
     def shown(self) -> list[str]:
         """Return the treatments that any day got."""
         return [name for name, share in self.shares.items() if float(share.max()) > 0]
@@ -228,7 +239,20 @@ def treated_section(view: RunView) -> list[Section]:
     """Return the section; none for products without counts, as xsdba has none."""
     reader = Reader()
     counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
-    return [Section("Days treated otherwise", [*reader.warned(), *_treated_blocks(counted)])] if counted else []
+    about = "days that were not mapped between quantiles"
+    blocks = [Text(_MEANING), *_share_blocks(counted, "treated", "days", about)]
+    return [Section("Days treated otherwise", [*reader.warned(), *blocks])] if counted else []
+
+
+def flags_section(view: RunView) -> list[Section]:
+    """Return the section about the flags of days and of cells; none for a run without them."""
+    reader = Reader()
+    found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
+    blocks: list[Any] = [Text(_FLAGS_MEAN)]
+    for of_what in ("days", "cells"):
+        chosen = [one.only(lambda kind, cells=of_what == "cells": (kind in CELLS) == cells) for one in found]
+        blocks += _share_blocks(chosen, f"flagged-{of_what}", of_what, f"flags of {of_what}")
+    return [Section("Flags of values and cells", [*reader.warned(), *blocks])] if found else []
 
 
 def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
@@ -242,7 +266,8 @@ def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Tre
         yield from (Treated(sim_id, variable, of) for variable, of in shares.items())
 
 
-def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
+def _share_blocks(counted: Sequence[Treated], key: str, of_what: str, about: str) -> list[Any]:
+    """A table of the shares of days or cells, and maps."""
     names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
     counts = dict.fromkeys(kind for of in counted for kind in of.shares)
     words = {kind: words for kind, words in _WORDS.items() if kind in counts}
@@ -252,16 +277,15 @@ def _treated_blocks(counted: Sequence[Treated]) -> list[Any]:
     most = sorted(with_any, key=lambda of: -sum(float(share.sum()) for share in of.shares.values()))[: maps.MOST_MAPS]
     left = len(with_any) - len(most)
     return [
-        Text(_MEANING),
-        Table(["Simulation", "Variable", *words.values()], rows, "Share of days [%], mean over the cells"),
-        *([Text(f"Maps of the {maps.MOST_MAPS} with the most such days; {left} more have some.")] if left else []),
+        Table(["Simulation", "Variable", *words.values()], rows, f"Share of {of_what} [%], mean over the cells"),
+        *([Text(f"Maps of the {maps.MOST_MAPS} with the most such {of_what}; {left} more have some.")] if left else []),
         *(
             Drawing(
-                f"treated+{of.sim_id}+{of.variable}",
-                f"{names[of.sim_id]}: {of.variable}, days that were not mapped between quantiles",
+                f"{key}+{of.sim_id}+{of.variable}",
+                f"{names[of.sim_id]}: {of.variable}, {about}",
                 maps.share_maps,
                 [{text: of.shares[kind] for kind, text in words.items() if kind in of.shown()}],
-                {"title": f"{of.variable} of {names[of.sim_id]}", "label": "Share of days [%]"},
+                {"title": f"{of.variable} of {names[of.sim_id]}", "label": f"Share of {of_what} [%]"},
             )
             for of in with_any
             if of in most

@@ -72,11 +72,12 @@ class Together:
 class RunView:
     """A run: its inputs, its products, and their places.
 
-    `flags` and `inputs` are tables, by dataset; `pools` has the simulations that are adjusted together, by name;
-    `inversions` counts days with tasmax below tasmin, and `archives` are the products, which count the days that were
-    treated otherwise, by simulation; `compared` has what was nearer to the reference after adjusting, by pool and
-    domain; `table` is that of the variables; `ensembles` has what simulations have in common, `of_reference` the
-    reference's indicators by frequency, and `regions` those of means, by name (see `science.outcomes.regions`).
+    `flags` and `inputs` are tables, by dataset; `raised` has maps of flags, by simulation; `pools` has the
+    simulations that are adjusted together, by name; `inversions` counts days with tasmax below tasmin, and
+    `archives` are the products, which count the days that were treated otherwise, by simulation; `compared` has
+    what was nearer to the reference after adjusting, by pool and domain; `table` is that of the variables;
+    `ensembles` has what simulations have in common, `of_reference` the reference's indicators by frequency, and
+    `regions` those of means, by name (see `science.outcomes.regions`).
     """
 
     config_files: tuple[Path, ...]
@@ -91,6 +92,7 @@ class RunView:
     products: tuple[Made, ...] = ()
     diagnosed: tuple[Diagnosed, ...] = ()
     flags: Mapping[str, Path] = field(default_factory=dict)
+    raised: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
     pools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     inversions: Mapping[str, Path] = field(default_factory=dict)

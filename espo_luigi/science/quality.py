@@ -49,6 +49,7 @@ CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)
+_OF_SIGNAL = "signal_distorted and sign_flipped: of the change against that of the simulation regridded to these cells."
 
 
 def is_flags(name: Hashable) -> bool:
@@ -304,4 +305,5 @@ def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any
         "long_name": f"Flags of the {of} of {variable}",
         "flag_masks": np.array([int(bit) for bit in bits.values()], np.uint16 if of == "days" else np.uint8),
         "flag_meanings": " ".join(bits),
+        **({"comment": _OF_SIGNAL} if of == "cells" else {}),
     }

@@ -13,7 +13,7 @@
 | `diagnostics`, v2 | DiagRef, DiagExtract, Diag |
 | `outcomes` | Indicators, ReferenceIndicators, Climatology, ReferenceClimatology, Delta, WarmingLevels |
 | `ensembles` | Ensemble, Regions |
-| `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, Inversions, Report |
+| `report` | SeriesSummary, YearlySums, NotCalibrated, FlagDetails, FlagMaps, Inversions, Report |
 | `export` | Export, ExportOutcome, Exports |
 | `perfect_model` | PerfectPair, PerfectModel |
 | `all` | All |
@@ -80,7 +80,7 @@ from espo_luigi.tasks.product import (
     Swap,
 )
 from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
-from espo_luigi.tasks.report import FlagDetails, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums
+from espo_luigi.tasks.report import FlagDetails, FlagMaps, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums
 from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
@@ -112,6 +112,7 @@ __all__ = [
     "Extract",
     "FinalZarr",
     "FlagDetails",
+    "FlagMaps",
     "HealthChecks",
     "Indicators",
     "InputCheck",

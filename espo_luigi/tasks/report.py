@@ -239,6 +239,20 @@ class FlagDetails(EspoTask):
         return flags.flag_details(final, raised, config.flags, scopes, config.table)
 
 
+class FlagMaps(EspoTask):
+    """Rule `flag_maps`, new against ESPO-G: with `flags`: on how many days of a cell each flag is raised."""
+
+    sim_id = SimulationParameter()
+    resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
+    in_final = final_archives(lambda task: task.context.config.published)
+    in_flags = final_archives(lambda task: task.context.config.published, "out_flags")
+    out_maps = kept("report/{domain}/{sim_id}+{domain}+flags.zarr")
+
+    def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
+        """Count them."""
+        return finalize.counts_of_flags(finalize.merge_products(flags), finalize.merge_products(final))
+
+
 class Inversions(EspoTask):
     """Rule `inversions`, new against ESPO-G: ESPO v2: days with tasmax below tasmin, before and after `Swap`."""
 
@@ -311,6 +325,8 @@ def summary_tasks() -> Iterator[EspoTask]:
     """Yield the tasks that summarise products for the report only."""
     for sim_id in context().simulations:
         yield FlagDetails(sim_id=sim_id)
+        if context().config.flagging is not None:
+            yield FlagMaps(sim_id=sim_id)
         for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
     for pool, domain in itertools.product(partition.pools(context()), context().domains):
@@ -371,6 +387,7 @@ def run_view() -> RunView:
             run.config.reference_source: RefInputCheck().out_problems().path,
             **{sim_id: InputCheck(sim_id=sim_id).out_problems().path for sim_id in simulations},
         },
+        raised={task.sim_id: task.out_maps().path for task in summary_tasks() if isinstance(task, FlagMaps)},
         pools=dict(run.pools),
         power=power(),
         inversions={task.sim_id: task.out_inversions().path for task in _inversions()},

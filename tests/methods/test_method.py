@@ -61,6 +61,12 @@ class Counting(Together):
     counts = ("moved",)
 
 
+class CountingALot(Method):
+    """A method with more counts than a byte has bits."""
+
+    counts = tuple(f"kind_{place}" for place in range(9))
+
+
 class Monthly(Method):
     """Move each month's mean to the reference's, which is looked at while adjusting."""
 
@@ -81,6 +87,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {
         "together": f"{__name__}:Together",
         "counting": f"{__name__}:Counting",
+        "countingalot": f"{__name__}:CountingALot",
         "monthly": f"{__name__}:Monthly",
         "broken": "nowhere_at_all:Method",
         "function": f"{__name__}:series",
@@ -104,6 +111,7 @@ def series(seed: int, first: int = 2001, last: int = 2004) -> xr.Dataset:
         ("broken", "method broken: nowhere_at_all:Method cannot be imported.*nowhere_at_all.*Install"),
         ("function", "expected a subclass of espo_luigi.methods.base.Method"),
         ("counting", "counting counts days .*variables_together.*expected `counts` without"),
+        ("countingalot", "countingalot has 9 names in `counts` .*kind_8.*expected at most 8"),
         ("xsdba.Scalin", "did you mean Scaling"),
     ],
 )

@@ -12,7 +12,7 @@ from espo_luigi import store
 from espo_luigi.report.drawings import Drawing, with_pictures
 from espo_luigi.report.html import Table
 from espo_luigi.report.make import make_sections
-from espo_luigi.report.members import treated_section
+from espo_luigi.report.members import flags_section, treated_section
 from espo_luigi.report.reading import RunView
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
@@ -65,6 +65,24 @@ def test_a_run_that_clips_nothing_has_no_column_of_clipped_days_and_a_strange_tr
     (section,) = treated_section(replace(view, archives={SIMULATIONS[0]: (path,)}))
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     assert list(table.columns[2:]) == ["Held back"] and list(table.rows[0][1:]) == ["pr", "1"]
+
+
+def test_flags_of_days_and_of_cells_have_a_table_and_a_figure_each(view: RunView, tmp_path: Path) -> None:
+    assert flags_section(view) == []
+    made = product({"pr": {"jittered": (0, 0), "repaired": (40, 0), "signal_distorted": (400, 0)}})
+    made["pr_days_signal_distorted"] = (made["pr_days_signal_distorted"] / 400).assign_attrs(days=1)
+    store.write_store(made, tmp_path / "flags.zarr", MARKER)
+    raised = {SIMULATIONS[0]: tmp_path / "flags.zarr", SIMULATIONS[1]: tmp_path / "none.zarr"}
+    sections, _ = make_sections(replace(view, raised=raised))
+    (section,) = (one for one in sections if one.title.startswith("Flags"))
+    days, cells = (block for block in section.blocks if isinstance(block, Table))
+    assert [list(days.columns[2:]), list(days.rows[0][2:])] == [["Jittered", "Repaired"], ["0", f"{50 / 11:.3g}"]]
+    assert [list(cells.columns[2:]), list(cells.rows[0][2:])] == [["Signal distorted"], [f"{500 / 11:.3g}"]]
+    assert days.caption == "Share of days [%], mean over the cells" != cells.caption
+    drawn = {one.name: one for one in section.blocks if isinstance(one, Drawing)}
+    assert list(drawn) == [f"flagged-{of}+{SIMULATIONS[0]}+pr" for of in ("days", "cells")]
+    assert list(drawn[f"flagged-days+{SIMULATIONS[0]}+pr"].arguments[0]) == ["Repaired"]
+    assert [picture.name for part in with_pictures([section]) for picture in part.pictures] == list(drawn)
 
 
 def test_maps_have_the_treatments_that_occur(view: RunView) -> None:

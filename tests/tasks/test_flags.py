@@ -18,6 +18,7 @@ from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import find_products
 from espo_luigi.science import quality
 from espo_luigi.tasks.context import context
+from espo_luigi.tasks.report import FlagMaps, summary_tasks
 
 pytestmark = pytest.mark.timeout(600)
 SPIKE = {"id": "*", "variable": "pr", "when": "2001-07-03", "what": "missing"}
@@ -58,6 +59,20 @@ def test_sums_of_flags_are_the_counts_of_the_product(made: tuple[xr.Dataset, xr.
     assert int(product["pr_days_extrapolated"].sum()) > 0
 
 
+def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+    product, flags = made
+    (sim_id,) = context().simulations
+    assert FlagMaps(sim_id=sim_id) in list(summary_tasks())
+    maps = FlagMaps(sim_id=sim_id).compute(product.chunk(lat=7, time=300), flags.chunk(lat=5, time=1000)).load()
+    for name in (str(one) for one in product.data_vars if "_days_" in str(one)):
+        np.testing.assert_array_equal(maps[name], product[name], name)
+        assert maps[name].attrs["days"] == product.sizes["time"]
+    of_cells = flags["pr_cell_flags"]
+    for kind, mask in quality.meanings(of_cells).items():
+        assert int(maps[f"pr_days_{kind}"].sum()) == int(((of_cells & mask) > 0).sum())
+    assert maps["pr_days_repaired"].max() == 1 and np.isnan(maps["pr_days_repaired"]).any()
+
+
 def test_a_raw_value_that_was_repaired_and_filled_is_flagged_on_its_day(made: tuple[xr.Dataset, xr.Dataset]) -> None:
     product, flags = made
     land = product["pr"].isel(time=0).notnull().values
@@ -82,6 +97,7 @@ def test_the_product_has_no_flags_and_its_flags_no_values_and_both_the_same_days
     found = find_products(context().config.paths.final)
     rows = [row_of(one) for one in found if one.marker.task == "ConcatenationFinal"]
     assert sorted(row["processing_level"] for row in rows) == ["final", "final_flags"]
+    assert "simulation regridded" in flags["tasmin_cell_flags"].attrs["comment"]
     assert flags["pr_flags"].dtype == np.uint16 and flags["pr_cell_flags"].dtype == np.uint8
     assert flags["pr_flags"].dims == product["pr"].dims and "units" not in flags["pr_flags"].attrs
     beyond = quality.meanings(flags["dtr_flags"])["extrapolated"]
@@ -112,4 +128,5 @@ def test_a_run_without_the_section_has_no_flags_and_turning_it_on_makes_its_stor
     assert fingerprint(without, "flags") != fingerprint(config, "flags")
     use(write_config(tmp_path, tmp_path / "raw"), tmp_path)
     assert [name for name, _ in task.ports()] == ["out_scenario", "out_final"]
+    assert not any(isinstance(one, FlagMaps) for one in summary_tasks())
     assert "flags" not in tasks.Adjust(pool="x", piece="south", var="pr").reading()

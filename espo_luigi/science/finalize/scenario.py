@@ -177,6 +177,24 @@ def count_of(variable: str, kind: str) -> str:
     return f"{variable}_days_{kind}"
 
 
+def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
+    """Return maps of the days on which each flag is raised, or of whether a cell's is, by `count_of`; lazy.
+
+    The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
+    """
+    maps: dict[str, xr.DataArray] = {}
+    for name in (str(one) for one in product.data_vars if quality.flags_name(str(one)) in flags):
+        is_land = product[name].isel(time=0, drop=True).notnull()
+        for of, days in (("days", product.sizes["time"]), ("cells", 1)):
+            bits = flags[quality.flags_name(name, of)]
+            for kind, mask in quality.meanings(bits).items():
+                raised = (bits & mask) > 0
+                count = (raised.sum("time") if of == "days" else raised).astype("float32")
+                told = {"long_name": f"{kind}, {of} of {name}", "units": "d" if of == "days" else "1", "days": days}
+                maps[count_of(name, kind)] = count.where(is_land | (count > 0)).assign_attrs(told)
+    return xr.Dataset(maps)
+
+
 def counted(adjusted: xr.Dataset, only: str = "") -> xr.Dataset:
     """Return adjusted variables, or one of a group, with counts of treated days under the names of products; lazy.
 

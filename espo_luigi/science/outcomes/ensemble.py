@@ -163,9 +163,8 @@ def statistics(
         if weight is not None and np.allclose(weight.where(there[name], 1).values, 1):
             weight = None
         made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
-        made = made.merge(
-            xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight), compat="override", combine_attrs="override"
-        )
+        moments = xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight)
+        made = made.merge(moments, compat="override", combine_attrs="override")
         count, enough = _enough(da, there[name], fewest)
         counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
@@ -230,7 +229,6 @@ def agreement(
     there, weights, fewest
         As in `statistics`.
     """
-
     change = _in_blocks(changes - 1 if changes.attrs.get("delta_kind") == "rel." else changes)
     test = {} if thresholds is None else {"test": "threshold", "abs_thresh": thresholds}
     change = change if thresholds is None else change.where(thresholds.notnull())

@@ -384,8 +384,9 @@ def _joined(before: xr.DataArray, data: xr.DataArray, is_read: bool) -> xr.DataA
     A task that two pieces share would keep its chunk in memory from one to the other, and Dask takes pieces in any
     order.
     """
-    first = before.variable
-    first = first.copy(data=_again(first.data)) if is_read and first.chunks else xr.full_like(first, np.nan)
+    first = before.variable if is_read else xr.full_like(before.variable, np.nan)
+    if is_read and first.chunks:
+        first = xr.Variable(first.dims, _again(first.data))
     return xr.DataArray(rechunk_variable(xr.Variable.concat([first, data.variable], "time"), {"time": -1}))
 
 

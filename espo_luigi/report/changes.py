@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.report.drawings import (
-    DIVERGING,
-    REFERENCE,
-    Drawing,
-    broken,
-    drawing,
-    panels_of,
-    short,
-    units_text,
-    with_pictures,
-)
+from espo_luigi.report import drawings
+from espo_luigi.report.drawings import DIVERGING, REFERENCE, Drawing, broken, drawing, panels_of, short, units_text
 from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, render_page
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
@@ -43,9 +34,7 @@ _MOST_ROWS, _MOST_PANELS = 4, 6
 _ALONG, _PARTS = ("horizon", "warming_level"), ("season", "month")
 _STATISTICS, _WHOLE = ("low", "median", "high", "agree", "members"), "whole domain"
 # After Okabe and Ito (2008), with lines that differ in grey, too.
-_STYLES = tuple(
-    zip(("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), ("--", "-", "-.") * 2, strict=True)
-)
+_COLOURS, _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), ("--", "-", "-.")
 _HATCHED = {
     "advanced": "Hatched: not robust, as most simulations have no change beyond their variability. Crossed: their "
     "changes have different signs.",
@@ -222,10 +211,8 @@ def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str
     values = np.concatenate([field.values.ravel() for field in fields])
     sizes = abs(np.log(values[values > 0]) if is_quotient else values)
     most = float(np.nanquantile(sizes, 0.995)) if np.isfinite(sizes).any() else 0.0
-    is_of_water = re.search(
-        "precipitation|rainfall|snow", f"{attrs.get('standard_name')} {attrs.get('long_name')}".lower()
-    )
-    colours = {"cmap": "BrBG" if is_of_water else DIVERGING}
+    names = f"{attrs.get('standard_name')} {attrs.get('long_name')}".lower()
+    colours = {"cmap": "BrBG" if re.search("precipitation|rainfall|snow", names) else DIVERGING}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
     return {"vmin": -(most or 1), "vmax": most or 1, **colours}
@@ -250,7 +237,7 @@ def plumes(
     for (region, month), place in zip(shown, axes[:, 0], strict=True):
         for at, (experiment, ds) in enumerate(loaded.items()):
             one = ds.sel(region=region).isel(time=ds["time"].dt.month.values == month)
-            years, (colour, line) = one["time"].dt.year.values, _STYLES[at % len(_STYLES)]
+            years, colour, line = one["time"].dt.year.values, _COLOURS[at % len(_COLOURS)], _LINES[at % len(_LINES)]
             place.fill_between(years, one["low"], one["high"], color=colour, alpha=0.2, linewidth=0)
             place.plot(years, one["median"], color=colour, linestyle=line, label=experiment)
         if reference is not None:
@@ -284,9 +271,8 @@ def changes_sections(view: RunView) -> tuple[list[Section], dict[str, xr.Dataset
             blocks += _maps(one, [other.maps for other in mapped if other.names == one.names and other in of], numbers)
         blocks += [*_plume([one for one in of if one.of.product == "indicators"], view), *_table(of, raw)]
         # Long names of changes tell of the window and the baseline, too.
-        words = re.sub(
-            r"^\d+-year climatological \w+ of |: \w+\. delta compared to .*$", "", first.attrs.get("long_name", "")
-        )
+        more = r"^\d+-year climatological \w+ of |: \w+\. delta compared to .*$"
+        words = re.sub(more, "", first.attrs.get("long_name", ""))
         sections.append(Section(f"{words} ({key[0]}, {key[1]})", blocks, folded=len(indicators) > MOST_OPEN))
     return sections, numbers
 
@@ -342,12 +328,9 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
             for at, region in enumerate(row["region"].values if first != one.attrs.get("delta_reference") else ()):
                 here = row.isel(region=at)
                 numbers = [_number(here[name]) for name in _STATISTICS[:3]]
-                other, agree = (
-                    _number(was["median"].isel(region=at)),
-                    f"{float(here['agree']):.0%}".replace("nan%", "–"),
-                )
-                counted = str(int(here["members"]))
-                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, other, agree, counted])
+                agree = f"{float(here['agree']):.0%}".replace("nan%", "–")
+                others = _number(was["median"].isel(region=at)), agree, str(int(here["members"]))
+                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, *others])
     if not rows:
         return []
     columns = [*map(_statistic, changes[0].names), "Median, raw", "Same sign", "Simulations"]
@@ -356,11 +339,8 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
 
 
 def _number(value: Any) -> str:
-    return (
-        (f"{float(value):.3g}" if not abs(value) >= 1000 else f"{float(value):,.0f}")
-        .replace("-", "−")
-        .replace("nan", "–")
-    )
+    told = f"{float(value):,.0f}" if abs(value) >= 1000 else f"{float(value):.3g}"
+    return told.replace("-", "−").replace("nan", "–")
 
 
 def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
@@ -378,9 +358,7 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
             place = str(row["region"].values[0])
     columns = list(dict.fromkeys(when for of in rows.values() for when in of))
     table = [[*label, *(of.get(when, "–") for when in columns)] for label, of in rows.items()]
-    way = (
-        "each cell's statistics, mean over all cells" if place == _WHOLE else "statistics of the means over the region"
-    )
+    way = "each cell's statistics, mean over all cells" if place == _WHOLE else "statistics of the region's means"
     if rows:
         yield Table(["Indicator", "Units", *columns], table, f"Changes: {place} ({way})")
 
@@ -407,9 +385,9 @@ def _members(shown: Sequence[Shown]) -> Iterator[Any]:
 def write_changes(view: RunView, folder: Path, processes: int = 0) -> None:
     """Write the page, its figures and numbers into a new folder; so many forked processes draw, or, if 0, this one."""
     undrawn, numbers = changes_sections(view)
-    parts = with_pictures(undrawn, processes)
+    parts = drawings.with_pictures(undrawn, processes)
     folder.mkdir(parents=True)
-    for picture in (shown for part in parts for shown in part.pictures):
+    for picture in (each for part in parts for each in part.pictures):
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     for name, ds in numbers.items():
         packed = {one: {"zlib": True, "complevel": 4} for one in ds.data_vars}
@@ -418,9 +396,7 @@ def write_changes(view: RunView, folder: Path, processes: int = 0) -> None:
         except Exception as error:  # a damaged chunk raises whatever its codec does
             blocks = [*parts[0].blocks, Warned(f"{name} was not written: {type(error).__name__}: {error}")]
             parts[0] = replace(parts[0], blocks=blocks)
-    linked = [
-        replace(part, blocks=[replace(one, linked=True) if isinstance(one, Picture) else one for one in part.blocks])
-        for part in parts
-    ]
+    shown = [[replace(one, linked=True) if isinstance(one, Picture) else one for one in part.blocks] for part in parts]
+    linked = [replace(part, blocks=blocks) for part, blocks in zip(parts, shown, strict=True)]
     told = f"Adjusted to {view.reference}. This folder has the figures, and the numbers of the maps."
     (folder / PAGE).write_text(render_page("What changes", told, linked), encoding="utf-8")

@@ -90,15 +90,14 @@ def climatology(
 def _operation(op: str | Mapping[str, Mapping[str, float]]) -> tuple[str, Callable[[xr.DataArray], xr.DataArray]]:
     """Return an operation's name and function over the years."""
     name, given = (op, {}) if isinstance(op, str) else next(iter(op.items()))
-    share = None
+    share = given.get("q") if name == "quantile" else None
     if matched := re.fullmatch(r"p(\d{1,2}(?:\.\d+)?)", name):
         share = float(matched[1]) / 100
-    elif name == "quantile" and isinstance(given.get("q"), int | float):
-        share = given["q"]
-    if share is not None and 0 <= share <= 1 and (isinstance(op, str) or len(op) == 1):
-        return f"p{share * 100:g}", lambda data: data.quantile(share, "year", skipna=True).drop_vars("quantile")
-    if name in OPERATIONS and not given and (isinstance(op, str) or len(op) == 1):
-        return name, lambda data: getattr(data, name)("year", skipna=True)
+    if isinstance(op, str) or len(op) == 1:
+        if isinstance(share, int | float) and 0 <= share <= 1:
+            return f"p{share * 100:g}", lambda data: data.quantile(share, "year", skipna=True).drop_vars("quantile")
+        if name in OPERATIONS and not given:
+            return name, lambda data: getattr(data, name)("year", skipna=True)
     raise ConfigurationError(f"op {op!r} is unknown; expected one of {', '.join(OPERATIONS)}, or a percentile: p90.")
 
 
@@ -109,9 +108,7 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
         raise ConfigurationError(f"window {length} and stride {stride} are years; expected 1 or more.")
     found = [(at, at + length - 1) for first, last in ranges for at in range(first, last - length + 2, stride)]
     if not found:
-        raise ConfigurationError(
-            f"no window of {length} years is in {list(ranges)}; choose a shorter window or a longer period."
-        )
+        raise ConfigurationError(f"no window of {length} years is in {list(ranges)}; choose a shorter one.")
     return found
 
 
@@ -134,9 +131,7 @@ def _frequency(ds: xr.Dataset) -> str:
     calendar_of(ds)
     freq = ds.attrs.get(_FREQUENCY) or (xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None)
     if not re.fullmatch(r"(YS|QS)(-[A-Z]{3})?|MS", freq or ""):
-        raise DataError(
-            f"the series has the frequency {freq}; expected years, seasons or months: YS-JAN, QS-DEC or MS."
-        )
+        raise DataError(f"the series has the frequency {freq}; expected years, seasons or months: YS-JAN, QS-DEC, MS.")
     return str(freq)
 
 
@@ -149,11 +144,6 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
         crossing = month > 10
         year = year + crossing
         month = np.where(crossing, month - 12, month)
-    dim, names = {
-        "Y": ("", lambda first: ""),
-        "Q": ("season", lambda first: "".join(_INITIALS[(first - 1 + i) % 12] for i in range(3))),
-        "M": ("month", lambda first: _MONTHS[first - 1]),
-    }[freq[0]]
     starts, column = np.unique(month, return_inverse=True)
     years = np.arange(year.min(), year.max() + 1)
     places = np.full((years.size, starts.size), -1)
@@ -163,9 +153,13 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
     timed = timed.drop_vars([name for name, coord in timed.coords.items() if "time" in coord.dims])
     at = xr.DataArray(places, {"year": years}, ("year", "part"))
     made = timed.isel(time=at).where(at >= 0)
-    if not dim:
+    if freq[0] == "Y":
         return made.squeeze("part")
-    return made.assign_coords(part=[names(int(first)) for first in starts]).rename(part=dim)
+    if freq[0] == "Q":
+        return made.assign_coords(part=[(2 * _INITIALS)[first % 12 :][:3] for first in starts - 1]).rename(
+            part="season"
+        )
+    return made.assign_coords(part=[_MONTHS[first] for first in starts - 1]).rename(part="month")
 
 
 def _of_window(ds: xr.Dataset, name: str, how: Callable[[xr.DataArray], xr.DataArray], least: int) -> xr.Dataset:

@@ -57,7 +57,10 @@ def delta(
     `xscen.compute_deltas`, which has no guard.
     """
     base, name = _baseline(ds, baseline)
-    _check_names(ds, {"kind": kind if isinstance(kind, Mapping) else {}, "least": least or {}})
+    names = [str(known) for known in ds.data_vars]
+    for argument, given in {"kind": {} if isinstance(kind, str) else kind, "least": least or {}}.items():
+        if strange := sorted(set(given).difference(names, (known.partition("_clim_")[0] for known in names))):
+            raise ConfigurationError(f"{argument} names {', '.join(strange)}; the variables are {', '.join(names)}.")
     made = {}
     for variable, data in ds.data_vars.items():
         own = kind if isinstance(kind, str) else _of(kind, str(variable)) or "+"
@@ -69,7 +72,7 @@ def delta(
             raise DataError(
                 f"{variable} is in {units_of(data)}, its baseline in {units_of(base[variable])}; convert one of them."
             )
-        changed = _absolute(data, base[variable]) if own == "+" else _relative(data, base[variable], own, least or {})
+        changed = _change(data, base[variable], own, least or {})
         attrs = {"delta_kind": _WORDS[own], "delta_reference": name}
         for key in ("long_name", "description"):
             if key in data.attrs:
@@ -82,37 +85,23 @@ def _baseline(ds: xr.Dataset, baseline: str | xr.Dataset) -> tuple[xr.Dataset, s
     """Return the baseline without the dimension of horizons, and its name."""
     source = ds if isinstance(baseline, str) else baseline
     horizons = [str(one) for one in source[HORIZON].values.ravel()] if HORIZON in source.coords else []
-    name = baseline if isinstance(baseline, str) else (horizons or ["baseline"])[0]
-    if isinstance(baseline, str) and name not in horizons:
-        raise DataError(f"the baseline {name} is not in the data; expected one of {', '.join(horizons)}.")
+    if isinstance(baseline, str) and baseline not in horizons:
+        raise DataError(f"the baseline {baseline} is not in the data; expected one of {', '.join(horizons)}.")
     if not isinstance(baseline, str) and len(horizons) > 1:
         raise DataError(f"the baseline has the horizons {', '.join(horizons)}; expected one.")
-    if HORIZON in source.dims:
-        source = source.isel({HORIZON: horizons.index(name)})
+    name = baseline if isinstance(baseline, str) else (horizons or ["baseline"])[0]
+    source = source.sel({HORIZON: name}) if HORIZON in source.dims else source
     return source.drop_vars(HORIZON, errors="ignore"), name
 
 
-def _short(variable: str) -> str:
-    return variable.partition("_clim_")[0]
-
-
 def _of(by_name: Mapping[str, Kind] | Mapping[str, str], variable: str) -> str | None:
-    return by_name.get(variable) or by_name.get(_short(variable))
+    return by_name.get(variable) or by_name.get(variable.partition("_clim_")[0])
 
 
-def _check_names(ds: xr.Dataset, arguments: Mapping[str, Mapping[str, str]]) -> None:
-    names = {str(name) for name in ds.data_vars}
-    for argument, by_name in arguments.items():
-        if strange := sorted(set(by_name) - names - {_short(name) for name in names}):
-            raise ConfigurationError(f"{argument} names {', '.join(strange)}; the variables are {', '.join(names)}.")
-
-
-def _absolute(data: xr.DataArray, base: xr.DataArray) -> xr.DataArray:
-    change = (data - base).assign_attrs(data.attrs)
-    return as_difference(change) if is_temperature(data) else change
-
-
-def _relative(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[str, str]) -> xr.DataArray:
+def _change(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[str, str]) -> xr.DataArray:
+    if kind == "+":
+        change = (data - base).assign_attrs(data.attrs)
+        return as_difference(change) if is_temperature(data) else change
     if is_temperature(data) and not is_difference(data):
         raise ConfigurationError(f'{data.name} is a temperature, whose zero is arbitrary; expected the kind "+".')
     enough = (abs(base) > 0) & (abs(data) <= _MOST_BASELINES * abs(base))

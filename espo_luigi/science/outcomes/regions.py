@@ -1,16 +1,18 @@
 """Means over regions: polygons, boxes and points, weighted by the areas that cells share with them.
 
-Areas are exact on the sphere. The cells are those of the conservative regridding; GEOS, by way of shapely, intersects
-them with polygons in an equal-area projection around each part of a polygon (Snyder 1987, Lambert azimuthal).
+The cells are those of the conservative regridding. GEOS, by way of shapely, intersects them with polygons on longitude
+and the sine of latitude, which keep areas.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +26,9 @@ from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
-# A part of a polygon is cut in two until it is smaller than this, and has fewer vertices: degrees, vertices.
-_PART_DEGREES, _SMALLEST_DEGREES, _PART_VERTICES = 30.0, 0.5, 1000
-# Edges of polygons are straight in degrees; pieces of this length are straight in the projection.
-_EDGE_DEGREES = 0.1
+# Edges of polygons are straight in degrees; pieces of this length are straight on the sine of latitude, too. Parts of a
+# polygon with more vertices are cut. So many cells are outlined at a time.
+_EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
 _IN_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
 
 
@@ -150,9 +151,9 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
     numbers = {name: da for name, da in ds.items() if {y, x} <= set(da.dims) and da.dtype.kind in "fiub"}
     on_grid = xr.Dataset(numbers).filter_by_attrs(flag_values=None)
     on_grid = on_grid.drop_vars([name for name, c in on_grid.coords.items() if {y, x} & set(c.dims)])
-    means, coverage = [], []
+    means, coverage, outlines = [], [], functools.cache(lambda: _outlines(cells))
     for name, region in regions.items():
-        share = xr.DataArray(_shares(region, cells, horizontal.grid).reshape(shape), dims=horizontal.dims)
+        share = xr.DataArray(_shares(region, cells, horizontal.grid, outlines).reshape(shape), dims=horizontal.dims)
         if not (share > 0).any():
             raise DataError(
                 f"The region {name!r} lies outside of the domain: got {_told(region)}, and the grid reaches from "
@@ -177,7 +178,7 @@ def _told(region: Region) -> str:
     return f"{south:g} to {north:g} degrees north, {west:g} to {east:g} degrees east"
 
 
-def _shares(region: Region, cells: Cells, grid: Any) -> np.ndarray:
+def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]) -> np.ndarray:
     """The part of the region's area in each cell, in C order; of a point, 1 in the nearest cell."""
     if isinstance(region, Box):
         west, east = region.lon
@@ -189,60 +190,55 @@ def _shares(region: Region, cells: Cells, grid: Any) -> np.ndarray:
         # The centre of the cell that holds the point is not farther than a cell's diagonal.
         is_near = distance.min() <= np.deg2rad(np.hypot(*grid.largest_steps())) / 2
         return (np.arange(distance.size) == distance.argmin()).astype(float) * is_near
-    areas, shapely = np.zeros(cells.size), _imported("shapely")
-    whole = sum(_add_areas(shapely, part, cells, grid, areas) for part in _cut(shapely, region))
-    return areas / whole
+    areas, shapely, tree = np.zeros(cells.size), _imported("shapely"), outlines()
+    flat = shapely.segmentize(region, _EDGE_DEGREES)
+    flat = shapely.transform(flat, lambda at: np.column_stack([at[:, 0], np.sin(np.deg2rad(at[:, 1]))]))
+    flat = shapely.make_valid(flat, method="structure", keep_collapsed=False)
+    for part, turn in itertools.product(_cut(shapely, flat), (-360, 0, 360)):
+        turned = shapely.transform(part, lambda at, turn=turn: at + np.array([turn, 0]))
+        found = tree.query(turned, predicate="intersects")
+        areas[found] += shapely.area(shapely.intersection(tree.geometries[found], turned))
+    return areas / flat.area
 
 
 def _cut(shapely: Any, polygon: Any) -> Iterator[Any]:
-    """Parts of a polygon that are small, and have few vertices."""
-    for part in shapely.get_parts(polygon):
-        if part.geom_type != "Polygon" or part.area == 0:
-            continue
-        west, south, east, north = part.bounds
-        size = max(east - west, north - south)
-        if size <= _PART_DEGREES and (shapely.get_num_coordinates(part) <= _PART_VERTICES or size < _SMALLEST_DEGREES):
-            yield part
-            continue
-        lon, lat = (west + east) / 2, (south + north) / 2
-        halves = [(west, south, lon, north), (lon, south, east, north)]
-        if north - south > east - west:
-            halves = [(west, south, east, lat), (west, lat, east, north)]
-        for half in halves:
-            yield from _cut(shapely, shapely.clip_by_rect(part, *half))
+    """Parts of few vertices."""
+    if shapely.get_num_coordinates(polygon) <= _PART_VERTICES:
+        yield polygon
+        return
+    west, south, east, north = polygon.bounds
+    lon, lat = (west + east) / 2, (south + north) / 2
+    for half in itertools.product((west, lon), (south, lat)):
+        yield from _cut(shapely, shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south))
 
 
-def _add_areas(shapely: Any, part: Any, cells: Cells, grid: Any, areas: np.ndarray) -> float:
-    """Add the areas that a part of a polygon shares with cells, on the unit sphere; return the part's own."""
-    lon, lat = shapely.get_coordinates(part.centroid)[0]
-    up, east = unit_vectors(lat, lon), unit_vectors(np.array(0.0), lon + 90)
-    axes = np.stack([east, np.cross(up, east)], axis=-1)
-
-    def flatten(degrees: np.ndarray) -> np.ndarray:
-        vectors = unit_vectors(degrees[:, 1], degrees[:, 0])
-        # Where all is far away, only the distance matters.
-        return (vectors @ axes) * np.sqrt(2 / np.maximum(1 + vectors @ up, 0.1))[:, None]
-
-    flat = shapely.make_valid(shapely.transform(shapely.segmentize(part, _EDGE_DEGREES), flatten))
-    reach = np.linalg.norm(shapely.get_coordinates(flat), axis=-1).max() + np.deg2rad(np.hypot(*grid.largest_steps()))
-    near = np.flatnonzero(np.linalg.norm(grid.unit_vectors() - up, axis=-1) <= reach)
-    outlines = shapely.make_valid(shapely.transform(_outlines(shapely, cells, near), flatten))
-    shapely.prepare(flat)
-    touched = shapely.intersects(flat, outlines)
-    np.add.at(areas, near[touched], shapely.area(shapely.intersection(outlines[touched], flat)))
-    return float(flat.area)
-
-
-def _outlines(shapely: Any, cells: Cells, places: np.ndarray) -> np.ndarray:
-    """Cells as polygons in degrees, with vertices in short steps; those without corners are empty."""
+def _outlines(cells: Cells) -> Any:
+    """A tree of cells as polygons; those without corners are empty."""
+    shapely = _imported("shapely")
     if isinstance(cells, Boxes):
-        row, column = np.divmod(places, len(cells.lon))
-        (south, north), (west, east) = cells.lat[row].T, cells.lon[column].T
-        return shapely.segmentize(shapely.box(west, south, east, north), _EDGE_DEGREES)
-    corners, along = cells.polygons(places), np.linspace(0, 1, 4, endpoint=False)[:, None]
-    x, y, z = np.moveaxis(corners[:, :, None] * (1 - along) + np.roll(corners, -1, axis=1)[:, :, None] * along, -1, 0)
-    degrees = np.rad2deg(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], axis=-1)).reshape(-1, 16, 2)
-    known = np.isfinite(degrees).all(axis=(1, 2))
-    outlines = np.full(places.size, shapely.Polygon())
-    outlines[known] = shapely.polygons(degrees[known])
-    return outlines
+        row, column = np.divmod(np.arange(cells.size), len(cells.lon))
+        (south, north), (west, east) = np.sin(np.deg2rad(cells.lat[row])).T, _turned(cells.lon)[column].T
+        return shapely.STRtree(shapely.box(west, south, east, north))
+    parts = np.array_split(cells.corners, cells.size // _CELLS + 1)
+    return shapely.STRtree(np.concatenate([_quadrilaterals(shapely, part) for part in parts]))
+
+
+def _quadrilaterals(shapely: Any, corners: np.ndarray) -> np.ndarray:
+    # A corner at a pole has no longitude.
+    along = np.clip(np.linspace(0, 1, 21), 1e-3, 1 - 1e-3)[:, None]
+    between = corners[:, :, None] * (1 - along) + np.roll(corners, -1, axis=1)[:, :, None] * along
+    x, y, z = np.moveaxis(between.reshape(len(corners), -1, 3), -1, 0)
+    sine = z / np.sqrt(x**2 + y**2 + z**2)
+    lon = _turned(np.rad2deg(np.unwrap(np.arctan2(y, x)[:, [*range(x.shape[1]), 0]])))
+    # The outline of the cell around a pole goes along the pole, too.
+    pole = np.where(np.abs(lon[:, -1] - lon[:, 0]) > 1, np.sign(sine[:, 0]), sine[:, 0])
+    around = np.column_stack([lon, lon[:, -1], lon[:, 0]]), np.column_stack([sine, sine[:, 0], pole, pole])
+    vertices = np.stack(around, axis=-1)
+    known, polygons = np.isfinite(vertices).all(axis=(1, 2)), np.full(len(corners), shapely.Polygon())
+    polygons[known] = shapely.make_valid(shapely.polygons(vertices[known]), method="structure", keep_collapsed=False)
+    return polygons
+
+
+def _turned(lon: np.ndarray) -> np.ndarray:
+    """Longitudes (cell, ...) from -180 degrees on."""
+    return lon - 360 * np.floor((lon.min(axis=1, keepdims=True) + 180) / 360)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import io
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import NamedTuple
@@ -41,10 +42,12 @@ class Run(NamedTuple):
 
         `historical+rcp45` is rcp45. A facet that is missing is "".
         """
-        era, experiment = facets.get("mip_era") or "", facets.get("experiment") or ""
-        source, member = (facets.get(f"driving_{kind}") or "" for kind in ("model", "member"))
-        source, member = source or facets.get("source") or "", member or facets.get("member") or ""
-        return cls(era, source, experiment.rpartition("+")[2], member)
+
+        def first(*names: str) -> str:
+            return next(filter(None, map(facets.get, names)), "")
+
+        experiment = first("experiment").rpartition("+")[2]
+        return cls(first("mip_era"), first("driving_model", "source"), experiment, first("driving_member", "member"))
 
 
 GlobalMeans = Mapping[Run, pd.Series]
@@ -62,9 +65,9 @@ class Period(NamedTuple):
 class Warming:
     """By simulations' labels: the years of each level, why there are none, and the row of the table that was read."""
 
-    periods: Mapping[str, Mapping[float, Period]]
-    absent: Mapping[str, Mapping[float, str]]
-    rows: Mapping[str, Run]
+    periods: dict[str, dict[float, Period]]
+    absent: dict[str, dict[float, str]]
+    rows: dict[str, Run]
 
 
 @functools.cache
@@ -102,14 +105,12 @@ def parse_global_means(content: bytes, where: str) -> GlobalMeans:
             f"coordinates {', '.join(Run._fields)}."
         ) from error
     twice = sorted(
-        {str(run) for run in runs if runs.count(run) > 1} | set(map(str, frame.index[frame.index.duplicated()]))
+        {str(run) for run in runs if runs.count(run) > 1} | {*map(str, frame.index[frame.index.duplicated()])}
     )
     if twice or frame.empty:
         raise DataError(f"{where} has no values, or has twice: {', '.join(twice) or 'nothing'}. Keep one of each.")
-    frame.columns = pd.RangeIndex(len(runs))
-    frame = frame.sort_index()
-    frame = frame.reindex(range(frame.index[0], frame.index[-1] + 1))
-    return {run: frame[number] for number, run in enumerate(runs)}
+    years = range(frame.index.min(), frame.index.max() + 1)
+    return {run: frame.iloc[:, number].reindex(years) for number, run in enumerate(runs)}
 
 
 def _split(name: str) -> Sequence[str]:
@@ -122,7 +123,7 @@ def _split(name: str) -> Sequence[str]:
 
 def reaching(
     simulations: Mapping[str, Mapping[str, str]],
-    levels: Iterable[float],
+    levels: Collection[float],
     table: GlobalMeans,
     *,
     base: tuple[int, int] = BASE,
@@ -142,29 +143,26 @@ def reaching(
     any_member
         Whether the first member of the same model and experiment stands for a member without a row.
     """
-    wanted = sorted(set(levels))
-    periods: dict[str, dict[float, Period]] = {}
-    absent: dict[str, dict[float, str]] = {}
-    rows: dict[str, Run] = {}
+    made = Warming({}, {}, {})
     for label, facets in simulations.items():
         row, reason = _row(Run.of(facets), table, any_member)
-        found: dict[float, Period | str] = dict.fromkeys(wanted, reason)
+        found: dict[float, Period | str] = dict.fromkeys(levels, reason)
         if row is not None:
-            rows[label] = row
-            found = _periods(table[row], wanted, base, window)
-        periods[label] = {level: period for level, period in found.items() if isinstance(period, Period)}
-        absent[label] = {level: text for level, text in found.items() if isinstance(text, str)}
-        for text in sorted(set(absent[label].values())):
+            made.rows[label] = row
+            found = _periods(table[row], levels, base, window)
+        made.periods[label] = {level: period for level, period in found.items() if isinstance(period, Period)}
+        made.absent[label] = {level: text for level, text in found.items() if isinstance(text, str)}
+        for text in sorted(set(made.absent[label].values())):
             log.warning("%s: %s", label, text)
-    return Warming(periods, absent, rows)
+    return made
 
 
 def _row(run: Run, table: GlobalMeans, any_member: bool) -> tuple[Run | None, str]:
     """The row of a simulation, or None and why."""
-    of_model = [row for row in table if _is_model(run, row)]
     # A name of CORDEX ends in the model's: the longest such name.
-    longest = max((len(row.source) for row in of_model), default=0)
-    of_model = [row for row in of_model if len(row.source) == longest]
+    of_era = [row for row in table if run.mip_era in ("", row.mip_era)]
+    names = [row.source for row in of_era if re.search(f"(^|[-_]){re.escape(row.source)}$", run.source)]
+    of_model = [row for row in of_era if row.source == max(names, key=len, default="")]
     of_run = [row for row in of_model if row.experiment == run.experiment]
     own = [row for row in of_run if row.member == run.member]
     if own:
@@ -179,13 +177,8 @@ def _row(run: Run, table: GlobalMeans, any_member: bool) -> tuple[Run | None, st
     return None, f"the table has no row of {run}; it has {known}"
 
 
-def _is_model(run: Run, row: Run) -> bool:
-    is_source = run.source == row.source or run.source.endswith((f"-{row.source}", f"_{row.source}"))
-    return is_source and run.mip_era in ("", row.mip_era)
-
-
 def _periods(
-    means: pd.Series, levels: Iterable[float], base: tuple[int, int], window: int
+    means: pd.Series, levels: Collection[float], base: tuple[int, int], window: int
 ) -> dict[float, Period | str]:
     """The first `window` years that are warmer than each level, or why there are none."""
     of_base = means.loc[base[0] : base[1]]

@@ -115,6 +115,24 @@ def test_on_a_rotated_grid_a_box_as_a_polygon_has_the_mean_of_the_box():
     np.testing.assert_allclose(made["coverage"], 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("middle", [0.0, 0.5])
+def test_cells_around_a_pole_and_over_the_antimeridian_have_the_mean_of_the_box(middle):
+    x = (np.arange(30) - 15 + middle) * 1e5
+    turn = pyproj.Transformer.from_crs("+proj=laea +lat_0=90 +R=6371000", "+proj=longlat +R=6371000", always_xy=True)
+    lon, lat = turn.transform(*np.meshgrid(x, x))
+    values = np.random.default_rng(2).normal(10, 5, lon.shape)
+    ds = xr.Dataset({"t": (("y", "x"), values)}, {"y": x, "x": x, "lat": (("y", "x"), lat), "lon": (("y", "x"), lon)})
+    made = region_means(
+        ds,
+        {
+            "cap": Box((-180, 180), (84, 90)), "same": shapely.box(-180, 84, 180, 90),
+            "far": Box((170, -165), (80, 82)), "even so": shapely.box(170, 80, 195, 82),
+        },
+    )  # fmt: skip
+    np.testing.assert_allclose(made["t"][1::2], made["t"][::2], rtol=5e-5)
+    np.testing.assert_allclose(made["coverage"], 1, rtol=1e-5)
+
+
 def test_a_point_has_the_values_of_its_nearest_cell_on_both_kinds_of_grids():
     ds = regular(np.arange(40.0, 60), np.arange(280.0, 300))
     made = region_means(ds, {"Montréal": Point(-73.6, 45.4)})

@@ -238,9 +238,11 @@ def test_members_of_different_grids_units_or_variables_are_refused(other, what):
     assert what in str(refused.value)
 
 
-def test_coordinates_with_round_off_are_one_grid():
-    other = climatology([3, 4]).assign_coords(lat=np.float32([45.0, 46.0]) + np.float32(4e-6))
-    assert join({"A": climatology([1, 2]), "B": other}).sizes["lat"] == 2
+def test_coordinates_with_round_off_are_one_grid_and_heights_may_be_nan_at_sea():
+    heights = "lat", [100.0, np.nan]
+    other = climatology([3, 4]).assign_coords(orog=heights, lat=np.float32([45.0, 46.0]) + np.float32(4e-6))
+    joined = join({"A": climatology([1, 2]).assign_coords(orog=heights), "B": other})
+    assert joined.sizes["lat"] == 2 and joined["orog"].isnull().values.tolist() == [False, True]
 
 
 def test_an_ensemble_without_members_says_why():

@@ -13,7 +13,7 @@ import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -34,6 +34,7 @@ from espo_luigi.publication import release
 from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import check_ours
+from espo_luigi.science.calendar import joined
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import limits_in
@@ -69,8 +70,8 @@ class Validation:
     products: int
     checks: list[Check]
     seconds: float
-    release: Path | None = None
-    refused: tuple[str, ...] = ()
+    release: Path | None
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class _Seen:
     """Facts about the data, whose values are read once; no file stays open, as a production has too many.
 
     `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `years` are the
-    first and last of each product. `flags` has the simulation of each archive of flags.
+    first and last of each product. `flags` are the archives of flags.
     `problems` were met while reading, by check.
     """
 
@@ -88,7 +89,7 @@ class _Seen:
     rows: dict[Path, Row] = field(default_factory=dict)
     products: dict[str, xr.Dataset] = field(default_factory=dict)
     years: dict[str, tuple[int, int]] = field(default_factory=dict)
-    flags: dict[str, str] = field(default_factory=dict)
+    flags: list[str] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -130,12 +131,10 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     # A new release does not have the files of the former.
     seen.problems["checksums"] += () if version else release.differences(folder)
     checks = [_checked(name, seen, progress) for name in CHECKS]
-    found = Validation(final, len(seen.products), checks, time.monotonic() - began)
     excused = {"passed": get_args(Validated), "not done": seen.thresholds.optional, "failed": ()}
-    refused = tuple(check.name for check in checks if check.name not in excused[check.verdict])
-    if not version or refused:
-        return replace(found, refused=refused if version else ())
-    return replace(found, release=release.write_release(folder, version, checks))
+    refused = tuple(check.name for check in checks if version and check.name not in excused[check.verdict])
+    written = release.write_release(folder, version, checks) if version and not refused else None
+    return Validation(final, len(seen.products), checks, time.monotonic() - began, written, refused)
 
 
 def _run_of(folder: Path) -> RunContext | None:
@@ -165,8 +164,7 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     """Open a product, and read all its values once."""
     if not is_zarr(name):
         parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-        how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "combine_attrs": "override"}
-        ds = xr.concat(parts, "time", join="exact", **how)
+        ds = joined(parts)
         for var in _series(ds):
             if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
                 seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
@@ -176,7 +174,7 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     with store.open_store(files[0]) as ds:
         row = seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
         if any("flag_masks" in da.attrs for da in ds.values()):
-            seen.flags[name] = _id_of(ds)
+            seen.flags.append(name)
         elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
             _read_values(name, ds, seen)
             with tempfile.TemporaryDirectory() as scratch:
@@ -349,9 +347,9 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 def _flags(seen: _Seen) -> Iterator[str]:
     if not seen.flags:
         raise NotDone("no archive of flags is beside the products")
-    for name, id in seen.flags.items():
+    for name in seen.flags:
         flags = store.open_store(seen.folder / name)
-        for of_it in (other for other, one in seen.products.items() if _id_of(one) == id and is_zarr(other)):
+        for of_it in (it for it, one in seen.products.items() if _id_of(one) == _id_of(flags) and is_zarr(it)):
             product = store.open_store(seen.folder / of_it)
             for var, da in _series(flags).items():
                 counts = {f"{var.removesuffix('_flags')}_days_{one}": mask for one, mask in meanings(da).items()}

@@ -16,7 +16,6 @@ from espo_luigi.files import read_object
 from espo_luigi.publication.products import find_products
 from espo_luigi.replacing import by_content, write_ours
 from espo_luigi.store.disk import disk_errors
-from espo_luigi.store.inventory import size_bytes
 
 RELEASE = "RELEASE.json"
 _MAKER = "espo validate"
@@ -34,9 +33,11 @@ def digest_of(path: Path) -> str:
 
 def _files(folder: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of all archives, stores and NetCDF files, by their paths in the folder."""
+    found = find_data(folder, [])
+    sizes = {path: [file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file()] for path in found}
     return {
-        path.relative_to(folder).as_posix(): {"size_bytes": size_bytes(path), "sha256": digest_of(path)}
-        for path in sorted(find_data(folder, []))
+        path.relative_to(folder).as_posix(): {"size_bytes": sum(sizes[path]), "sha256": digest_of(path)}
+        for path in sorted(found)
     }
 
 

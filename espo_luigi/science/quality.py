@@ -12,11 +12,15 @@ by its `counts`. A variable that is derived from others has the flags of these.
 | `crossed_before` | day | the regridded simulation has tasmin above tasmax, or a negative dtr | `Adjust` |
 | `filled_in_time` | day | the regridded value was missing, and filled | `Regrid` |
 | `repaired` | day | a raw cell with a weight was repaired | `Extract`, `Regrid` |
-| `beyond_the_record` | day | beyond the reference's lowest or highest value, by more than `record` | `Adjust` |
-| `beyond_the_season` | day | the same of the month and those beside it, by more than `season` | `Adjust` |
+| `beyond_the_record` | day | beyond the reference's lowest or highest value, by more than `record` | as `clipped` |
+| `beyond_the_season` | day | the same of the month and those beside it, by more than `season` | as `clipped` |
 | `extrapolated_in_space` | cell | a grid on the way does not reach the cell | `Regrid` |
 | `signal_distorted` | cell | the change differs from the regridded simulation's by more than `signal` | `Adjust` |
 | `sign_flipped` | cell | both change, by more than a quarter of `signal`, in opposite directions | `Adjust` |
+| `signal_not_judged` | cell | no years after the calibration, or more than 1 % of the days missing | `Adjust` |
+
+The values of a product, rounded and clipped, are compared with the reference's of the same variable: derived ones, too,
+if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
 
 On their way, flags are variables beside the values, in the same stores, and are computed with them. The product's
 archive is packed without them, and that of flags with nothing else. So a count of treated days is the sum of its bit.
@@ -34,7 +38,7 @@ import xarray as xr
 
 from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.choices import AlignOn, Consistency
-from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.chunks import rechunk, rechunk_variable
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
@@ -45,11 +49,16 @@ _OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
 DAYS = (
     "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
 )  # fmt: skip
-CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped")
+CELLS = ("extrapolated_in_space", "signal_distorted", "sign_flipped", "signal_not_judged")
 _BITS = {name: np.uint16(1 << place) for place, name in enumerate(DAYS, 8)}
 _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)}
 _THE_METHODS = np.uint16(0xFF)
-_OF_SIGNAL = "signal_distorted and sign_flipped: of the change against that of the simulation regridded to these cells."
+_OF_SIGNAL = (
+    "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
+    "cells; signal_not_judged: too few days."
+)
+# The share of the days of each stretch of years that must have values, for means that missing days do not shift.
+_ENOUGH = 0.99
 
 
 def is_flags(name: Hashable) -> bool:
@@ -152,68 +161,121 @@ def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterabl
 def of_adjusted(
     scenario: xr.DataArray,
     simulation: xr.Dataset,
-    reference: xr.DataArray,
     marks: xr.DataArray | None = None,
     *,
     period: Sequence[str | int],
     kind: Kind,
-    tolerances: Mapping[str, float],
+    signal: float,
     align_on: AlignOn = "year",
 ) -> dict[str, xr.DataArray]:
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
 
     Parameters
     ----------
-    scenario, reference
-        Daily, with `time` and the same cells; their calendars may differ.
+    scenario
+        Daily, with `time` and cells.
     simulation
-        The regridded variables of the scenario's cells, with their flags of `of_regridded`.
+        The regridded variables of the same cells, in any calendar, with their flags of `of_regridded`.
     marks
         What the method marks (`treated` of `Method`), with its names in `flag_meanings`.
     period
         The first and the last year of the calibration. The change is from there to as many years at the end.
     kind
         Whether changes are differences (+) or ratios (*).
-    tolerances
-        `record` and `season`: shares of the range (highest minus lowest value) of the cell's reference. `signal`:
-        standard deviations of the regridded simulation's yearly means in the calibration.
+    signal
+        By how much changes may differ: standard deviations of the regridded simulation's yearly means in the
+        calibration.
     """
-    name, units = str(scenario.name), units_of(scenario)
-    series = {"time": scenario, "raw": convert_to(simulation[name], units), "known": convert_to(reference, units)}
-    years, months = (
-        [np.asarray(getattr(one.indexes["time"], part)) for one in series.values()] for part in ("year", "month")
-    )
+    name, like = str(scenario.name), scenario.isel(time=0, drop=True)
+    series = {"time": scenario, "raw": convert_to(simulation[name], units_of(scenario))}
     first, last = (int(year) for year in period)
-    none, like = xr.zeros_like(scenario, dtype=np.uint16), scenario.isel(time=0, drop=True)
-    before = _before(simulation, scenario, align_on), simulation.get(flags_name(name, "cells"))
-    others = [none if one is None else one for one in (marks, before[0])]
-    setup = {
-        "months": (months[0], np.where((years[2] >= first) & (years[2] <= last), months[2], 0)),
-        "spans": [_spans(one, first, last) for one in years[:2]],
-        "kind": kind,
-        "tolerances": tolerances,
-    }
-    days, cells = xr.apply_ufunc(
-        _of_block,
+    spans = [_spans(np.asarray(one.indexes["time"].year), first, last) for one in series.values()]
+    cells = xr.apply_ufunc(
+        _of_signal,
         *(_bare(one, dim, scenario) for dim, one in series.items()),
-        *(_bare(one, "time", scenario) for one in others),
-        _bare(xr.zeros_like(like, dtype=np.uint8) if before[1] is None else before[1], "time", like),
-        kwargs={"setup": setup},
-        input_core_dims=[*([dim] for dim in series), ["time"], ["time"], []],
-        output_core_dims=[["time"], []],
+        kwargs={"spans": spans, "kind": kind, "tolerance": signal},
+        input_core_dims=[[dim] for dim in series],
         dask="parallelized",
-        output_dtypes=[np.uint16, np.uint8],
+        output_dtypes=[np.uint8],
     )
+    before, of_cells = _before(simulation, scenario, align_on), simulation.get(flags_name(name, "cells"))
+    days = xr.zeros_like(scenario, dtype=np.uint16).variable
+    for one in (one for one in (marks, before) if one is not None):
+        days = days | _bare(one, "time", scenario).astype(np.uint16)
+    cells = cells if of_cells is None else cells | _bare(of_cells, "time", like)
     own = [] if marks is None else marks.attrs["flag_meanings"].split()
     told = {} if own else {"comment": "The method marks no days: there are no flags of what it treats."}
-    of_days, of_cells = (
+    made_days, made_cells = (
         one.drop_attrs(deep=False).copy(data=bits.transpose(*one.dims).data)
         for one, bits in ((scenario, days), (like, cells))
     )
     return {
-        flags_name(name): of_days.assign_attrs(_names(own, name) | told),
-        flags_name(name, "cells"): of_cells.assign_attrs(_names((), name, "cells")),
+        flags_name(name): made_days.assign_attrs(_names(own, name) | told),
+        flags_name(name, "cells"): made_cells.assign_attrs(_names((), name, "cells")),
     }
+
+
+def limits_of(reference: xr.Dataset, record: float, season: float) -> xr.Dataset:
+    """Return the limits of values beyond which flags are raised: (…, of, side) of each variable (…, time); lazy.
+
+    `of` is the whole record, and the twelve months, each with those beside it; `side` the lowest and the highest.
+    `record` and `season` are how far values may be beyond them: shares of the range (highest minus lowest value).
+    Cells without a reference have the limits NaN.
+    """
+    sizes = {"of": 13, "side": 2}
+    return xr.apply_ufunc(
+        _limits,
+        rechunk(reference.drop_vars("time"), {"time": -1}),
+        kwargs={"months": np.asarray(reference.indexes["time"].month), "shares": np.array([record] + [season] * 12)},
+        input_core_dims=[["time"]],
+        output_core_dims=[[*sizes]],
+        dask="parallelized",
+        dask_gufunc_kwargs={"output_sizes": sizes},
+        output_dtypes=[np.float32],
+        keep_attrs=True,
+    )
+
+
+def _limits(values: np.ndarray, *, months: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """The limits (…, of, side) of a block of series (…, time)."""
+    parts = [values[..., months == month] for month in range(1, 13)]
+    near = [range(12), *([month - 1, month, (month + 1) % 12] for month in range(12))]
+    lows, highs = (
+        np.stack([reach.reduce(one, axis=-1, initial=start) for one in parts], axis=-1)
+        for reach, start in ((np.fmin, np.inf), (np.fmax, -np.inf))
+    )
+    low = np.stack([lows[..., each].min(axis=-1) for each in near], axis=-1)
+    high = np.stack([highs[..., each].max(axis=-1) for each in near], axis=-1)
+    width = np.where(high < low, np.nan, high - low)[..., :1] * shares
+    return np.stack([low - width, high + width], axis=-1).astype(np.float32)
+
+
+def with_beyond(flags: xr.DataArray, values: xr.DataArray, limits: xr.DataArray) -> xr.DataArray:
+    """Return flags of days with those raised that tell of values beyond limits of `limits_of`; lazy.
+
+    Flags and values are (time, …), limits (…, of, side) of the same cells, in units of their own.
+    """
+    months = xr.DataArray(values.indexes["time"].month, dims="time")
+    bits = xr.apply_ufunc(
+        _beyond,
+        values.variable,
+        (months if values.chunks is None else months.chunk(time=values.chunksizes["time"])).variable,
+        convert_to(limits, units_of(values)).variable,
+        input_core_dims=[[], [], ["of", "side"]],
+        dask="parallelized",
+        output_dtypes=[np.uint16],
+    )
+    return flags.copy(data=(flags.variable | bits).data)
+
+
+def _beyond(values: np.ndarray, months: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """The bits of values (time, …) of months (time, 1, …) beyond limits (…, of, side)."""
+    bits = np.zeros(values.shape, np.uint16)
+    for of in range(13):
+        days = (months.ravel() == of) if of else np.full(len(values), True)
+        part, bit = values[days], _BITS["beyond_the_season" if of else "beyond_the_record"]
+        bits[days] |= ((part < limits[..., of, 0]) | (part > limits[..., of, 1])).astype(np.uint16) * bit
+    return bits
 
 
 def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
@@ -236,50 +298,28 @@ def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray,
     return slice(begin, end), starts, slice(later, None)
 
 
-def _of_block(*arrays: np.ndarray, setup: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The flags of days (…, time) and cells (…) of a block."""
-    scenario, simulation, reference, marks, before, cells = arrays
-    (own_months, months), tolerances = setup["months"], setup["tolerances"]
-    flags = marks.astype(np.uint16) | before
-    parts = [reference[..., months == month] for month in range(1, 13)]
-    lows = np.stack([np.fmin.reduce(one, axis=-1, initial=np.inf) for one in parts])
-    highs = np.stack([np.fmax.reduce(one, axis=-1, initial=-np.inf) for one in parts])
-    highest, lowest = highs.max(axis=0), lows.min(axis=0)
-    width = np.where(highest < lowest, np.nan, highest - lowest)  # a cell without a reference has no record
-
-    def raise_beyond(days: Any, near: Sequence[int], tolerance: float, name: str) -> None:
-        low, high = lows[near].min(axis=0) - tolerance * width, highs[near].max(axis=0) + tolerance * width
-        part = scenario[..., days]
-        is_beyond = (part < low[..., np.newaxis]) | (part > high[..., np.newaxis])
-        flags[..., days] |= is_beyond.astype(np.uint16) * _BITS[name]
-
-    raise_beyond(slice(None), range(12), tolerances["record"], "beyond_the_record")
-    for month in range(12):
-        near = [(month + away) % 12 for away in (-1, 0, 1)]
-        raise_beyond(np.flatnonzero(own_months == month + 1), near, tolerances["season"], "beyond_the_season")
-    if None in setup["spans"]:
-        return flags, cells
-    return flags, cells | _of_signal((scenario, simulation), setup["spans"], setup["kind"], tolerances["signal"])
-
-
-def _of_signal(series: Sequence[np.ndarray], spans: Sequence[Any], kind: Kind, tolerance: float) -> np.ndarray:
-    """The flags of cells (…) whose change in the scenario is not the simulation's."""
-    base, later = (
-        [one[..., span[place]].mean(axis=-1, dtype=np.float64) for one, span in zip(series, spans, strict=True)]
-        for place in (0, 2)
+def _of_signal(*series: np.ndarray, spans: Sequence[Any], kind: Kind, tolerance: float) -> np.ndarray:
+    """The flags of cells (…) whose change in the scenario is not the simulation's; missing days are left out."""
+    distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in CELLS[1:])
+    if None in spans:
+        return np.full(series[0].shape[:-1], not_judged)
+    each = [one[..., span[place]] for place in (0, 2) for one, span in zip(series, spans, strict=True)]
+    has_days = np.min([np.isfinite(one).mean(axis=-1) for one in each], axis=0) >= _ENOUGH
+    starts = spans[1][1]
+    totals, numbers = (
+        np.add.reduceat(one, starts, axis=-1, dtype=np.float64) for one in (np.nan_to_num(each[1]), np.isfinite(each[1]))
     )
-    days, starts, _ = spans[1]
-    given = series[1][..., days]
-    lengths = np.diff(starts, append=given.shape[-1])
-    spread = tolerance * (np.add.reduceat(given, starts, axis=-1, dtype=np.float64) / lengths).std(axis=-1)
-    changes = np.subtract(later, base)
     with np.errstate(divide="ignore", invalid="ignore"):
+        means = [np.nansum(one, axis=-1, dtype=np.float64) / np.isfinite(one).sum(axis=-1) for one in each]
+        base, later = means[:2], means[2:]
+        spread = tolerance * (totals / numbers).std(axis=-1)
+        changes = np.subtract(later, base)
         if kind == "*":
             changes, spread = changes / base, spread / base[1]
         is_distorted = np.abs(changes[0] - changes[1]) > spread
         is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
-    distorted, flipped = (_BITS_OF_CELLS[name] for name in ("signal_distorted", "sign_flipped"))
-    return is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
+    bits: np.ndarray = is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
+    return np.where(has_days, bits, not_judged)
 
 
 def _before(simulation: xr.Dataset, scenario: xr.DataArray, align_on: AlignOn) -> xr.DataArray | None:

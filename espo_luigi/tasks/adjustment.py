@@ -144,11 +144,7 @@ class Adjust(VariableTask):
     in_reference = upstream(
         ReferenceCalendar,
         "out_reference",
-        calendar=lambda task: (
-            list(REFERENCE_CALENDARS)
-            if task.how.chosen.needs_reference_to_adjust or task.context.config.flagging
-            else []
-        ),
+        calendar=lambda task: list(REFERENCE_CALENDARS) if task.how.chosen.needs_reference_to_adjust else [],
     )
     out_adjusted = temporary("{pool}+{piece}+{var}+adjusted.zarr")
     reads = (
@@ -165,9 +161,8 @@ class Adjust(VariableTask):
         reference: list[xr.Dataset],
         before: int | np.ndarray = 0,
     ) -> xr.Dataset:
-        """Adjust; `before` is that of `Train`. Without a reference, as an audit asks, there are no flags."""
-        simulation, flagging = self.pooled(regchunked), self.context.config.flagging
-        has_flags = flagging is not None and bool(reference)
+        """Adjust; `before` is that of `Train`."""
+        simulation, has_flags = self.pooled(regchunked), self.context.config.flagging is not None
         made = blocks.adjust_and_count(
             self.series(simulation),
             *training,
@@ -178,20 +173,21 @@ class Adjust(VariableTask):
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
         made = made.rename({} if self.how.variables else {"scenario": self.var})
         if has_flags:
-            made = self._with_flags(made, simulation, self.reference_of(reference, simulation))
+            made = self._with_flags(made, simulation)
         return made.assign_attrs(simulation.attrs | level | makers)
 
-    def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset, reference: xr.Dataset) -> xr.Dataset:
+    def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
         """Return the adjusted variables with their flags in place of the method's marks."""
         config, flags = self.context.config, dict[str, xr.DataArray]()
-        tolerances = {} if config.flagging is None else config.flagging.model_dump()
+        assert config.flagging is not None
         how: dict[str, Any] = {
             "period": self.how.training_args.period,
+            "signal": config.flagging.signal,
             "align_on": self.how.adjusting_args.align_on or "year",
         }
         for name in self.how.variables or (self.var,):
-            given = made[name], simulation, reference[name], made.get(MARKS)
-            flags |= quality.of_adjusted(*given, kind=variable(name, config.table).kind, tolerances=tolerances, **how)
+            given = made[name], simulation, made.get(MARKS)
+            flags |= quality.of_adjusted(*given, kind=variable(name, config.table).kind, **how)
         return made.drop_vars(MARKS, errors="ignore").assign(flags)
 
     def steps(

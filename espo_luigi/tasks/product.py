@@ -38,7 +38,7 @@ from espo_luigi.tasks.base import (
 )
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import OutputPort, kept, packed, temporary, upstream
-from espo_luigi.tasks.reference import RefDefault
+from espo_luigi.tasks.reference import RefDefault, ReferenceCalendar
 from espo_luigi.tasks.simulation import Extract, Rechunk, four_years
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,14 @@ class ProductTask(EspoTask):
         return gaps.with_possible_values(
             made, land, on_impossible=config.clean_up.on_impossible, table=known, **options
         )
+
+    def limits_of_flags(self, references: Sequence[xr.Dataset], names: Iterable[str]) -> xr.Dataset | None:
+        """Return the limits of values beyond which flags are raised; None without any reference."""
+        flagging, known = self.context.config.flagging, {*names}
+        if flagging is None or not references:
+            return None
+        cut = [one[[name for name in one.data_vars if name in known]] for one in references]
+        return stack.join_slices([quality.limits_of(one, flagging.record, flagging.season) for one in cut])
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -223,6 +231,7 @@ class CleanUp(ProductTask):
         var=lambda task: list(task.context.config.biasadjust.variables),
     )
     in_grid = upstream(RefDefault, "out_grid")
+    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: ["noleap"] if task.context.config.flagging else [])
     out_cleaned_up = temporary("{sim_id}+{piece}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
     reads = (
@@ -234,6 +243,7 @@ class CleanUp(ProductTask):
         "custom.final_chunks",
         "extraction.ref_source",
         "extraction.reference.search_data_catalogs.other_search_criteria.source",
+        "flags",
         "project.name",
         "project.version",
         partition.PRODUCTION_KEY,
@@ -245,7 +255,9 @@ class CleanUp(ProductTask):
         keys = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in NAMED_IN_ATTRIBUTES]
         return super().reading() + keys + [f"variables.{v}.{key}" for v in config.published for key in OF_THE_TABLE]
 
-    def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset) -> xr.Dataset:
+    def compute(
+        self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()
+    ) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
         given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
@@ -261,6 +273,7 @@ class CleanUp(ProductTask):
             derived={name: inputs for name, inputs in config.derived.items() if {*inputs} <= there},
             mask=self.sim_id in config.clean_up.problems,
             table=config.table,
+            limits=self.limits_of_flags(reference, config.published),
         )
         return self.with_possible_values(made, grid["land"])
 
@@ -383,7 +396,13 @@ class JoinTask(ProductTask):
         """The variable."""
         raise NotImplementedError
 
-    def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
+    def compute(
+        self,
+        slices: list[xr.Dataset],
+        grids: list[xr.Dataset],
+        extracted: list[xr.Dataset],
+        reference: Sequence[xr.Dataset] = (),
+    ) -> xr.Dataset:
         """Select the member, unstack, treat and describe; cut to the outline of a regional simulation's domain."""
         members = [pooling.member(dataset, self.sim_id) for dataset in slices]
         files = product_chunks(self, members[0])
@@ -397,6 +416,7 @@ class JoinTask(ProductTask):
             land=land,
             chunks=blocks,
             table=self.context.config.table,
+            limits=self.limits_of_flags(reference, [self.name]),
         )
         crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
         return self.with_possible_values(made, land.cells, which=self.limits, known=crossed)
@@ -453,6 +473,13 @@ class ConcatClean(JoinTask):
     )
     in_grids = upstream(RefDefault, "out_grid", piece=every_piece)
     in_extracted = upstream(Extract, "out_extracted", sim_id=regional_only)
+    in_reference = upstream(
+        ReferenceCalendar,
+        "out_reference",
+        piece=lambda task: every_piece(task) if task.context.config.flagging else [],
+        calendar="noleap",
+    )
+    reads = (*JoinTask.reads, "flags")
     out_joined = temporary("{var}+day+{sim_id}+{domain}+{period}.zarr")
     out_final = packed("final/{domain}/{var}_day+{sim_id}+{domain}_{period}.zarr.zip", "out_joined")
     out_flags = packed(

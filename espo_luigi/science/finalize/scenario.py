@@ -97,6 +97,7 @@ def finish(
     derived: Mapping[str, Sequence[str]] = MappingProxyType({}),
     mask: bool = False,
     table: Mapping[str, Variable] = VARIABLES,
+    limits: xr.Dataset | None = None,
 ) -> xr.Dataset:
     """Make a product of adjusted variables: on the complete grid, treated, counted and described; lazy.
 
@@ -121,6 +122,8 @@ def finish(
         attribute says that any land cell may lack data, which is looked at before.
     table
         What is known of variables: names for those that lack theirs, and the units of derived ones.
+    limits
+        Of `quality.limits_of`, of the same cells as `adjusted`: days beyond them are flagged in flags that are there.
 
     Raises
     ------
@@ -142,6 +145,16 @@ def finish(
         complete = _with_consistent(complete, temperatures)
     whole = with_derived(complete, derived, table).assign(quality.inherited(complete, derived or {}))
     made = _treated(whole, treatment, land)
+    if limits is not None:
+        limits = limits if land is None else unstack_fill_nan(limits, land.grid, cut, part=land.part)
+        compared = {quality.flags_name(name): name for name in series_of(made) if name in limits}
+        made = made.assign(
+            {
+                flags: quality.with_beyond(made[flags], made[name], limits[name])
+                for flags, name in compared.items()
+                if flags in made
+            }
+        )
     for name in series_of(made):
         attrs = made[name].attrs
         made[name].attrs = attrs | {key: words for key, words in names_of(name, table).items() if key not in attrs}

@@ -189,7 +189,7 @@ def of_adjusted(
     name, like = str(scenario.name), scenario.isel(time=0, drop=True)
     series = {"time": scenario, "raw": convert_to(simulation[name], units_of(scenario))}
     first, last = (int(year) for year in period)
-    spans = [_spans(np.asarray(one.indexes["time"].year), first, last) for one in series.values()]
+    spans = [_spans(one["time"].dt.year.values, first, last) for one in series.values()]
     cells = xr.apply_ufunc(
         _of_signal,
         *(_bare(one, dim, scenario) for dim, one in series.items()),
@@ -226,7 +226,7 @@ def limits_of(reference: xr.Dataset, record: float, season: float) -> xr.Dataset
     return xr.apply_ufunc(
         _limits,
         rechunk(reference.drop_vars("time"), {"time": -1}),
-        kwargs={"months": np.asarray(reference.indexes["time"].month), "shares": np.array([record] + [season] * 12)},
+        kwargs={"months": reference["time"].dt.month.values, "shares": np.array([record] + [season] * 12)},
         input_core_dims=[["time"]],
         output_core_dims=[[*sizes]],
         dask="parallelized",
@@ -255,11 +255,10 @@ def with_beyond(flags: xr.DataArray, values: xr.DataArray, limits: xr.DataArray)
 
     Flags and values are (time, …), limits (…, of, side) of the same cells, in units of their own.
     """
-    months = xr.DataArray(values.indexes["time"].month, dims="time")
     bits = xr.apply_ufunc(
         _beyond,
         values.variable,
-        (months if values.chunks is None else months.chunk(time=values.chunksizes["time"])).variable,
+        values["time"].dt.month.variable,
         convert_to(limits, units_of(values)).variable,
         input_core_dims=[[], [], ["of", "side"]],
         dask="parallelized",
@@ -306,9 +305,8 @@ def _of_signal(*series: np.ndarray, spans: Sequence[Any], kind: Kind, tolerance:
     each = [one[..., span[place]] for place in (0, 2) for one, span in zip(series, spans, strict=True)]
     has_days = np.min([np.isfinite(one).mean(axis=-1) for one in each], axis=0) >= _ENOUGH
     starts = spans[1][1]
-    totals, numbers = (
-        np.add.reduceat(one, starts, axis=-1, dtype=np.float64) for one in (np.nan_to_num(each[1]), np.isfinite(each[1]))
-    )
+    yearly = np.nan_to_num(each[1]), np.isfinite(each[1])
+    totals, numbers = (np.add.reduceat(one, starts, axis=-1, dtype=np.float64) for one in yearly)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = [np.nansum(one, axis=-1, dtype=np.float64) / np.isfinite(one).sum(axis=-1) for one in each]
         base, later = means[:2], means[2:]

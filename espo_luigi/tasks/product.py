@@ -74,12 +74,14 @@ class ProductTask(EspoTask):
         )
 
     def limits_of_flags(self, references: Sequence[xr.Dataset], names: Iterable[str]) -> xr.Dataset | None:
-        """Return the limits of values beyond which flags are raised; None without any reference."""
-        flagging, known = self.context.config.flagging, {*names}
-        if flagging is None or not references:
+        """Return the limits of values beyond which flags are raised; None where the reference has none of them."""
+        flagging, there = self.context.config.flagging, references[0].data_vars if references else ()
+        known = [name for name in names if name in there]
+        if flagging is None or not known:
             return None
-        cut = [one[[name for name in one.data_vars if name in known]] for one in references]
-        return stack.join_slices([quality.limits_of(one, flagging.record, flagging.season) for one in cut])
+        return stack.join_slices(
+            [quality.limits_of(one[known], flagging.record, flagging.season) for one in references]
+        )
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -231,7 +233,11 @@ class CleanUp(ProductTask):
         var=lambda task: list(task.context.config.biasadjust.variables),
     )
     in_grid = upstream(RefDefault, "out_grid")
-    in_reference = upstream(ReferenceCalendar, "out_reference", calendar=lambda task: ["noleap"] if task.context.config.flagging else [])
+    in_reference = upstream(
+        ReferenceCalendar,
+        "out_reference",
+        calendar=lambda task: ["noleap"] if task.context.config.flagging else [],
+    )
     out_cleaned_up = temporary("{sim_id}+{piece}+cleaned_up.zarr")
     uncut = ("in_adjusted",)
     reads = (
@@ -255,9 +261,7 @@ class CleanUp(ProductTask):
         keys = [f"biasadjust.variables.{v}.{key}" for v in config.biasadjust.variables for key in NAMED_IN_ATTRIBUTES]
         return super().reading() + keys + [f"variables.{v}.{key}" for v in config.published for key in OF_THE_TABLE]
 
-    def compute(
-        self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()
-    ) -> xr.Dataset:
+    def compute(self, adjusted: list[xr.Dataset], grid: xr.Dataset, reference: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Merge, unstack, round, and set the attributes of the product; blocks are rows of the product's chunks."""
         config, files = self.context.config, product_chunks(self, adjusted[0])
         given = finalize.merged([finalize.counted(dataset) for dataset in adjusted])
@@ -510,9 +514,9 @@ class ConcatCleanPreswap(JoinTask):
     # The days on which tasmax is below tasmin are what this archive shows.
     limits = "raw"
 
-    def compute(self, slices: list[xr.Dataset], grids: list[xr.Dataset], extracted: list[xr.Dataset]) -> xr.Dataset:
+    def compute(self, slices: list[xr.Dataset], *others: Any, **inputs: Any) -> xr.Dataset:
         """Join as other variables are, under the name dtr."""
-        return super().compute([one.rename(dtrpreswap="dtr") for one in slices], grids, extracted)
+        return super().compute([one.rename(dtrpreswap="dtr") for one in slices], *others, **inputs)
 
     def treatment(self) -> finalize.Treatment:
         """Return that of dtr, but for the range of values, which tells where tasmax was below tasmin, and its words."""

@@ -10,6 +10,7 @@ import xarray as xr
 
 from espo_luigi.config.health_checks import FlagsSection
 from espo_luigi.science import quality
+from espo_luigi.science.finalize.scenario import Treatment, finish
 
 CELLS = 5
 PERIOD = ["1981", "2000"]
@@ -30,10 +31,13 @@ def series(seed: int, name: str = "tasmax", last: int = 2030, trend: float = 0.0
 
 def flags(scenario: xr.DataArray, simulation: xr.DataArray, reference: xr.DataArray, **more: Any) -> xr.Dataset:
     """The flags with the usual tolerances."""
-    kind = "*" if scenario.name == "pr" else "+"
-    given: dict[str, Any] = {"period": PERIOD, "kind": kind, "tolerances": FlagsSection().model_dump()}
-    made = quality.of_adjusted(scenario, simulation.to_dataset(), reference, **given | more)
-    return xr.Dataset(made).compute()
+    tolerances, name = FlagsSection(), str(scenario.name)
+    given: dict[str, Any] = {"period": PERIOD, "kind": "*" if name == "pr" else "+", "signal": tolerances.signal}
+    made = quality.of_adjusted(scenario, simulation.to_dataset(), **given | more)
+    limits = quality.limits_of(reference.to_dataset(), tolerances.record, tolerances.season)
+    days, cells = made.values()
+    beyond = quality.with_beyond(days.transpose("time", ...), scenario.transpose("time", ...), limits[name])
+    return xr.Dataset({f"{name}_flags": beyond.transpose(*days.dims), f"{name}_cell_flags": cells}).compute()
 
 
 def where(made: xr.Dataset, flag: str, of: str = "days") -> np.ndarray:
@@ -76,15 +80,6 @@ def test_a_swapped_month_is_beyond_its_season_and_within_the_record() -> None:
     assert raised[days].mean() > 0.5 and not raised[~days].any() and not where(made, "beyond_the_record").any()
 
 
-def test_a_year_of_one_and_a_half_times_the_rain_is_beyond_the_record_in_that_year_alone() -> None:
-    scenario, year = series(1, "pr", trend=0), slice(365 * 40, 365 * 41)
-    plain = flags(scenario, scenario, series(2, "pr", 2000, 0))
-    scenario[2, year] = np.maximum(scenario[2, year] * 1.5, scenario.max() * 1.5)
-    made = flags(scenario, series(1, "pr", trend=0), series(2, "pr", 2000, 0))
-    raised = where(made, "beyond_the_record") & ~where(plain, "beyond_the_record")
-    assert raised[2, year].all() and raised.sum() == 365
-
-
 @pytest.mark.parametrize("name", ["tasmax", "pr"])
 def test_an_inverted_change_is_distorted_and_flipped_in_its_cell_alone(name: str) -> None:
     scenario, opposite = series(1, name), series(1, name, trend=-0.05)
@@ -102,24 +97,71 @@ def test_a_larger_change_of_the_same_sign_is_distorted_alone() -> None:
     assert not where(made, "sign_flipped", "cells").any()
 
 
-def test_a_cell_with_the_climate_of_another_is_beyond_the_record() -> None:
-    scenario = series(1)
-    scenario[2] -= 25
-    raised = where(flags(scenario, series(1), series(2, last=2000)), "beyond_the_record")
-    assert raised[2].mean() > 0.3 and not raised[[0, 1, 3, 4]].any()
-
-
-def test_a_cell_without_a_reference_or_without_values_has_no_flag() -> None:
+def test_a_cell_without_a_reference_or_without_values_is_not_beyond_the_record() -> None:
     reference, scenario = series(2, last=2000), series(1)
     reference[0], scenario[1] = np.nan, np.nan
+    scenario[0, 4000] = scenario[2, 4000] = 400
     made = flags(scenario, series(1), reference)
-    assert not where(made, "beyond_the_record").any() and not made["tasmax_cell_flags"].any()
+    assert np.argwhere(where(made, "beyond_the_record")).tolist() == [[2, 4000]]
+    assert where(made, "signal_not_judged", "cells").tolist() == [False, True, False, False, False]
+    assert not where(made, "signal_distorted", "cells").any()
 
 
-def test_without_years_after_the_calibration_there_is_no_change_to_compare() -> None:
+@pytest.mark.parametrize("name", ["tasmax", "pr"])
+def test_missing_days_hide_no_inverted_change(name: str) -> None:
+    scenario, simulation = series(1, name), series(1, name)
+    scenario[4] = series(1, name, trend=-0.05)[4]
+    scenario[4, [100, 365 * 45]], simulation[4, 400], simulation[2, 365 * 49] = np.nan, np.nan, np.nan
+    made = flags(scenario, simulation, series(2, name, 2000, 0))
+    for flag in ("signal_distorted", "sign_flipped"):
+        assert where(made, flag, "cells").tolist() == [False] * 4 + [True]
+    assert not where(made, "signal_not_judged", "cells").any()
+
+
+@pytest.mark.parametrize("lacking", ["scenario", "simulation"])
+def test_a_change_of_which_two_percent_of_the_days_are_missing_is_not_judged(lacking: str) -> None:
+    given = {"scenario": series(1), "simulation": series(1)}
+    given["scenario"][4] = series(1, trend=-0.05)[4]
+    given[lacking][4, 365 * 40 : 365 * 40 + 146] = np.nan
+    made = flags(*given.values(), series(2, last=2000))
+    for flag in quality.CELLS[1:]:
+        assert where(made, flag, "cells").tolist() == [False] * 4 + [flag == "signal_not_judged"]
+
+
+def test_without_years_after_the_calibration_there_is_no_change_to_judge() -> None:
     scenario = series(1, last=2000, trend=1)
     made = flags(scenario, series(1, last=2000, trend=-1), series(2, last=2000))
-    assert not made["tasmax_cell_flags"].any()
+    assert where(made, "signal_not_judged", "cells").all()
+    assert not where(made, "signal_distorted", "cells").any() and not where(made, "sign_flipped", "cells").any()
+
+
+def test_a_value_that_is_clipped_into_the_record_is_not_beyond_it() -> None:
+    days = {"time": series(1)["time"]}
+    hurs = xr.DataArray(np.full((3, days["time"].size), 60.0), days, ("loc", "time"), "hurs", {"units": "%"})
+    hurs[:, 0], hurs[:, 1] = 40, 95
+    reference = hurs.copy()
+    hurs[1, 2000], hurs[2, 2000] = 120, 1
+    made = quality.of_adjusted(hurs, hurs.to_dataset(), period=PERIOD, kind="+", signal=1)
+    limits = quality.limits_of(reference.to_dataset(), 0.1, 10)
+    treated = finish(xr.Dataset(made).assign(hurs=hurs).transpose("time", ...), limits=limits,
+                     treatment=Treatment(clip_var={"hurs": (0, 100)}))  # fmt: skip
+    assert np.argwhere(where(treated[["hurs_flags"]], "clipped")).tolist() == [[2000, 1]]
+    assert np.argwhere(where(treated[["hurs_flags"]], "beyond_the_record")).tolist() == [[2000, 2]]
+
+
+def test_a_derived_variable_is_compared_with_its_own_record() -> None:
+    tasmax = series(1)
+    ds = xr.Dataset({"tasmax": tasmax, "tasmin": tasmax - 8, "dtr": tasmax * 0 + 8})
+    ds = ds.map(lambda one: one.assign_attrs(units="K"))
+    reference = ds.copy(deep=True)
+    ds["dtr"][3, 5000] = 60
+    for name in ("tasmax", "dtr"):
+        ds = ds.assign(quality.of_adjusted(ds[name], ds, period=PERIOD, kind="+", signal=1))
+    limits = quality.limits_of(reference[["tasmax", "tasmin"]], 0.1, 0.25)
+    given = ds.drop_vars("tasmin").transpose("time", ...)
+    made = finish(given, treatment=Treatment(), limits=limits, temperatures="derived")
+    for name, days in {"tasmin": [[5000, 3]], "tasmax": []}.items():
+        assert np.argwhere(where(made[[f"{name}_flags"]], "beyond_the_record")).tolist() == days
 
 
 def test_marks_of_the_method_keep_their_bits_and_a_method_without_marks_says_so() -> None:
@@ -148,9 +190,7 @@ def test_temperatures_that_cross_before_are_flagged_on_the_scenarios_days() -> N
     given = xr.Dataset({"tasmax": hot.assign_attrs(units="K"), "tasmin": cold.assign_attrs(units="K")})
     scenario.attrs["units"] = "K"
     for names, days in ((["tasmax", "tasmin"], [[1, 59]]), (["tasmax"], [])):
-        made = quality.of_adjusted(
-            scenario, given[names], scenario, period=PERIOD, kind="+", tolerances=FlagsSection().model_dump()
-        )
+        made = quality.of_adjusted(scenario, given[names], period=PERIOD, kind="+", signal=1)
         assert np.argwhere(where(xr.Dataset(made), "crossed_before")).tolist() == days
 
 

@@ -1,10 +1,12 @@
-"""The archive of flags beside a product: of the production of 2024, in production's shape."""
+"""The archive of flags beside a product: of the production of 2024, in production's shape, with planted defects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,6 +16,7 @@ from test_production_shape import MANY, REGIONS, SHAPE, make_raw, of_source, two
 from espo_luigi import store, tasks
 from espo_luigi.audit.value import way_of
 from espo_luigi.config.schema import fingerprint
+from espo_luigi.methods import blocks
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import find_products
 from espo_luigi.science import quality
@@ -21,27 +24,75 @@ from espo_luigi.tasks.context import context
 from espo_luigi.tasks.report import FlagMaps, summary_tasks
 
 pytestmark = pytest.mark.timeout(600)
-SPIKE = {"id": "*", "variable": "pr", "when": "2001-07-03", "what": "missing"}
+MISSING = {"id": "*", "variable": "pr", "when": "2001-07-03", "what": "missing"}
+# The planted defects. The spike is in a cell of the raw grid, the others in cells of the reference.
+ODD_YEAR, WARM_FROM, SWAPPED, SPIKE = 1996, 2004, ("2004-01", "2004-07"), "2005-07-03"
+SPIKED, INVERTED, SHIFTED = (46.875, -65.625), (45.875, -66.125), (46.375, -66.375)
+
+
+def plant_in(raw: Path) -> None:
+    """Plant a year of 1.5 times the rain in the reference; warm the simulation, swap two months of it, and add a spike.
+
+    The simulation is 2 K warmer after the calibration, so that a change of the opposite sign is no noise.
+    """
+
+    def rainier(values: Any, days: np.ndarray, file: Any) -> None:
+        at = np.flatnonzero([day.year == ODD_YEAR for day in days])
+        values[at] = values[at] * 1.5
+
+    def warmer(values: Any, days: np.ndarray, file: Any) -> None:
+        dates = np.array([f"{day.year}-{day.month:02}-{day.day:02}" for day in days])
+        first, other = (np.flatnonzero(np.char.startswith(dates, month)) for month in SWAPPED)
+        values[first], values[other] = values[other], values[first]
+        values[np.char.startswith(dates, f"{WARM_FROM}").argmax() :] += 2
+        lat, lon = (np.abs(file[name][:] - place).argmin() for name, place in zip(("lat", "lon"), SPIKED, strict=True))
+        values[np.flatnonzero(dates == SPIKE), lat, lon] += 40
+
+    for pattern, plant in {"pr_day_Demo-Land*": rainier, "tasm*_day_Demo-360Day_ssp*": warmer}.items():
+        for path in raw.rglob(pattern):
+            with netCDF4.Dataset(path, "a") as file:
+                time, values = file["time"], file[path.name.partition("_")[0]]
+                plant(values, np.asarray(netCDF4.num2date(time[:], time.units, time.calendar)), file)
+
+
+def misplacing(adjust: Callable[..., xr.Dataset]) -> Callable[..., xr.Dataset]:
+    """An adjustment of tasmax that inverts the change in one cell, and gives another the values of its neighbour."""
+
+    def adjusting(simulation: xr.DataArray, *training: xr.Dataset, **arguments: Any) -> xr.Dataset:
+        made = adjust(simulation, *training, **arguments)
+        if simulation.name != "tasmax":
+            return made
+        tasmax, cells = made["scenario"], list(zip(made["lat"].values, made["lon"].values, strict=True))
+        order = np.arange(len(cells))
+        if SHIFTED in cells:
+            order[cells.index(SHIFTED)] = cells.index((SHIFTED[0] + 0.25, SHIFTED[1]))
+        moved = tasmax.variable.isel(loc=order).chunk(tasmax.chunksizes)
+        is_later = tasmax.indexes["time"].year >= WARM_FROM
+        colder = np.outer([cell == INVERTED for cell in cells], np.where(is_later, 4, 0)).astype("f4")
+        return made.assign(scenario=tasmax.copy(data=(moved - xr.Variable(("loc", "time"), colder)).data))
+
+    return adjusting
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Dataset]:
     """A product and its flags."""
     folder = tmp_path_factory.mktemp("flags")
-    raw = make_raw(folder / "raw")
+    plant_in(raw := make_raw(folder / "raw"))
     changes: dict[str, Any] = {
         **SHAPE,
         **MANY,
         "custom__regions": {name: region for name, region in REGIONS.items() if name != "north"},
         **of_source("Demo-360Day"),
         "flags": {},
-        "extraction__simulation__repairs": [SPIKE],
+        "extraction__simulation__repairs": [MISSING],
         "extraction__simulation__fill_in_time": {"pr": "both"},
     }
     use(write_config(folder, raw, **changes), folder)
     (sim_id,) = context().simulations
     task = tasks.ConcatenationFinal(sim_id=sim_id)
-    with two_threads():
+    with two_threads(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "adjust_and_count", misplacing(blocks.adjust_and_count))
         work_through(task, lambda one: one.work())
     assert task.complete()
     return store.open_store(task.out_final().path).load(), store.open_store(task.out_flags().path).load()
@@ -57,6 +108,54 @@ def test_sums_of_flags_are_the_counts_of_the_product(made: tuple[xr.Dataset, xr.
         days = (of & quality.meanings(of)[kind] > 0).sum("time")
         np.testing.assert_array_equal(days.values, product[name].fillna(0).values, name)
     assert int(product["pr_days_extrapolated"].sum()) > 0
+
+
+def where(flags: xr.Dataset, name: str, flag: str) -> xr.DataArray:
+    """Where a flag of days, or of cells, is raised."""
+    of = flags[quality.flags_name(name, "cells" if flag in quality.CELLS else "days")]
+    return (of & quality.meanings(of)[flag]) > 0
+
+
+@pytest.mark.parametrize("name", ["tasmax", "tasmin"])
+def test_a_spike_and_swapped_months_are_flagged_on_their_days_alone(
+    made: tuple[xr.Dataset, xr.Dataset], name: str
+) -> None:
+    product, flags = made
+    dates = product["time"].dt.strftime("%Y-%m-%d").values
+    is_swapped = np.char.startswith(dates.astype(str), SWAPPED[0]) | np.char.startswith(dates.astype(str), SWAPPED[1])
+    season, record = (where(flags, name, f"beyond_the_{what}") for what in ("season", "record"))
+    land = product[name].notnull().all("time")
+    assert float(season.where(land).isel(time=is_swapped).mean()) > 0.5
+    assert not season.isel(time=~(is_swapped | (dates == SPIKE))).any()
+    on_the_day = record.isel(time=dates == SPIKE).squeeze("time")
+    assert on_the_day.sel(lat=SPIKED[0], lon=SPIKED[1]) and on_the_day.sum() < land.sum() / 2
+    assert not record.isel(time=~(is_swapped | (dates == SPIKE))).any()
+
+
+def test_an_inverted_change_is_flagged_in_its_cell_alone(made: tuple[xr.Dataset, xr.Dataset]) -> None:
+    for name in ("tasmax", "tasmin", "dtr", "pr"):
+        for flag in quality.CELLS[1:]:
+            raised = where(made[1], name, flag)
+            rows, columns = np.nonzero(raised.values)
+            at = list(zip(raised["lat"].values[rows], raised["lon"].values[columns], strict=True))
+            is_there = name.startswith("tasm") and flag != "signal_not_judged"
+            assert at == ([INVERTED] if is_there else []), (name, flag)
+
+
+@pytest.mark.parametrize("name", ["tasmax", "tasmin", "pr"])
+def test_days_beyond_the_record_are_those_of_the_products_own_values(
+    made: tuple[xr.Dataset, xr.Dataset], name: str
+) -> None:
+    """A year of 1.5 times the rain is in the record, and a neighbour's values are within it: neither has a flag."""
+    product, flags = made
+    files = (context().config.paths.final.parent / "raw" / "reconstruction").rglob("*.nc")
+    raw = xr.merge([xr.open_dataset(path)[[path.name.partition("_")[0]]] for path in files]).sel(
+        time=slice("1992", "2003")
+    )
+    raw = raw.convert_calendar("noleap").sel(lat=product["lat"], lon=product["lon"]).load()
+    low, high = raw[name].min("time"), raw[name].max("time")
+    beyond = (product[name] < low - 0.1 * (high - low)) | (product[name] > high + 0.1 * (high - low))
+    np.testing.assert_array_equal(where(flags, name, "beyond_the_record"), beyond.transpose("time", "lat", "lon"))
 
 
 def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:
@@ -130,3 +229,5 @@ def test_a_run_without_the_section_has_no_flags_and_turning_it_on_makes_its_stor
     assert [name for name, _ in task.ports()] == ["out_scenario", "out_final"]
     assert not any(isinstance(one, FlagMaps) for one in summary_tasks())
     assert "flags" not in tasks.Adjust(pool="x", piece="south", var="pr").reading()
+    cleaned = tasks.CleanUp(sim_id=sim_id, piece="south")
+    assert "flags" not in cleaned.reading() and cleaned.in_reference == []

@@ -279,8 +279,9 @@ def test_rotated_products_are_exported_to_netcdf_that_a_checker_accepts_and_cdo_
 def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:
     results = [json.loads(path.read_text()) for path in (here.folder / "run" / "jobs" / "Swap").glob("*.result.json")]
     assert len(results) == 3
-    # Three outputs, each with a file for a member and 20 cells, and some with coordinates; two have counts of days.
-    assert all(result["made"]["files"] < 3 * (2 * 4 + 20) + 2 * 10 for result in results)
+    # Three outputs, each with a file for a member and 20 cells, and some with coordinates; two have counts of days, and
+    # flags of days and of cells.
+    assert all(result["made"]["files"] < 3 * (2 * 4 + 20) + 2 * 10 + 2 * 2 * (2 * 4 + 1) for result in results)
 
 
 def test_a_member_that_cannot_be_read_stops_its_own_pool_by_name_and_no_other(v2_raw: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from luigi.configuration import LuigiConfigParser, get_config
 from luigi.task_register import Register
 
 from espo_luigi import store, tasks
-from espo_luigi.config.health_checks import FlagsSection
 from espo_luigi.errors import CatalogError, ConfigurationError, DataError, ParameterError
 from espo_luigi.overview.plan import plan_of
 from espo_luigi.science import pooling, quality
@@ -279,8 +278,8 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
         values = xr.DataArray(np.full((2, 3, 4), level, "f4"), coords, dims, name, {"units": "K"})
         marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
         marks[0, 0, 0 if name == "tasmax" else 1] = 1
-        how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "tolerances": FlagsSection().model_dump()}
-        flags = quality.of_adjusted(values, values.to_dataset(), values, marks, **how)
+        how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
+        flags = quality.of_adjusted(values, values.to_dataset(), marks, **how)
         # Each variable has counts of its own under the same name.
         days = marks.sum("time").expand_dims("treatment", -1).assign_coords(treatment=["jittered"]) + len(given)
         given[name] = values.to_dataset().assign(flags | {"treated": days}).chunk(loc=2)

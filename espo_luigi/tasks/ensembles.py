@@ -18,7 +18,7 @@ from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.replacing import check_ours
-from espo_luigi.science.outcomes.climatology import by_year
+from espo_luigi.science.outcomes.climatology import by_year, least_years
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -189,7 +189,17 @@ class EnsembleTask(OutcomeTask):
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
         base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
+        made = [
+            variability(
+                of,
+                years or of.sizes["year"],
+                changes.attrs["delta_kind"],
+                least=None
+                if asked.min_periods is None
+                else least_years(asked.min_periods, of.sizes["year"], self.freq),
+            )
+            for of in base
+        ]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
 
 

@@ -295,8 +295,8 @@ class Climatology(OutcomeTask):
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
         asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
-        years = indicators["time"].dt.year.values
-        there = [ends for ends in wanted if years[0] <= ends[0] and ends[1] <= years[-1]]
+        years = {*indicators["time"].dt.year.values}
+        there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
         made = climatology(indicators, op=asked.op, min_periods=asked.min_periods, periods=there)
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 

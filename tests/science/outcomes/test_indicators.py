@@ -136,11 +136,6 @@ def test_an_indicator_that_needs_the_latitude_gets_it() -> None:
         compute_indicators(ds.rename_dims(lat="loc"), [found])
 
 
-def test_needed_variables_are_told() -> None:
-    indicators = [one for one in load_indicators(str(MODULE)) if one[0] in ("dtr", "prcptot")]
-    assert checked(indicators, VARIABLES) == ["pr", "tasmax", "tasmin"]
-
-
 def test_all_that_cannot_be_computed_is_named_at_once(tmp_path: Path) -> None:
     module = written(
         tmp_path,

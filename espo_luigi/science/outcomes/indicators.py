@@ -166,9 +166,9 @@ def compute_indicators(
         joined = xr.merge([part.drop_vars("time", errors="ignore") for part in parts], join="exact", compat="equals")
         joined = joined[[name for one in ours for name in one.outputs]].assign_coords(time=periods.labels)
         coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
-        has_days = np.diff(periods.edges) > 0
-        began = periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
-        joined = assign_coords(joined, coords).isel(time=has_days & began)
+        joined = assign_coords(joined, coords).isel(
+            time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
+        )
         made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
     return made
 
@@ -335,7 +335,9 @@ class _Periods:
         edges = np.searchsorted(TimeAxis.of(ds).days, [*begins, np.inf])
         edges[0] = 0
         dates = ds["time"].dt.month.values * 100 + ds["time"].dt.day.values
-        return cls(missing["time"].drop_attrs(), edges, dates, ~missing.values)
+        with_days = np.append(np.diff(edges) > 0, True)
+        missing = missing[with_days[:-1]]
+        return cls(missing["time"].drop_attrs(), edges[with_days], dates, ~missing.values)
 
     def pieces(self, ds: xr.Dataset) -> Iterator[tuple[int, int]]:
         """Yield first and last period (excluded) of pieces that follow the series' chunks along time."""

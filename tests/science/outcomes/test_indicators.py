@@ -105,6 +105,15 @@ def test_other_frequencies_than_the_own_are_those_of_xclim() -> None:
         xr.testing.assert_allclose(own["tx_max"].drop_attrs(), expected.drop_attrs(), rtol=1e-5)
 
 
+def test_years_in_a_gap_of_the_days_are_left_out() -> None:
+    ds = daily("noleap")[["tasmax"]].isel(time=slice(365 * 8))
+    first = int(ds["time"].dt.year[0])
+    cut = ds.sel(time=~ds["time"].dt.year.isin([first + 4, first + 5]))
+    indicators = [one for one in load_indicators(str(MODULE)) if one[0] == "tx_max"]
+    (made,) = compute_indicators(cut, indicators, freqs=["YS"]).values()
+    assert made["time"].dt.year.values.tolist() == [first + year for year in (0, 1, 2, 3, 6, 7, 8)]
+
+
 def test_a_grid_and_other_units_give_the_same() -> None:
     ds = daily("noleap")[["tasmax", "pr"]].isel(time=slice(1000))
     grid = ds.drop_vars(["lat", "lon"]).expand_dims(lat=[45.0, 46.0]).rename(loc="lon").chunk(lat=1, lon=2, time=365)

@@ -55,6 +55,7 @@ ALLOWED = {
     "store/link.py": {"copyfile", "write_atomically"},  # in a partial
     "store/write.py": {"write_atomically"},  # in a partial
     "methods/dqm/kernel_cache.py": {"rmtree"},  # folders of machine code, by their names
+    "report/changes.py": {"write_bytes", "write_text"},  # in a partial
     "report/make.py": {"write_bytes"},  # in a partial
     "export/folder.py": {"unlink", "write_atomically"},  # the hidden notes, and a hidden neighbour
     # The files of a run's state, in its work folder: orders, results, heartbeats, locks, requests.

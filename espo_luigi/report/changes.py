@@ -93,11 +93,14 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
         means = xr.Dataset({key: source[name] for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
         shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means)
+        if maps is not None and names[1] not in maps:
+            reader.lacking.append(f"{base.partition('_clim_')[0]} in {one.ensemble}: not made")
         if one.product != "indicators":
             drawn = selection(means.load()["members"].max("region"), str(shown.attrs.get("delta_reference")))
             wanted = [*names, *(f"{base}_{end}" for end in ("agree", "members", "simple", "advanced"))]
-            cut = maps[[name for name in wanted if name in maps]].sel(drawn) if maps is not None else None
-            shown = replace(shown, drawn=drawn, maps=cut if all(drawn.values()) else None)
+            there = [name for name in wanted if name in maps] if maps is not None else []
+            cut = maps[there].sel(drawn) if maps is not None and there and all(drawn.values()) else None
+            shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
 
 
@@ -211,8 +214,12 @@ def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str
     values = np.concatenate([field.values.ravel() for field in fields])
     sizes = abs(np.log(values[values > 0]) if is_quotient else values)
     most = float(np.nanquantile(sizes, 0.995)) if np.isfinite(sizes).any() else 0.0
-    names = f"{attrs.get('standard_name')} {attrs.get('long_name')}".lower()
-    colours = {"cmap": "BrBG" if re.search("precipitation|rainfall|snow", names) else DIVERGING}
+    # Of counts, more may be drier or colder. Relative changes have no standard name.
+    of = str(attrs.get("standard_name") or attrs.get("long_name", "")).lower()
+    is_amount = re.match(
+        "(?!.*(number|days|dry|below|frequency|fraction|ratio|spell)).*(precipitation|rain|snowfall)", of
+    )
+    colours = {"cmap": "BrBG" if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
     return {"vmin": -(most or 1), "vmax": most or 1, **colours}

@@ -180,6 +180,37 @@ def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> No
     )
 
 
+def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, tmp_path: Path) -> None:
+    """The ensemble is older than an indicator that was added, which the regions have."""
+    at = next(one for one in view.ensembles if one.product == "delta")
+    older = store.open_store(at.ensemble).load()
+    lost = [name for name in older.data_vars if str(name).startswith("prcptot")]
+    store.write_store(older.drop_vars(lost), tmp_path / "older.zarr", store.Marker("Example", {}, {}, {}, "abc"))
+    some = tuple(replace(one, ensemble=tmp_path / "older.zarr") if one == at else one for one in view.ensembles)
+    sections, numbers = changes.changes_sections(replace(view, ensembles=some))
+    told = [block.text for block in sections[0].blocks if isinstance(block, Warned)]
+    assert any(f"prcptot in {tmp_path / 'older.zarr'}: not made" in text for text in told)
+    assert not any("No changes" in block.text for one in sections for block in one.blocks if isinstance(block, Text))
+    assert f"tx_mean+YS-JAN+delta+{at.experiment}.nc" in numbers
+    assert f"prcptot+YS-JAN+delta+{at.experiment}.nc" not in numbers
+
+
+@pytest.mark.parametrize(
+    ("attrs", "colours"),
+    [
+        ({"standard_name": "air_temperature"}, "RdBu_r"),
+        ({"standard_name": "lwe_thickness_of_precipitation_amount"}, "BrBG"),
+        ({"long_name": "Maximum 5-day total precipitation: pct. delta compared to 1991-2010"}, "BrBG"),
+        ({"long_name": "Maximum consecutive days with daily precipitation below 1 mm/day"}, "PuOr"),
+        ({"standard_name": "number_of_days_with_lwe_thickness_of_precipitation_amount_below_threshold"}, "PuOr"),
+        ({"standard_name": "days_with_air_temperature_below_threshold"}, "PuOr"),
+        ({}, "PuOr"),
+    ],
+)
+def test_colours_mean_warm_or_wet_only_where_more_is_warm_or_wet(attrs: dict[str, str], colours: str) -> None:
+    assert changes._scale([xr.DataArray([1.0, -2.0])], attrs)["cmap"] == colours
+
+
 def test_a_damaged_store_is_named_and_the_others_are_shown(view: RunView, tmp_path: Path) -> None:
     at, (first, *others) = view.ensembles[1], view.ensembles
     damaged = tmp_path / "damaged.zarr"

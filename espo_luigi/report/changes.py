@@ -36,8 +36,8 @@ _STATISTICS, _WHOLE = ("low", "median", "high", "agree", "members"), "whole doma
 # After Okabe and Ito (2008), with lines that differ in grey, too.
 _COLOURS, _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), ("--", "-", "-.")
 _HATCHED = {
-    "advanced": "Hatched: not robust, as most simulations have no change beyond their variability. Crossed: their "
-    "changes have different signs.",
+    "advanced": "Hatched: no robust signal, as under 66 % of the simulations change by more than their variability. "
+    "Crossed: 66 % do, but under 80 % agree about the sign.",
     "simple": "Hatched: under 80 % of the simulations agree about the sign.",
 }
 _INTRODUCTION = (
@@ -346,7 +346,7 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
 
 
 def _number(value: Any) -> str:
-    told = f"{float(value):,.0f}" if abs(value) >= 1000 else f"{float(value):.3g}"
+    told = f"{float(value):,.0f}" if abs(value) >= 999.5 else f"{float(value):.3g}"
     return told.replace("-", "−").replace("nan", "–")
 
 
@@ -377,7 +377,7 @@ def _members(shown: Sequence[Shown]) -> Iterator[Any]:
         of = one.of.product.replace("_", " "), one.of.experiment
         ids = str(one.members.get("ensemble_members", "")).split("; ")
         rows[of] = [*of, str(len(ids)), ", ".join(map(short, ids))]
-        for told in filter(None, str(one.members.get("ensemble_missing", "")).split("; ")):
+        for told in filter(None, str(one.members.get("ensemble_missing", "")).split("\n")):
             label, _, rest = told.partition(": ")
             # Names of variables begin with a letter, periods and levels with a digit.
             lacks = dict.fromkeys(re.findall(r" (\d.*?)(?=, [^\W\d]|$)", rest)) if label in ids else {}

@@ -66,7 +66,7 @@ def test_the_page_says_what_changes_since_when_and_who_is_missing(written: Path,
     text = words(written.parent / "report-changes" / "index.html")
     assert "Absolute changes: differences from the mean of 1991-2010, in K." in text
     assert "Relative changes: in per cent of the mean of 1991-2010." in text
-    assert "delta, ssp585: it has no day of 2041: CMIP6_X_lost_ssp585" in text
+    assert "delta, ssp585: it has no day of 2041; others have: CMIP6_X_lost_ssp585" in text
     assert "no value at 5.0: Model-A ssp245" in text
     assert "no value at 4.0, 5.0: Model-C ssp245 r1i1p1f1, Model-A ssp585 r1i1p1f1" in text
     assert "No simulation has a value at +5 K." in text
@@ -84,6 +84,10 @@ def test_the_tables_have_the_regions_numbers(view: RunView) -> None:
             assert row[3:6] == [f"{float(at[f'{TX}_{end}']):.3g}" for end in ("p10", "p50", "p90")]
             assert row[6:] == ["–", "100%", "3"]
     assert BASELINE not in {row[2] for row in table.rows}
+
+
+def test_numbers_have_three_digits_and_no_exponent() -> None:
+    assert [changes._number(value) for value in (999.7, -999.7, 999.4, 12345.6)] == ["1,000", "−1,000", "999", "12,346"]
 
 
 def hatched(figure: Figure, at: int, row: int) -> np.ndarray:

@@ -50,7 +50,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     DataError
         If there is no member, or if members differ in variables, units or grid.
     """
-    told = "; ".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
+    told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
         raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
     (label, like), *others = members.items()
@@ -186,7 +186,7 @@ def statistics(
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
         out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
-    return out.assign_attrs(ensemble_missing="; ".join(filter(None, told)))
+    return out.assign_attrs(ensemble_missing="\n".join(filter(None, told)))
 
 
 def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[xr.DataArray, xr.DataArray]:

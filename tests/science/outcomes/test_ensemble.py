@@ -228,7 +228,7 @@ def test_a_member_without_a_horizon_is_named_and_the_others_make_its_statistics(
     )
     made = statistics(ens, present(ens))
     assert made.attrs["ensemble_members"] == "A; B; short; empty"
-    assert made.attrs["ensemble_missing"] == "D: never warms; short: txx 2041-2070; empty: txx 2041-2070"
+    assert made.attrs["ensemble_missing"] == "D: never warms\nshort: txx 2041-2070\nempty: txx 2041-2070"
     assert made["txx_p50"].sel(horizon="2041-2070").values.tolist() == [[3.0] * 3] * 2
     assert made["txx_members"][:, 0, 0].values.tolist() == [4, 2]
 

@@ -176,12 +176,9 @@ def _of_data(attrs: Mapping[Any, Any], mapping: str, is_difference: bool) -> dic
 
 
 def _as_statistics(attrs: dict[Any, Any]) -> None:
-    """Put attributes of statistics of years, or of simulations, into the forms of CF, which has no names for shares."""
+    """Put attributes of statistics of years, or of simulations, into the forms of CF: flags are of the data's type."""
     attrs.pop("cell_methods", None)
-    attrs["units"] = attrs.get("units") or "1"
-    for name in ("standard_name", "units_metadata") if attrs["units"] in ("1", "%") else ():
-        attrs.pop(name, None)
-    if isinstance(flags := attrs.get("flag_values"), str):
+    if flags := attrs.get("flag_values"):
         attrs["flag_values"] = np.array(flags.split(","), np.float32)
 
 

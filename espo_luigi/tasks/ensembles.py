@@ -18,7 +18,7 @@ from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.replacing import check_ours
-from espo_luigi.science.outcomes.climatology import by_year
+from espo_luigi.science.outcomes.climatology import by_year, least_years
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -96,9 +96,7 @@ def regions(run: RunContext) -> Mapping[str, Any]:
                 is_box = asked.method == "bbox"
                 own = {name: Box(asked.lon_bnds, asked.lat_bnds) if is_box else Point(asked.lon, asked.lat)}
             if twice := found.keys() & own.keys():
-                raise DataError(
-                    f"another region has the name {', '.join(sorted(twice))}; expected names of one region."
-                )
+                raise DataError(f"another region has the name {', '.join(sorted(twice))}; expected a name of its own.")
         except (DataError, OSError) as error:
             raise ConfigurationError(f"`spatial_mean.regions.{name}`: {error}") from error
         found |= own
@@ -157,9 +155,8 @@ class EnsembleTask(OutcomeTask):
         made = ensemble.statistics(together, there, percentiles=percentiles.values, weights=weights, fewest=least)
         for name in together if self.product in _CHANGES else ():
             thresholds = self._thresholds(together[name], dict(zip(ids, yearly, strict=True)) if yearly else {})
-            shares = ensemble.agreement(
-                together[name], there[name], thresholds=thresholds, weights=weights[name], fewest=least
-            )
+            how: Any = {"thresholds": thresholds, "weights": weights[name], "fewest": least}
+            shares = ensemble.agreement(together[name], there[name], **how)
             made = made.merge(shares.rename({key: f"{name}_{key}" for key in shares.data_vars}), compat="override")
         return together, self._partitioned(made, together, there) if asked.partition else made
 
@@ -170,15 +167,14 @@ class EnsembleTask(OutcomeTask):
         run, method = self.context, str(_settings(self.context).ensemble_stats.partition)
         if self.product != "indicators" or self.experiment != ALL or not self.freq.startswith("YS"):
             return made
-        parts, (first, last) = {}, baseline(run).split("-")
+        parts, (first, last) = {}, map(int, baseline(run).split("-"))
         for sim_id in members(run, ALL):
             columns = run.simulation(sim_id).columns
             source, driving, scenario = (columns.get(key) or "" for key in ("source", "driving_model", "experiment"))
             is_regional = driving and method == "lafferty-sriver"
             parts[sim_id] = Part(driving, scenario, source) if is_regional else Part(_model(run, sim_id), scenario)
         try:
-            split = {name: partition(da, there[name], parts, (int(first), int(last)), method)
-                     for name, da in together.items()}  # fmt: skip
+            split = {name: partition(da, there[name], parts, (first, last), method) for name, da in together.items()}
         except DataError as error:
             return made.assign_attrs(uncertainty_absent=str(error))
         return made.assign({f"{name}_uncertainty": of for name, of in split.items()})
@@ -193,7 +189,17 @@ class EnsembleTask(OutcomeTask):
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
         base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
+        made = [
+            variability(
+                of,
+                years or of.sizes["year"],
+                changes.attrs["delta_kind"],
+                least=None
+                if asked.min_periods is None
+                else least_years(asked.min_periods, of.sizes["year"], self.freq),
+            )
+            for of in base
+        ]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
 
 
@@ -204,14 +210,13 @@ def on_one_grid(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     y, x = horizontal_dims(members[0])
     like = max(members, key=lambda ds: ds.sizes[y] * ds.sizes[x])
     fields = {name: coord.variable for name, coord in like.coords.items() if coord.dims == (y, x)}
-    wider = [
-        not ds[[y, x]].equals(like[[y, x]]) and bool(ds[y].isin(like[y]).all() and ds[x].isin(like[x]).all())
-        for ds in members
-    ]
-    return [
-        ds.drop_vars(list(fields)).reindex({y: like[y], x: like[x]}).assign_coords(fields) if is_part else ds
-        for ds, is_part in zip(members, wider, strict=True)
-    ]
+    placed = []
+    for ds in members:
+        is_part = not ds[[y, x]].equals(like[[y, x]]) and all(ds[dim].isin(like[dim]).all() for dim in (y, x))
+        placed.append(
+            ds.drop_vars(list(fields)).reindex({y: like[y], x: like[x]}).assign_coords(fields) if is_part else ds
+        )
+    return placed
 
 
 def _model(run: RunContext, sim_id: str) -> str:

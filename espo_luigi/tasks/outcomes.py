@@ -196,8 +196,7 @@ class OutcomeTask(EspoTask):
         """
         dataset = getattr(self, "dataset", "reference").replace("scenario", "")
         what = "-".join(filter(None, (self.makes, getattr(self, "product", "").replace("_", "-"))))
-        level = "_".join(filter(None, (what, dataset)))
-        attrs = {"cat:processing_level": level, "cat:xrfreq": str(self.freq)}
+        attrs = {"cat:processing_level": "_".join(filter(None, (what, dataset))), "cat:xrfreq": str(self.freq)}
         final = {dim: size for dim, size in self.context.config.custom.final_chunks.items() if dim in made.sizes}
         cells = {dim: size if size > 0 else made.sizes[dim] for dim, size in final.items() if dim != "time"}
         largest = max(data.nbytes for data in made.values()) * math.prod(cells[dim] / made.sizes[dim] for dim in cells)
@@ -214,11 +213,8 @@ class OutcomeTask(EspoTask):
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
             years = needed(self.context, "indicators").periods if hasattr(self, "sim_id") else []
-            cut = [daily.sel(time=slice(*period)) for period in years] or [daily]
-            made = [
-                science.compute_indicators(days, chosen(self.context)[self.freq], freqs=[self.freq])[self.freq]
-                for days in cut
-            ]
+            cut, of = [daily.sel(time=slice(*period)) for period in years] or [daily], chosen(self.context)[self.freq]
+            made = [science.compute_indicators(days, of, freqs=[self.freq])[self.freq] for days in cut]
             whole.append(xr.concat(made, "time", combine_attrs="override") if len(made) > 1 else made[0])
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
@@ -231,12 +227,8 @@ def on_the_grid(parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset], chunks
         ordered = bare if finalize.ascending(bare[0], y) else bare[::-1]
         bare = [xr.concat(ordered, y, coords="minimal", compat="override", combine_attrs="override")]
     # Attributes of the cells' coordinates tell of a piece; the grid has its own.
-    cells = [
-        part.assign_coords(
-            {name: one.drop_attrs() for name, one in part.coords.items() if stack.STACKED_DIM in one.dims}
-        )
-        for part in parts
-    ]
+    of_cells = [name for name, coord in parts[0].coords.items() if stack.STACKED_DIM in coord.dims]
+    cells = [part.assign_coords({name: part[name].drop_attrs() for name in of_cells}) for part in parts]
     return stack.unstack_fill_nan(stack.join_slices(cells), bare[0], {**chunks, "time": -1})
 
 
@@ -303,8 +295,8 @@ class Climatology(OutcomeTask):
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
         asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
-        years = indicators["time"].dt.year.values
-        there = [ends for ends in wanted if years[0] <= ends[0] and ends[1] <= years[-1]]
+        years = {*indicators["time"].dt.year.values}
+        there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
         made = climatology(indicators, op=asked.op, min_periods=asked.min_periods, periods=there)
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
@@ -374,18 +366,11 @@ class WarmingLevels(DeltaTask):
         if not made:
             made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
         joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), _OF_LEVELS), combine_attrs="override")
-        told: dict[str, Mapping[float, Any]] = {
-            "warming_level_years": {level: periods[level] for level in made if level in periods},
-            "warming_level_absent": absent,
-        }
-        texts = {
-            key: "; ".join(f"{level:g} K: {_as_text(one)}" for level, one in of.items()) for key, of in told.items()
-        }
-        return self.described(joined.reindex({LEVEL: list(levels)}).assign_attrs(texts))
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else "-".join(map(str, value))
+        years = "; ".join(f"{level:g} K: {first}-{last}" for level, (first, last) in periods.items() if level in made)
+        lacks = "; ".join(f"{level:g} K: {why}" for level, why in absent.items())
+        return self.described(
+            joined.reindex({LEVEL: list(levels)}).assign_attrs(warming_level_years=years, warming_level_absent=lacks)
+        )
 
 
 def ends_of_outcomes(run: RunContext) -> Iterator[EspoTask]:

@@ -17,12 +17,16 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import dask.array as da
 import numpy as np
 import xarray as xr
+from dask._task_spec import convert_legacy_graph
+from dask.base import clone_key
+from dask.core import flatten
 
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
 from espo_luigi.science.calendar import TimeAxis, calendar_of
-from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, rechunk
+from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, rechunk, rechunk_variable
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.units import as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable
@@ -93,8 +97,8 @@ def checked(
     variables: Collection[str],
     table: Mapping[str, Variable] = VARIABLES,
     freqs: Sequence[str] | None = None,
-) -> list[str]:
-    """Check indicators against the variables that a production has; return the variables that they need.
+) -> None:
+    """Check indicators against the variables that a production has.
 
     Each indicator is computed from invented days, with the units of `table`. None of the production's data is read.
 
@@ -109,7 +113,7 @@ def checked(
         name: (("time", "lat"), np.zeros((time.size, 1), np.float32), _attrs(name, table)) for name in variables
     }
     ds = xr.Dataset(available, {"time": time, "lat": [45.0]})
-    return sorted({name for one in _chosen(indicators, ds, freqs) for name in one.needs})
+    _chosen(indicators, ds, freqs)
 
 
 def compute_indicators(
@@ -123,9 +127,9 @@ def compute_indicators(
 
     `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
-    begin before the year of the first day are left out, as the winter before the first year. Names, units and
-    attributes are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor
-    has a period that the series has only in part. Lazy if `ds` is lazy.
+    begin before the year of the first day are left out, as the winter before the first year, and periods without a day.
+    Names, units and attributes are xclim's, as are the rules for missing days: by default, a period with a missing day
+    has no value, nor has a period that the series has only in part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
@@ -162,9 +166,9 @@ def compute_indicators(
         joined = xr.merge([part.drop_vars("time", errors="ignore") for part in parts], join="exact", compat="equals")
         joined = joined[[name for one in ours for name in one.outputs]].assign_coords(time=periods.labels)
         coords = {name: coord for name, coord in ds.coords.items() if "time" not in coord.dims}
-        joined = assign_coords(joined, coords).isel(
-            time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
-        )
+        has_days = np.diff(periods.edges) > 0
+        began = periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
+        joined = assign_coords(joined, coords).isel(time=has_days & began)
         made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
     return made
 
@@ -335,10 +339,13 @@ class _Periods:
 
     def pieces(self, ds: xr.Dataset) -> Iterator[tuple[int, int]]:
         """Yield first and last period (excluded) of pieces that follow the series' chunks along time."""
-        chunks = next((data.chunksizes["time"] for data in ds.data_vars.values() if data.chunks), ())
-        ends = np.searchsorted(self.edges, np.cumsum(chunks[:-1]), side="right") - 1
+        ends = np.searchsorted(self.edges, np.cumsum(_time_chunks(ds)[:-1]), side="right") - 1
         cuts = sorted({0, *(int(end) for end in ends), len(self.edges) - 1})
         yield from pairwise(cuts)
+
+
+def _time_chunks(ds: xr.Dataset) -> tuple[int, ...]:
+    return next((data.chunksizes["time"] for data in ds.data_vars.values() if data.chunks), ())
 
 
 def _template(blocks: Blocks, chosen: Sequence[_Chosen], periods: int) -> xr.Dataset:
@@ -361,10 +368,36 @@ def _piece(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, first: 
     kernels = {name: one.kernel for one in chosen for name in one.outputs if one.kernel}
     edges = periods.edges[first : last + 1]
     begin = max(0, int(edges[0]) - max(kernel.before for kernel in kernels.values()))
-    series = _series(ds, chosen, slice(begin, int(edges[-1])))
+    starts = np.cumsum((0, *_time_chunks(ds)))
+    own = min(int(starts[np.searchsorted(starts, edges[0])]), int(edges[-1]))
+    series = _series(ds, chosen, slice(own, int(edges[-1])))
+    if begin < own:
+        read = {name for kernel in kernels.values() if kernel.before or edges[0] < own for name in kernel.variables}
+        before = _series(ds, chosen, slice(begin, own))
+        series = {name: _joined(before[name], data, name in read) for name, data in series.items()}
     blocks = Blocks.of(series, cells_in_a_block=2**40, fixed=False)
     task = kernels, edges - begin, periods.dates[begin : edges[-1]], ~periods.whole[first:last]
     return blocks.map(_block_by_kernels, _template(blocks, chosen, last - first), task)
+
+
+def _joined(before: xr.DataArray, data: xr.DataArray, is_read: bool) -> xr.DataArray:
+    """Return days with those before their first chunk, which are read again, or NaN.
+
+    A task that two pieces share would keep its chunk in memory from one to the other, and Dask takes pieces in any
+    order.
+    """
+    first = before.variable if is_read else xr.full_like(before.variable, np.nan)
+    if is_read and first.chunks:
+        first = xr.Variable(first.dims, _again(first.data))
+    return xr.DataArray(rechunk_variable(xr.Variable.concat([first, data.variable], "time"), {"time": -1}))
+
+
+def _again(data: da.Array) -> da.Array:
+    """Return the same array of tasks of its own (`dask.graph_manipulation.clone` leaves the old names in tasks)."""
+    tasks = convert_legacy_graph(dict(data.dask.cull(flatten(data.__dask_keys__()))))
+    names = {key: clone_key(key, "again") for key in tasks}
+    graph = {names[key]: task.substitute(names, key=names[key]) for key, task in tasks.items()}
+    return da.Array(graph, clone_key(data.name, "again"), data.chunks, data.dtype)
 
 
 def _block_by_kernels(

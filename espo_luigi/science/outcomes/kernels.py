@@ -92,18 +92,11 @@ def kernel_of(name: str, given: Mapping[str, Any], data: Mapping[str, xr.DataArr
             compared = partial(_compared, [_OPERATORS[given["op"]]], _thresholds(given, data))
             return make(partial(_season, compared, int(given["window"]), month * 100 + day), dated=True)
         return _of_precipitation(name, given, first, make)
-    except (
-        DataError,
-        KeyError,
-        AttributeError,
-        ValueError,
-    ):  # other units or arguments than those that the kernels know
+    except (DataError, KeyError, AttributeError, ValueError):  # units or arguments that the kernels do not know
         return None
 
 
-def _of_precipitation(
-    name: str, given: Mapping[str, Any], pr: xr.DataArray, make: Callable[..., Kernel]
-) -> Kernel | None:
+def _of_precipitation(name: str, given: Mapping[str, Any], pr: xr.DataArray, make: Any) -> Kernel | None:
     if name == "max_1day_precipitation_amount":
         return make(partial(_statistic, "max"), *_affine(pr, "mm d-1"))
     if name == "precip_accumulation" and given["phase"] is None:
@@ -112,9 +105,8 @@ def _of_precipitation(
         window = int(given["window"])
         return make(partial(_largest_sum, window), *_affine(pr, "mm d-1"), before=window - 1)
     if name == "daily_pr_intensity":
-        return make(
-            partial(_intensity, _OPERATORS[given["op"]], _threshold(given["thresh"], pr)), *_affine(pr, "mm d-1")
-        )
+        compare, threshold = _OPERATORS[given["op"]], _threshold(given["thresh"], pr)
+        return make(partial(_intensity, compare, threshold), *_affine(pr, "mm d-1"))
     return None
 
 
@@ -126,10 +118,8 @@ def _affine(data: xr.DataArray, units: str) -> tuple[float, float]:
 
 
 def _same_units(data: Mapping[str, xr.DataArray]) -> bool:
-    return (
-        len({units_of(series) for series in data.values()}) == 1
-        and units_of(next(iter(data.values()))) in _TEMPERATURES
-    )
+    units = {units_of(series) for series in data.values()}
+    return len(units) == 1 and units <= set(_TEMPERATURES)
 
 
 def _threshold(text: Any, data: xr.DataArray) -> float:

@@ -216,9 +216,7 @@ def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str
     most = float(np.nanquantile(sizes, 0.995)) if np.isfinite(sizes).any() else 0.0
     # Of counts, more may be drier or colder. Relative changes have no standard name.
     of = str(attrs.get("standard_name") or attrs.get("long_name", "")).lower()
-    is_amount = re.match(
-        "(?!.*(number|days|dry|below|frequency|fraction|ratio|spell)).*(precipitation|rain|snowfall)", of
-    )
+    is_amount = re.match("(?!.*(number|days|dry|below|ratio|spell)).*(precipitation|rain|snowfall)", of)
     colours = {"cmap": "BrBG" if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
@@ -319,7 +317,8 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
         reference = (domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator]
     low, middle, high = (_statistic(name).lower() for name in one.names)
     way = "of each cell, mean over all cells" if is_whole else "of the means over each region"
-    title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}; black: the reference"
+    title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}"
+    title += "; black: the reference" if reference is not None else ""
     options = {"title": title, "label": f"{one.indicator} [{units_text(one.attrs.get('units', ''))}]"}
     series = {each.of.experiment: each.means for each in values}
     name = f"{one.indicator}+{one.of.freq}+plumes"
@@ -336,11 +335,13 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
                 here = row.isel(region=at)
                 numbers = [_number(here[name]) for name in _STATISTICS[:3]]
                 agree = f"{float(here['agree']):.0%}".replace("nan%", "–")
-                others = _number(was["median"].isel(region=at)), agree, str(int(here["members"]))
-                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, *others])
+                if raw:
+                    numbers.append(_number(was["median"].isel(region=at)))
+                count = str(int(here["members"]))
+                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, agree, count])
     if not rows:
         return []
-    columns = [*map(_statistic, changes[0].names), "Median, raw", "Same sign", "Simulations"]
+    columns = [*map(_statistic, changes[0].names), *(["Median, raw"] if raw else []), "Same sign", "Simulations"]
     caption = f"{_label(changes[0].attrs)}, by region"
     return [Table(["Region", "Experiment", "When", *columns], rows, caption, folded=len(rows) > 24)]
 
@@ -355,15 +356,20 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
     yield Text(_INTRODUCTION)
     if chosen:
         yield Text(f"Maps are of {chosen[0]} only: with the others, there would be more than {MOST_MAPS}.")
-    rows, place = dict[tuple[str, str], dict[str, str]](), ""
+    rows, columns, place = dict[tuple[str, str], dict[str, str]](), dict[str, None](), ""
     for one in shown:
-        for first, part, row in points(one.means.sel(one.drawn)) if all(one.drawn.values()) and one.drawn else ():
+        of_drawn = one.means.sel(one.drawn) if one.drawn and all(one.drawn.values()) else None
+        drawn = [first for first, _, _ in points(of_drawn)] if of_drawn is not None else []
+        all_ends = one.means.sel({dim: of for dim, of in one.drawn.items() if dim in _PARTS})
+        for first, part, row in points(all_ends) if drawn else ():
+            there, most = int(row["members"][0]), int(one.means["members"].max())
             low, middle, high = (_number(row[name][0]) for name in _STATISTICS[:3])
             when = f"at {first}" if one.of.product == "warming_levels" else f"{one.of.experiment}, {first}"
             label = f"{one.indicator} {part or one.of.freq}", units_text(one.attrs.get("units", ""))
-            rows.setdefault(label, {})[when] = f"{middle} ({low} to {high})"
+            fewer = f", {there} of {most} simulations" if there < most else ""
+            rows.setdefault(label, {})[when] = f"{middle} ({low} to {high}){fewer}" if there else "–"
+            columns |= {when: None} if first in drawn else {}
             place = str(row["region"].values[0])
-    columns = list(dict.fromkeys(when for of in rows.values() for when in of))
     table = [[*label, *(of.get(when, "–") for when in columns)] for label, of in rows.items()]
     way = "each cell's statistics, mean over all cells" if place == _WHOLE else "statistics of the region's means"
     if rows:

@@ -82,7 +82,7 @@ def test_the_tables_have_the_regions_numbers(view: RunView) -> None:
             at = ds.sel(region=region, horizon="2021-2040")
             (row,) = [row for row in table.rows if row[:3] == [region, "ssp585", "2021-2040"]]
             assert row[3:6] == [f"{float(at[f'{TX}_{end}']):.3g}" for end in ("p10", "p50", "p90")]
-            assert row[6:] == ["–", "100%", "3"]
+            assert row[6:] == ["100%", "3"]
     assert BASELINE not in {row[2] for row in table.rows}
 
 
@@ -178,6 +178,22 @@ def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> No
     assert any(
         f"{tmp_path}/no.zarr: not made" in block.text for block in sections[0].blocks if isinstance(block, Warned)
     )
+
+
+def test_the_summary_has_each_indicators_numbers_wherever_any_is_drawn(tmp_path: Path) -> None:
+    view = write_changes_run(tmp_path, ("YS-JAN", "QS-DEC"), regions=False)
+    sections, _ = changes.changes_sections(replace(view, of_reference={}))
+    (table,) = [block for block in sections[0].blocks if isinstance(block, Table) and block.columns[0] == "Indicator"]
+    at = {name: index for index, name in enumerate(table.columns)}
+    assert {"at +1 K", "at +2 K", "at +4 K", "ssp585, 2001-2020", "ssp585, 2021-2040"} <= at.keys()
+    assert not any("1991-2010" in name or "+5 K" in name for name in at)
+    for row in table.rows:
+        assert "–" not in {row[at[name]] for name in at}, row
+        assert row[at["at +4 K"]].endswith(", 2 of 6 simulations") and "of" not in row[at["at +2 K"]]
+    titles = [block.caption for one in sections for block in one.blocks if isinstance(block, Drawing)]
+    assert not any("black" in title for title in titles)
+    tables = [block for one in sections[1:] for block in one.blocks if isinstance(block, Table)]
+    assert tables and not any("raw" in name for one in tables for name in one.columns)
 
 
 def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, tmp_path: Path) -> None:

@@ -97,11 +97,15 @@ def present(ens: xr.Dataset) -> xr.Dataset:
 
 
 def name_missing(there: xr.Dataset) -> dict[str, str]:
-    """Return the periods of `present` that a member lacks, by label, such as "tg_mean 1950-1969, 2051-2100"."""
+    """Return the periods of `present` that a member lacks, by label, such as "tg_mean 1950-1969, 2051-2100".
+
+    Dates are those at which another member has a value.
+    """
     missing: dict[str, list[str]] = {}
     for name, da in there.items():
         for label in there[MEMBER].values:
-            lacks = ~da.sel({MEMBER: label})
+            # No member can have a season that ends after all data.
+            lacks = ~da.sel({MEMBER: label}) & (da.any(MEMBER) if "time" in da.dims else True)
             if lacks.any():
                 missing.setdefault(str(label), []).append(f"{name} {_periods(lacks)}".strip())
     return {label: ", ".join(parts) for label, parts in missing.items()}

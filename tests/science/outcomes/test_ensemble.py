@@ -248,9 +248,10 @@ def test_a_cell_that_a_member_of_the_period_lacks_has_no_statistics_unless_fewer
 
 def test_missing_years_are_named_by_their_runs():
     there = xr.Dataset(
-        {"t": ((MEMBER, "time"), [[0, 1, 1, 0, 0, 1]])},
-        {MEMBER: ["A"], "time": xr.date_range("1950", periods=6, freq="YS")},
+        {"t": ((MEMBER, "time"), [[0, 1, 1, 0, 0, 1, 0], [1, 1, 1, 1, 1, 1, 0]])},
+        {MEMBER: ["A", "B"], "time": xr.date_range("1950", periods=7, freq="YS")},
     )
+    # The last year ends after the data of both.
     assert name_missing(there.astype(bool)) == {"A": "t 1950, 1953-1954"}
 
 

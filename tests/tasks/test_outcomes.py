@@ -438,7 +438,10 @@ def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_wh
     of_all = [task for task in ends_of_ensembles(context()) if task.experiment == "all"]
     assert {(task.product, task.freq) for task in of_all} == {("indicators", "YS-JAN")}
     time, draws = xr.date_range("1991", periods=40, freq="YS"), np.random.default_rng(0)
-    members = [xr.Dataset({"tx": (("time", "lat"), draws.normal(i, 1, (40, 3)))}, {"time": time}) for i in range(8)]
+    members = [
+        xr.Dataset({"tx": (("time", "lat"), draws.normal(i, 1, (40, 3)), {"units": "K"})}, {"time": time})
+        for i in range(8)
+    ]
     whole = of_all[0].over_members(members, [])[1]
     sources = ["model", "scenario", *["downscaling"] * (method == "lafferty-sriver"), "variability"]
     split = whole["tx_uncertainty"]

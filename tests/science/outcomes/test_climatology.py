@@ -16,7 +16,7 @@ FREQUENCIES = ("YS-JAN", "QS-DEC", "MS")
 
 def golden(calendar: str, group: str) -> xr.Dataset:
     path = DATA / "golden" / f"outcomes-{calendar}.nc"
-    return xr.load_dataset(path, group=group, decode_timedelta=False)
+    return xr.load_dataset(path, group=group, decode_timedelta=False, engine="h5netcdf")
 
 
 def series(calendar: str, freq: str) -> xr.Dataset:

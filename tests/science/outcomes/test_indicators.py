@@ -22,7 +22,7 @@ VARIABLES = ["tas", "tasmax", "tasmin", "pr"]
 
 def golden(calendar: str, group: str) -> xr.Dataset:
     path = DATA / "golden" / f"outcomes-{calendar}.nc"
-    return xr.load_dataset(path, group=group, decode_timedelta=False)
+    return xr.load_dataset(path, group=group, decode_timedelta=False, engine="h5netcdf")
 
 
 def lazy(ds: xr.Dataset, days: int = 1460) -> xr.Dataset:

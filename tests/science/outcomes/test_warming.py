@@ -53,7 +53,10 @@ def test_the_years_of_a_level_are_those_that_xscen_takes():
         pytest.skip("no ../shared/data/ensemble-tg beside the project")
     facets = {"mip_era": "CMIP5", "source": "CCSM4", "experiment": "historical+rcp45", "member": "r2i1p1"}
     warming = reaching({"CCSM4": facets}, [2], global_means(), any_member=True)
-    with xr.open_dataset(path) as ds, xr.open_dataset(GOLDEN / "warming-subset.nc") as golden:
+    with (
+        xr.open_dataset(path, engine="h5netcdf") as ds,
+        xr.open_dataset(GOLDEN / "warming-subset.nc", engine="h5netcdf") as golden,
+    ):
         ours = climatology(ds.isel(lat=slice(2), lon=slice(3)), periods=[warming.periods["CCSM4"][2]])
         theirs = golden["tg_mean"].isel(warminglevel=0, drop=True).mean("time")
         xr.testing.assert_allclose(ours["tg_mean_clim_mean"].isel(horizon=0, drop=True), theirs, rtol=1e-5)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError
@@ -81,6 +82,16 @@ class IndicatorsSection(FromXscen):
         description="of what: the product, the regridded simulation before adjustment, the reference",
     )
     compute_indicators: ComputeIndicators = Field(default_factory=ComputeIndicators, description="as in xscen")
+
+    @field_validator("periods")
+    @classmethod
+    def _apart(cls, periods: SeveralPeriods) -> SeveralPeriods:
+        for (first, last), (following, end) in pairwise(periods):
+            if int(following) <= int(last) + 1:
+                raise ValueError(
+                    f"{following}-{end} after {first}-{last}; expected periods in order with years between"
+                )
+        return periods
 
     @model_validator(mode="before")
     @classmethod
@@ -170,7 +181,9 @@ class WarmingLevelsSection(WithFile, FromXscen):
 class Percentiles(Section):
     """Arguments of `xclim.ensembles.ensemble_percentiles`."""
 
-    values: tuple[Integer, ...] = Field(default=(10, 50, 90), description="the percentiles over simulations")
+    values: tuple[Annotated[Integer, Field(ge=0, le=100)], ...] = Field(
+        default=(10, 50, 90), min_length=1, description="the percentiles over simulations"
+    )
     min_members: Integer | None = Field(
         default=None, description="the simulations that a cell needs; by default all of the ensemble"
     )
@@ -182,8 +195,16 @@ class Statistics(Section):
 
     ensemble_percentiles: Percentiles = Field(default_factory=Percentiles, description="percentiles")
     ensemble_mean_std_max_min: Ignored = None
-    robustness_fractions: Refused = None
-    robustness_categories: Refused = None
+    robustness_fractions: Ignored = None
+    robustness_categories: Ignored = None
+
+    @field_validator("robustness_fractions", "robustness_categories")
+    @classmethod
+    def _always_made(cls, given: Any, info: ValidationInfo) -> Any:
+        if given:
+            key = f"ensembles.ensemble_stats.statistics.{info.field_name}"
+            logger.warning("`%s` has no effect: agreement and robustness are always computed, as in IPCC AR6.", key)
+        return given
 
 
 class EnsembleStats(FromXscen):

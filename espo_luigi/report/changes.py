@@ -36,8 +36,8 @@ _STATISTICS, _WHOLE = ("low", "median", "high", "agree", "members"), "whole doma
 # After Okabe and Ito (2008), with lines that differ in grey, too.
 _COLOURS, _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"), ("--", "-", "-.")
 _HATCHED = {
-    "advanced": "Hatched: not robust, as most simulations have no change beyond their variability. Crossed: their "
-    "changes have different signs.",
+    "advanced": "Hatched: no robust signal, as under 66 % of the simulations change by more than their variability. "
+    "Crossed: 66 % do, but under 80 % agree about the sign.",
     "simple": "Hatched: under 80 % of the simulations agree about the sign.",
 }
 _INTRODUCTION = (
@@ -93,11 +93,14 @@ def _shown_of(one: Together, reader: Reader) -> Iterator[Shown]:
         means = xr.Dataset({key: source[name] for name, key in keys if name in source})
         means = means if is_of_regions else domain_means(means)
         shown = Shown(one, base.partition("_clim_")[0], names, source[names[1]].attrs, source.attrs, means)
+        if maps is not None and names[1] not in maps:
+            reader.lacking.append(f"{base.partition('_clim_')[0]} in {one.ensemble}: not made")
         if one.product != "indicators":
             drawn = selection(means.load()["members"].max("region"), str(shown.attrs.get("delta_reference")))
             wanted = [*names, *(f"{base}_{end}" for end in ("agree", "members", "simple", "advanced"))]
-            cut = maps[[name for name in wanted if name in maps]].sel(drawn) if maps is not None else None
-            shown = replace(shown, drawn=drawn, maps=cut if all(drawn.values()) else None)
+            there = [name for name in wanted if name in maps] if maps is not None else []
+            cut = maps[there].sel(drawn) if maps is not None and there and all(drawn.values()) else None
+            shown = replace(shown, drawn=drawn, maps=cut)
         yield shown
 
 
@@ -211,8 +214,10 @@ def _scale(fields: Sequence[xr.DataArray], attrs: Mapping[str, Any]) -> dict[str
     values = np.concatenate([field.values.ravel() for field in fields])
     sizes = abs(np.log(values[values > 0]) if is_quotient else values)
     most = float(np.nanquantile(sizes, 0.995)) if np.isfinite(sizes).any() else 0.0
-    names = f"{attrs.get('standard_name')} {attrs.get('long_name')}".lower()
-    colours = {"cmap": "BrBG" if re.search("precipitation|rainfall|snow", names) else DIVERGING}
+    # Of counts, more may be drier or colder. Relative changes have no standard name.
+    of = str(attrs.get("standard_name") or attrs.get("long_name", "")).lower()
+    is_amount = re.match("(?!.*(number|days|dry|below|ratio|spell)).*(precipitation|rain|snowfall)", of)
+    colours = {"cmap": "BrBG" if is_amount else DIVERGING if of == "air_temperature" else "PuOr"}
     if is_quotient:
         return {"norm": LogNorm(np.exp(-max(most, 0.01)), np.exp(max(most, 0.01))), **colours}
     return {"vmin": -(most or 1), "vmax": most or 1, **colours}
@@ -312,7 +317,8 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
         reference = (domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator]
     low, middle, high = (_statistic(name).lower() for name in one.names)
     way = "of each cell, mean over all cells" if is_whole else "of the means over each region"
-    title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}; black: the reference"
+    title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}"
+    title += "; black: the reference" if reference is not None else ""
     options = {"title": title, "label": f"{one.indicator} [{units_text(one.attrs.get('units', ''))}]"}
     series = {each.of.experiment: each.means for each in values}
     name = f"{one.indicator}+{one.of.freq}+plumes"
@@ -329,17 +335,19 @@ def _table(of: Sequence[Shown], raw: Mapping[Any, xr.Dataset]) -> list[Table]:
                 here = row.isel(region=at)
                 numbers = [_number(here[name]) for name in _STATISTICS[:3]]
                 agree = f"{float(here['agree']):.0%}".replace("nan%", "–")
-                others = _number(was["median"].isel(region=at)), agree, str(int(here["members"]))
-                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, *others])
+                if raw:
+                    numbers.append(_number(was["median"].isel(region=at)))
+                count = str(int(here["members"]))
+                rows.append([region, one.of.experiment, f"{first} {part}".strip(), *numbers, agree, count])
     if not rows:
         return []
-    columns = [*map(_statistic, changes[0].names), "Median, raw", "Same sign", "Simulations"]
+    columns = [*map(_statistic, changes[0].names), *(["Median, raw"] if raw else []), "Same sign", "Simulations"]
     caption = f"{_label(changes[0].attrs)}, by region"
     return [Table(["Region", "Experiment", "When", *columns], rows, caption, folded=len(rows) > 24)]
 
 
 def _number(value: Any) -> str:
-    told = f"{float(value):,.0f}" if abs(value) >= 1000 else f"{float(value):.3g}"
+    told = f"{float(value):,.0f}" if abs(value) >= 999.5 else f"{float(value):.3g}"
     return told.replace("-", "−").replace("nan", "–")
 
 
@@ -348,15 +356,20 @@ def _overview(shown: Sequence[Shown], chosen: Sequence[str]) -> Iterator[Any]:
     yield Text(_INTRODUCTION)
     if chosen:
         yield Text(f"Maps are of {chosen[0]} only: with the others, there would be more than {MOST_MAPS}.")
-    rows, place = dict[tuple[str, str], dict[str, str]](), ""
+    rows, columns, place = dict[tuple[str, str], dict[str, str]](), dict[str, None](), ""
     for one in shown:
-        for first, part, row in points(one.means.sel(one.drawn)) if all(one.drawn.values()) and one.drawn else ():
+        of_drawn = one.means.sel(one.drawn) if one.drawn and all(one.drawn.values()) else None
+        drawn = [first for first, _, _ in points(of_drawn)] if of_drawn is not None else []
+        all_ends = one.means.sel({dim: of for dim, of in one.drawn.items() if dim in _PARTS})
+        for first, part, row in points(all_ends) if drawn else ():
+            there, most = int(row["members"][0]), int(one.means["members"].max())
             low, middle, high = (_number(row[name][0]) for name in _STATISTICS[:3])
             when = f"at {first}" if one.of.product == "warming_levels" else f"{one.of.experiment}, {first}"
             label = f"{one.indicator} {part or one.of.freq}", units_text(one.attrs.get("units", ""))
-            rows.setdefault(label, {})[when] = f"{middle} ({low} to {high})"
+            fewer = f", {there} of {most} simulations" if there < most else ""
+            rows.setdefault(label, {})[when] = f"{middle} ({low} to {high}){fewer}" if there else "–"
+            columns |= {when: None} if first in drawn else {}
             place = str(row["region"].values[0])
-    columns = list(dict.fromkeys(when for of in rows.values() for when in of))
     table = [[*label, *(of.get(when, "–") for when in columns)] for label, of in rows.items()]
     way = "each cell's statistics, mean over all cells" if place == _WHOLE else "statistics of the region's means"
     if rows:
@@ -370,7 +383,7 @@ def _members(shown: Sequence[Shown]) -> Iterator[Any]:
         of = one.of.product.replace("_", " "), one.of.experiment
         ids = str(one.members.get("ensemble_members", "")).split("; ")
         rows[of] = [*of, str(len(ids)), ", ".join(map(short, ids))]
-        for told in filter(None, str(one.members.get("ensemble_missing", "")).split("; ")):
+        for told in filter(None, str(one.members.get("ensemble_missing", "")).split("\n")):
             label, _, rest = told.partition(": ")
             # Names of variables begin with a letter, periods and levels with a digit.
             lacks = dict.fromkeys(re.findall(r" (\d.*?)(?=, [^\W\d]|$)", rest)) if label in ids else {}

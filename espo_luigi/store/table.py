@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from espo_luigi.errors import StoreError
@@ -21,7 +21,7 @@ _INCOMPLETE = "{}"
 _PICTURE = re.compile(r"(data:[\w/+.-]+;base64,[\w+/=]*)", re.ASCII)
 
 
-def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker: Marker | None) -> None:
+def write_table(columns: Sequence[str], rows: Iterable[Row], path: Path, marker: Marker | None) -> None:
     """Write a table and publish it atomically; a table without a marker can be read, but is not complete.
 
     Raises
@@ -34,7 +34,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Row], path: Path, marker:
         write_new(partial, f"{table_text(columns, rows)}{TABLE_MARK}{mark}\n")
 
 
-def table_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     """Return the text of a table without a marker."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

@@ -79,7 +79,9 @@ def prepared(ds: xr.Dataset) -> xr.Dataset:
     prepared.attrs = plain_attributes(ds.attrs)
     prepared.encoding = {}
     for variable in prepared.variables.values():
-        variable.attrs = plain_attributes(variable.attrs)
+        flags = {key: of for key, of in variable.attrs.items() if key == "flag_values" and not isinstance(of, str)}
+        typed = {key: np.asarray(of, variable.dtype) for key, of in flags.items()}
+        variable.attrs = plain_attributes(variable.attrs) | typed
         variable.encoding = {key: variable.encoding[key] for key in _KEPT_ENCODING if key in variable.encoding}
         if variable.dtype == bool:  # else xarray before 2026.9 writes int8, and this attribute
             variable.attrs["dtype"] = "bool"

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 import h5py
-import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.replacing import check_ours
-from espo_luigi.science.outcomes.climatology import by_year
+from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
 from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -27,6 +26,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, WildcardParameter, provenance
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.outcomes import (
+    LEVEL,
     Climatology,
     DatasetParameter,
     Delta,
@@ -43,6 +43,8 @@ from espo_luigi.tasks.ports import kept, upstream
 ALL = "all"
 _RULES = {"indicators": Indicators, "climatology": Climatology, "delta": Delta, "warming_levels": WarmingLevels}
 _CHANGES = ("delta", "warming_levels")
+# Of what regions have means: their changes are those of these means.
+_POOLED = {**_RULES, "delta": Climatology, "warming_levels": Indicators}
 _PLACE = "ensembles/{domain}/{dataset}/{experiment}/{freq}/{experiment}+{domain}+{dataset}+{freq}+{product}+"
 # The global attribute of a NetCDF file with the id of its marker, which the table beside it has.
 _MARKER = "espo_luigi_marker"
@@ -122,12 +124,21 @@ class EnsembleTask(OutcomeTask):
     )
 
     def check(self) -> None:
-        """Raise an error, too, if a simulation has no weight."""
+        """Raise an error, too, if a simulation has no weight, or a weight no simulation."""
         super().check()
-        weights = _settings(self.context).ensemble_stats.weights
-        ids = members(self.context, self.experiment) if isinstance(weights, Mapping) else []
+        weights, run = _settings(self.context).ensemble_stats.weights, self.context
+        if not isinstance(weights, Mapping):
+            return
+        key, ids = "`ensembles.ensemble_stats.weights`", members(run, self.experiment)
         if lacking := [sim_id for sim_id in ids if sim_id not in weights]:
-            raise ConfigurationError(f"`ensembles.ensemble_stats.weights`: no weight of {', '.join(lacking)}; add it.")
+            raise ConfigurationError(f"{key}: no weight of {', '.join(lacking)}; add it.")
+        if strange := weights.keys() - run.simulations.keys() - run.dropped.keys():
+            got = f"{', '.join(sorted(strange))}, expected simulations: {', '.join(run.simulations)}"
+            raise ConfigurationError(f"{key}: got {got}.")
+        if min(weights.values()) < 0 or not any(weights[sim_id] for sim_id in ids):
+            raise ConfigurationError(
+                f"{key}: got {dict(weights)}; expected 0 or more, and for one of {', '.join(ids)} more than 0."
+            )
 
     def work_size(self) -> float:
         """Return the size of all members together."""
@@ -189,7 +200,17 @@ class EnsembleTask(OutcomeTask):
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
         base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
-        made = [variability(of, years or of.sizes["year"], changes.attrs["delta_kind"]) for of in base]
+        made = [
+            variability(
+                of,
+                years or of.sizes["year"],
+                changes.attrs["delta_kind"],
+                least=None
+                if asked.min_periods is None
+                else least_years(asked.min_periods, of.sizes["year"], self.freq),
+            )
+            for of in base
+        ]
         return xr.concat(made, changes[MEMBER], coords="minimal", compat="override").broadcast_like(changes)
 
 
@@ -235,7 +256,13 @@ class Ensemble(EnsembleTask):
 class Regions(EnsembleTask):
     """Rule `regions`, new against ESPO-G: means over regions, of each simulation and over simulations."""
 
-    reads = (*EnsembleTask.reads, "spatial_mean")
+    in_members = upstream(
+        tuple(dict.fromkeys(_POOLED.values())),
+        lambda task: f"out_{_POOLED[task.product].makes}",
+        which=lambda task: _POOLED[task.product],
+        sim_id=lambda task: members(task.context, task.experiment),
+    )
+    reads = ("ensembles.ensemble_stats", "custom.ref_period", "aggregate", "warming_levels", "spatial_mean")
     out_table = kept(_PLACE + "regions.csv")
 
     def check(self) -> None:
@@ -257,26 +284,41 @@ class Regions(EnsembleTask):
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
         inputs = [[store.open_store(one().path) for one in ports] for ports in (self.in_members, self.in_yearly)]
-        of_members, yearly = ([region_means(ds, regions(self.context)) for ds in on_one_grid(of)] for of in inputs)
-        together, made = self.over_members([ds.compute() for ds in of_members], [ds.compute() for ds in yearly])
+        of_members, yearly = map(on_one_grid, inputs)
+        ids = members(self.context, self.experiment)
+        together, made = self.over_members(
+            [self._means(sim_id, ds).compute() for sim_id, ds in zip(ids, of_members, strict=True)],
+            [region_means(ds, regions(self.context)).compute() for ds in yearly],
+        )
         marker = self.marker()
         whole = made.merge(together, compat="override", combine_attrs="override")
         whole = whole.assign_attrs({**provenance(marker), _MARKER: marker.id})
         with written_aside(self._netcdf, judge=_why_not_ours) as partial:
             prepared(whole).to_netcdf(partial, engine="h5netcdf")
-        columns, rows = _long_table(whole)
-        store.write_table(columns, rows, self.out_table().path, marker)
+        columns = [*dict.fromkeys((*whole.dims, *whole.coords)), "value", "variable", "units"]
+        columns.remove("coverage")
+        store.write_table([str(name) for name in columns], _long_table(whole), self.out_table().path, marker)
+
+    def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
+        if self.product not in _CHANGES:
+            return region_means(ds, regions(self.context))
+        task = _RULES[self.product](sim_id=sim_id, dataset=self.dataset, freq=self.freq)
+        return task.compute(ds, functools.partial(_pooled, self.context))
 
 
-def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
+def _pooled(run: RunContext, ds: xr.Dataset, base: xr.Dataset) -> list[xr.Dataset]:
+    """Return regions' means of the cells that have the baseline and each period that any cell has."""
+    known, along = ds.notnull(), [dim for dim in (HORIZON, LEVEL) if dim in ds.dims]
+    everywhere = (known | ~known.any(horizontal_dims(ds))).all(along) & base.isel({HORIZON: 0}, drop=True).notnull()
+    return [region_means(one.where(everywhere), regions(run)) for one in (ds, base)]
+
+
+def _long_table(ds: xr.Dataset) -> Iterator[store.Row]:
     """A row for each value: of a simulation, or over simulations where `realization` is empty."""
-    frames = [
-        data.drop_vars("coverage").to_dataframe(name="value").assign(variable=name, units=data.attrs.get("units", ""))
-        for name, data in ds.data_vars.items()
-    ]
-    table = pd.concat([frame.reset_index() for frame in frames])
-    reader = csv.DictReader(io.StringIO(table.to_csv(index=False)))
-    return list(reader.fieldnames or ()), list(reader)
+    for name, data in ds.data_vars.items():
+        frame = data.astype(float).drop_vars("coverage").to_dataframe(name="value")
+        frame = frame.assign(variable=name, units=data.attrs.get("units", ""))
+        yield from csv.DictReader(io.StringIO(frame.reset_index().to_csv(index=False)))
 
 
 def _maker(file: Path | BinaryIO) -> str | None:

@@ -175,6 +175,8 @@ class ExportOutcome(ExportTask):
     """Rule `export_outcome`, new against ESPO-G: indicators, or statistics of them, as a NetCDF file."""
 
     outcome = luigi.Parameter(description="the store's path below paths.final, without its suffix")
+    resources_default = Resources(n_workers=1, cpus_per_task=1, memory="4GB", time="10")
+    values_in_outputs = 0.0  # periods, far fewer than days
     in_final = _OutcomePort((), "", None, {})
     out_checksums = OutputPort("{folder}/{outcome}.sha256")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import xarray as xr
@@ -37,6 +37,7 @@ _FACETS = "{mip_era}/{activity}/{institution}/{source}/{driving}{experiment}/{me
 _PLACE = "indicators/{domain}/{dataset}/" + _FACETS + "{sim_id}+{domain}+{dataset}+{freq}+"
 _OF_REFERENCE = "indicators/{domain}/reference/{ref_source}+{domain}+{freq}+"
 _CHUNK_BYTES = 2**23
+Pool = Callable[[xr.Dataset, xr.Dataset], Sequence[xr.Dataset]]
 _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 
@@ -161,6 +162,14 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
 
 
 def _check_levels(run: RunContext) -> None:
+    least, (first, last) = run.config.aggregate.climatological_op.min_periods, _years(baseline(run).split("-"))
+    lengths = {"warming_levels.window": needed(run, "warming_levels").window, "the baseline": last - first + 1}
+    for what, length in lengths.items():
+        if isinstance(least, int) and least > length:
+            raise ConfigurationError(
+                f"`aggregate.climatological_op.min_periods`: got {least}, but {what} has {length} years; expected at "
+                "most as many, or a fraction."
+            )
     try:
         found = warming(run, *run.simulations)
     except (DataError, OSError) as error:
@@ -295,8 +304,8 @@ class Climatology(OutcomeTask):
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute each horizon; horizons that the data lack are NaN."""
         asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
-        years = indicators["time"].dt.year.values
-        there = [ends for ends in wanted if years[0] <= ends[0] and ends[1] <= years[-1]]
+        years = {*indicators["time"].dt.year.values}
+        there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
         made = climatology(indicators, op=asked.op, min_periods=asked.min_periods, periods=there)
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
@@ -320,12 +329,13 @@ class DeltaTask(OutcomeTask):
 
     dataset, sim_id = DatasetParameter(), SimulationParameter()
 
-    def change(self, ds: xr.Dataset, base: str | xr.Dataset) -> xr.Dataset:
-        """Return the changes since the baseline, of the kinds that are asked for."""
+    def change(self, ds: xr.Dataset, base: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
+        """Return the changes since the baseline, of the kinds that are asked for, or those of what `pool` returns."""
         asked = self.context.config.aggregate.compute_deltas or ComputeDeltas()
         names = {str(name).partition("_clim_")[0] for name in ds.data_vars}
         kind, least = asked.kind, {name: text for name, text in asked.least.items() if name in names}
         own = kind if isinstance(kind, str) else {name: one for name, one in kind.items() if name in names}
+        ds, base = pool(ds, base) if pool else (ds, base)
         return delta(ds, base, kind=own, least=least)
 
 
@@ -337,9 +347,9 @@ class Delta(DeltaTask):
     out_delta = kept(_PLACE + "delta.zarr")
     makes = "delta"
 
-    def compute(self, climatology: xr.Dataset) -> xr.Dataset:
+    def compute(self, climatology: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
         """Compare each horizon with the baseline."""
-        return self.described(self.change(climatology, baseline(self.context)))
+        return self.described(self.change(climatology, climatology.sel({HORIZON: [baseline(self.context)]}), pool))
 
 
 class WarmingLevels(DeltaTask):
@@ -350,7 +360,7 @@ class WarmingLevels(DeltaTask):
     out_warming_levels = kept(_PLACE + "warming-levels.zarr")
     makes = "warming-levels"
 
-    def compute(self, indicators: xr.Dataset) -> xr.Dataset:
+    def compute(self, indicators: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
         """Compare the years of each level with the baseline; levels that are not reached are NaN."""
         levels, found = needed(self.context, "warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
@@ -360,17 +370,16 @@ class WarmingLevels(DeltaTask):
         made = {}
         for level, period in periods.items():
             try:
-                made[level] = self.change(of(periods=[period]), base).isel({HORIZON: 0}, drop=True)
+                made[level] = of(periods=[period]).isel({HORIZON: 0}, drop=True)
             except DataError as error:  # the series ends before
                 absent[level] = str(error)
         if not made:
-            made[levels[0]] = self.change(base, base).isel({HORIZON: 0}, drop=True).where(False)
+            made[levels[0]] = base.isel({HORIZON: 0}, drop=True).where(False)
         joined = xr.concat(made.values(), xr.Variable(LEVEL, list(made), _OF_LEVELS), combine_attrs="override")
         years = "; ".join(f"{level:g} K: {first}-{last}" for level, (first, last) in periods.items() if level in made)
         lacks = "; ".join(f"{level:g} K: {why}" for level, why in absent.items())
-        return self.described(
-            joined.reindex({LEVEL: list(levels)}).assign_attrs(warming_level_years=years, warming_level_absent=lacks)
-        )
+        changes = self.change(joined, base, pool).reindex({LEVEL: list(levels)})
+        return self.described(changes.assign_attrs(warming_level_years=years, warming_level_absent=lacks))
 
 
 def ends_of_outcomes(run: RunContext) -> Iterator[EspoTask]:

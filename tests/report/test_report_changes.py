@@ -66,7 +66,7 @@ def test_the_page_says_what_changes_since_when_and_who_is_missing(written: Path,
     text = words(written.parent / "report-changes" / "index.html")
     assert "Absolute changes: differences from the mean of 1991-2010, in K." in text
     assert "Relative changes: in per cent of the mean of 1991-2010." in text
-    assert "delta, ssp585: it has no day of 2041: CMIP6_X_lost_ssp585" in text
+    assert "delta, ssp585: it has no day of 2041; others have: CMIP6_X_lost_ssp585" in text
     assert "no value at 5.0: Model-A ssp245" in text
     assert "no value at 4.0, 5.0: Model-C ssp245 r1i1p1f1, Model-A ssp585 r1i1p1f1" in text
     assert "No simulation has a value at +5 K." in text
@@ -82,8 +82,12 @@ def test_the_tables_have_the_regions_numbers(view: RunView) -> None:
             at = ds.sel(region=region, horizon="2021-2040")
             (row,) = [row for row in table.rows if row[:3] == [region, "ssp585", "2021-2040"]]
             assert row[3:6] == [f"{float(at[f'{TX}_{end}']):.3g}" for end in ("p10", "p50", "p90")]
-            assert row[6:] == ["–", "100%", "3"]
+            assert row[6:] == ["100%", "3"]
     assert BASELINE not in {row[2] for row in table.rows}
+
+
+def test_numbers_have_three_digits_and_no_exponent() -> None:
+    assert [changes._number(value) for value in (999.7, -999.7, 999.4, 12345.6)] == ["1,000", "−1,000", "999", "12,346"]
 
 
 def hatched(figure: Figure, at: int, row: int) -> np.ndarray:
@@ -174,6 +178,53 @@ def test_stores_that_are_not_made_are_named(view: RunView, tmp_path: Path) -> No
     assert any(
         f"{tmp_path}/no.zarr: not made" in block.text for block in sections[0].blocks if isinstance(block, Warned)
     )
+
+
+def test_the_summary_has_each_indicators_numbers_wherever_any_is_drawn(tmp_path: Path) -> None:
+    view = write_changes_run(tmp_path, ("YS-JAN", "QS-DEC"), regions=False)
+    sections, _ = changes.changes_sections(replace(view, of_reference={}))
+    (table,) = [block for block in sections[0].blocks if isinstance(block, Table) and block.columns[0] == "Indicator"]
+    at = {name: index for index, name in enumerate(table.columns)}
+    assert {"at +1 K", "at +2 K", "at +4 K", "ssp585, 2001-2020", "ssp585, 2021-2040"} <= at.keys()
+    assert not any("1991-2010" in name or "+5 K" in name for name in at)
+    for row in table.rows:
+        assert "–" not in {row[at[name]] for name in at}, row
+        assert row[at["at +4 K"]].endswith(", 2 of 6 simulations") and "of" not in row[at["at +2 K"]]
+    titles = [block.caption for one in sections for block in one.blocks if isinstance(block, Drawing)]
+    assert not any("black" in title for title in titles)
+    tables = [block for one in sections[1:] for block in one.blocks if isinstance(block, Table)]
+    assert tables and not any("raw" in name for one in tables for name in one.columns)
+
+
+def test_an_indicator_that_only_the_regions_have_hides_no_other(view: RunView, tmp_path: Path) -> None:
+    """The ensemble is older than an indicator that was added, which the regions have."""
+    at = next(one for one in view.ensembles if one.product == "delta")
+    older = store.open_store(at.ensemble).load()
+    lost = [name for name in older.data_vars if str(name).startswith("prcptot")]
+    store.write_store(older.drop_vars(lost), tmp_path / "older.zarr", store.Marker("Example", {}, {}, {}, "abc"))
+    some = tuple(replace(one, ensemble=tmp_path / "older.zarr") if one == at else one for one in view.ensembles)
+    sections, numbers = changes.changes_sections(replace(view, ensembles=some))
+    told = [block.text for block in sections[0].blocks if isinstance(block, Warned)]
+    assert any(f"prcptot in {tmp_path / 'older.zarr'}: not made" in text for text in told)
+    assert not any("No changes" in block.text for one in sections for block in one.blocks if isinstance(block, Text))
+    assert f"tx_mean+YS-JAN+delta+{at.experiment}.nc" in numbers
+    assert f"prcptot+YS-JAN+delta+{at.experiment}.nc" not in numbers
+
+
+@pytest.mark.parametrize(
+    ("attrs", "colours"),
+    [
+        ({"standard_name": "air_temperature"}, "RdBu_r"),
+        ({"standard_name": "lwe_thickness_of_precipitation_amount"}, "BrBG"),
+        ({"long_name": "Maximum 5-day total precipitation: pct. delta compared to 1991-2010"}, "BrBG"),
+        ({"long_name": "Maximum consecutive days with daily precipitation below 1 mm/day"}, "PuOr"),
+        ({"standard_name": "number_of_days_with_lwe_thickness_of_precipitation_amount_below_threshold"}, "PuOr"),
+        ({"standard_name": "days_with_air_temperature_below_threshold"}, "PuOr"),
+        ({}, "PuOr"),
+    ],
+)
+def test_colours_mean_warm_or_wet_only_where_more_is_warm_or_wet(attrs: dict[str, str], colours: str) -> None:
+    assert changes._scale([xr.DataArray([1.0, -2.0])], attrs)["cmap"] == colours
 
 
 def test_a_damaged_store_is_named_and_the_others_are_shown(view: RunView, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def write_changes_run(folder: Path, freqs: tuple[str, ...] = ("YS-JAN",), region
             ("warming_levels", "all", every)
         ]
         for product, experiment, of in asked:
-            absent = {"CMIP6_X_lost_ssp585": "it has no day of 2041"} if experiment == "ssp585" else {}
+            absent = {"CMIP6_X_lost_ssp585": "it has no day of 2041; others have"} if experiment == "ssp585" else {}
             members = of if product == "indicators" else changes_of(of, product)
             own = None if product == "indicators" else of if freq.startswith("Y") else {}
             _, made = together(members, own, absent)

@@ -33,7 +33,7 @@ def daily(calendar: str, last: str = _LAST) -> xr.Dataset:
 
     Other calendars than noleap have its days at the same place of the year; a 29 February is as the day before.
     """
-    with xr.open_dataset(DATA / "CanESM2_1950-2100.nc") as ds:
+    with xr.open_dataset(DATA / "CanESM2_1950-2100.nc", engine="h5netcdf") as ds:
         source = (
             ds.sel(time=slice(_FIRST, last))
             .rename(location="loc")

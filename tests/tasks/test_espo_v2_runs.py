@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +24,10 @@ from test_production_shape import assert_same
 from throwaway_slurm import ClusterSpec, ThrowawayCluster
 from throwaway_slurm import missing_packages as missing_for_slurm
 
-from espo_luigi import store
+from espo_luigi import store, tasks
 from espo_luigi.commands import cli
 from espo_luigi.science import quality
+from espo_luigi.tasks.context import context
 
 _NO_SLURM = missing_for_slurm(False)
 SLURM = (
@@ -35,6 +37,14 @@ SLURM = (
 pytestmark = pytest.mark.timeout(900)
 # Of the raw data's 150 years, 45, which make no whole chunks.
 FIRST, LAST = 1987, 2031
+
+
+OUTCOMES = {
+    "indicators": {"module": "two.yml", "datasets": ["scenario", "simulation"]},
+    "aggregate": {"climatological_op": {"window": 15, "periods": [[1991, 2005], [2016, 2030]]}},
+    "ensembles": {},
+    "spatial_mean": {"regions": {"gaspe": {"lon_bnds": [-67, -65], "lat_bnds": [48, 49]}}},
+}
 
 
 class Made(NamedTuple):
@@ -63,6 +73,7 @@ def make(
     *,
     pools: str = REGIONAL_POOL,
     until: str = "ConcatClean",
+    sections: Mapping[str, object] = MappingProxyType({}),
 ) -> Made:
     """Make the products of pools: by default of two regional members, one of whose years lacks its first day."""
     content = content_of(V2_DEMO / "config.yml")
@@ -75,7 +86,7 @@ def make(
             checks |= {"start_date": f"{FIRST}-01-01", "end_date": f"{LAST}-12-30"}
     # 34.56 mm/d.
     content["clean_up"]["xscen_clean_up"]["pr"]["clip_var"] = {"pr": [None, 4e-4]}
-    (folder / "config.yml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "config.yml").write_text(yaml.safe_dump({**content, **sections}, sort_keys=False))
     copy_properties(folder)
     paths = yaml.safe_load((V2_DEMO / "paths.yml").read_text())
     del paths["demo"]
@@ -97,7 +108,9 @@ def make(
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory, v2_raw: Path) -> Made:
-    return make(tmp_path_factory.mktemp("here"), v2_raw, 75, "local", until="")
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "two.yml").write_text("realm: atmos\nindicators: {tx_mean: {base: tx_mean}, rx1day: {base: rx1day}}\n")
+    return make(folder, v2_raw, 75, "local", until="", sections=OUTCOMES)
 
 
 def test_a_pool_of_regional_members_has_values_on_all_land_inside_of_its_outline_and_nowhere_else(here: Made) -> None:
@@ -274,6 +287,31 @@ def test_rotated_products_are_exported_to_netcdf_that_a_checker_accepts_and_cdo_
             mapping = found[found[var].attrs.get("grid_mapping") or found[var].encoding["grid_mapping"]]
             assert mapping.attrs["grid_mapping_name"] == "rotated_latitude_longitude"
     assert problems_of(first) == ""
+
+
+def test_members_of_a_regional_pool_make_an_ensemble_on_the_cells_of_their_outline(
+    here: Made, own_settings: LuigiConfigParser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here.code == 0, here.said
+    use([here.folder / "config.yml", here.folder / "paths.yml"], here.folder)
+    ids = [sim_id for sim_id in context().simulations if "Demo-Regional" in sim_id]
+    monkeypatch.setattr("espo_luigi.tasks.ensembles.members", lambda run, experiment: ids)
+    wanted = {"freq": "YS-JAN", "dataset": "scenario", "experiment": "ssp370", "product": "climatology"}
+    ensemble, regions = tasks.Ensemble(**wanted), tasks.Regions(**wanted)
+    assert len(ids) == 2 and all(task.complete() for task in ensemble.requires())
+    for task in (ensemble, regions):
+        task.check()
+        task.work()
+    found = store.open_store(ensemble.out_ensemble().path)
+    counts = found["tx_mean_clim_mean_members"].isel(horizon=0)
+    assert int((counts == 2).sum()) == 95 and int((counts == 1).sum()) == 0
+    days = [store.open_store(here.product(member, "tasmax"))["tasmax"] for member in (1, 2)]
+    means = [of.sel(time=slice("1991", "2005")).groupby("time.year").mean().mean("year") for of in days]
+    np.testing.assert_allclose(found["tx_mean_clim_mean_mean"].isel(horizon=0), (means[0] + means[1]) / 2, rtol=1e-5)
+    rows = store.read_table(regions.out_table().path)
+    assert {row["region"] for row in rows} == {"gaspe"} and {row["realization"] for row in rows} == {*ids, ""}
+    raw = tasks.Indicators(sim_id=ids[0], dataset="simulation", freq="YS-JAN").out_indicators().path
+    assert int(store.open_store(raw)["tx_mean"].isel(time=5).notnull().sum()) >= 95
 
 
 def test_swapping_makes_no_file_of_every_chunk(here: Made) -> None:

@@ -27,10 +27,21 @@ from espo_luigi.overview.plan import plan_of
 from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
+from espo_luigi.science.outcomes.delta import delta
+from espo_luigi.science.outcomes.regions import Box, region_means
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.cost import Basis
-from espo_luigi.tasks.ensembles import check_regions, dropped, ends_of_ensembles, experiment_of, members, on_one_grid
+from espo_luigi.tasks.ensembles import (
+    _pooled,
+    check_regions,
+    dropped,
+    ends_of_ensembles,
+    experiment_of,
+    members,
+    on_one_grid,
+    regions,
+)
 from espo_luigi.tasks.outcomes import check_outcomes, chosen, ends_of_outcomes, on_the_grid
 
 Configure = Callable[..., list[Path]]
@@ -199,6 +210,8 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
         assert of_regions["region"].values.tolist() == ["south-west", "town"]
         assert of_regions[of_tx].dims == ("realization", "region", "horizon")
         np.testing.assert_allclose(of_regions[of_tx].sel(horizon="2011-2030", realization=DAY360), 2, atol=0.2)
+    work([tasks.Regions(**at_all)])
+    are_changes_of_the_regions_means(whole, at_all)
     regional = tasks.Regions(**whole, product="delta")
     netcdf = table.with_suffix(".nc").rename(tmp_path / "taken-away.nc")
     assert not regional.complete()
@@ -217,6 +230,34 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     Register.clear_instance_cache()
     assert not tasks.Ensemble(**whole, product="delta").complete()
     assert all(task.complete() for task in tasks.Ensemble(**whole, product="delta").requires())
+
+
+def are_changes_of_the_regions_means(whole: dict[str, str], at_all: dict[str, str]) -> None:
+    """In percent, too; a mean of the cells' percentages is another."""
+    of, name = {"sim_id": NOLEAP, "freq": "YS-JAN", "dataset": "scenario"}, "prcptot_clim_mean_delta_1991_2010"
+    ds = store.open_store(tasks.Indicators(**of).out_indicators().path)[["prcptot"]]
+    yearly = region_means(ds, regions(context())).compute()["prcptot"].groupby("time.year").mean()
+
+    def percent(first: int, last: int) -> Any:
+        base = yearly.sel(year=slice(1991, 2010)).mean("year")
+        return 100 * (yearly.sel(year=slice(first, last)).mean("year") / base - 1)
+
+    for task, when in ((whole | {"product": "delta"}, {"horizon": "2011-2030"}), (at_all, {"warming_level": 1.0})):
+        with xr.open_dataset(tasks.Regions(**task).out_table().path.with_suffix(".nc")) as made:
+            expected = percent(2011, 2030) if "horizon" in when else percent(2006, 2025)
+            np.testing.assert_allclose(made[name].sel(realization=NOLEAP, **when), expected, rtol=1e-3)
+            assert made.attrs["cat:processing_level"] == task["product"].replace("_", "-")
+
+
+def test_a_region_s_change_is_of_the_cells_that_have_all_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("espo_luigi.tasks.ensembles.regions", lambda run: {"all": Box((4.5, 7.5), (-0.5, 0.5))})
+    rain = np.repeat([[[10.0, 500, 7]], [[20, 485, np.nan]], [[np.nan] * 3]], 2, axis=1)
+    axes = {"horizon": ["1991-2020", "2041-2070", "2071-2100"], "lat": [0.0, 1], "lon": [5.0, 6, 7]}
+    ds = xr.Dataset({"pr": (("horizon", "lat", "lon"), rain, {"units": "mm"})}, axes)
+    for name, attrs in (("lat", {"units": "degrees_north"}), ("lon", {"units": "degrees_east"})):
+        ds[name].attrs = attrs
+    made = delta(*_pooled(None, ds, ds.isel(horizon=[0])), kind="%")["pr_delta_1991_2020"]
+    np.testing.assert_allclose(made.squeeze(), [0, 100 * (505 / 510 - 1), np.nan])
 
 
 def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> None:
@@ -268,6 +309,10 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
         ({"aggregate": {"climatological_op": {"window": 50}}}, "climatological_op`: no window of 50 years"),
         ({"aggregate": {"climatological_op": {"window": 20, "min_periods": 30}}}, "_op`: min_periods 30 is not poss"),
         ({"warming_levels": {}}, "no simulation reaches any of 1.5, 2.0, 3.0, 4.0 K .*has no row of"),
+        (
+            {"aggregate": {"climatological_op": {"window": 30, "min_periods": 25}}, "warming_levels": {}},
+            "min_periods`: got 25, but warming_levels.window has 20 years",
+        ),
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
     ],
 )
@@ -393,7 +438,10 @@ def test_the_variance_of_all_experiments_is_split_by_source_or_the_store_says_wh
     of_all = [task for task in ends_of_ensembles(context()) if task.experiment == "all"]
     assert {(task.product, task.freq) for task in of_all} == {("indicators", "YS-JAN")}
     time, draws = xr.date_range("1991", periods=40, freq="YS"), np.random.default_rng(0)
-    members = [xr.Dataset({"tx": (("time", "lat"), draws.normal(i, 1, (40, 3)))}, {"time": time}) for i in range(8)]
+    members = [
+        xr.Dataset({"tx": (("time", "lat"), draws.normal(i, 1, (40, 3)), {"units": "K"})}, {"time": time})
+        for i in range(8)
+    ]
     whole = of_all[0].over_members(members, [])[1]
     sources = ["model", "scenario", *["downscaling"] * (method == "lafferty-sriver"), "variability"]
     split = whole["tx_uncertainty"]
@@ -468,6 +516,33 @@ def test_without_a_module_the_sections_of_xscen_have_no_effect(tmp_path: Path, c
     assert context().config.hash == before and not list(ends_of_outcomes(context()))
 
 
+def stats(**given: Any) -> dict[str, Any]:
+    return {"ensembles": {"ensemble_stats": given}}
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({NOLEAP: 1}, f"no weight of {DAY360}"),
+        ({NOLEAP: 1, DAY360: 1, "other": 1}, "got other, expected simulations: "),
+        ({NOLEAP: 0, DAY360: 0}, "expected 0 or more, and for one of"),
+        ({NOLEAP: -1, DAY360: 2}, "'.*: -1.*expected 0 or more"),
+    ],
+)
+def test_weights_of_other_simulations_are_named(
+    weights: dict[str, float], message: str, tmp_path: Path, configured: Configure
+) -> None:
+    made(tmp_path, configured, **stats(weights=weights))
+    task = tasks.Ensemble(freq="YS-JAN", dataset="scenario", experiment="ssp585", product="indicators")
+    with pytest.raises(ConfigurationError, match=message):
+        task.check()
+
+
+def test_robustness_is_always_computed(tmp_path: Path, configured: Configure, caplog: pytest.LogCaptureFixture) -> None:
+    made(tmp_path, configured, **stats(statistics={"robustness_fractions": {"test": "ttest"}}))
+    assert context().config.ensembles and "statistics.robustness_fractions` has no effect: agreement" in caplog.text
+
+
 # The keys of xscen 0.15.2's templates: of 1-basic_workflow_with_config, config1.yml and paths1.yml.
 TEMPLATE = """
 indicators:
@@ -518,13 +593,19 @@ def test_sections_of_xscen_s_templates_are_read_as_they_are(
         ({"indicators": {"module": "six.yml", "load_xclim_module": {}}}, "`indicators.load_xclim_module`"),
         ({"aggregate": {"produce_horizon": {"warminglevels": {"wl": [2]}}}}, "`aggregate.produce_horizon`"),
         ({"ensembles": {"inputs": {"some": {"source": "a"}}}}, "`ensembles.inputs`: in ESPO-G or xscen"),
+        (stats(statistics={"ensemble_percentiles": {"values": [10, 101]}}), r"ensemble_percentiles.values.*101"),
+        (stats(statistics={"ensemble_percentiles": {"values": []}}), r"ensemble_percentiles.values"),
         (
-            {"ensembles": {"ensemble_stats": {"statistics": {"robustness_fractions": {"test": "ttest"}}}}},
-            "`ensembles.ensemble_stats.statistics.robustness_fractions`: in ESPO-G or xscen",
+            {"indicators": {"module": "six.yml", "periods": [[1991, 2010], [2005, 2020]]}},
+            "`indicators.periods`.*2005-2020 after 1991-2010",
+        ),
+        (
+            {"indicators": {"module": "six.yml", "periods": [[1991, 2010], [2011, 2020]]}},
+            "years between",
         ),
     ],
 )
-def test_keys_of_xscen_that_are_not_supported_are_named(
+def test_keys_that_are_not_possible_or_not_supported_are_named(
     sections: dict[str, Any], message: str, tmp_path: Path, configured: Configure
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):

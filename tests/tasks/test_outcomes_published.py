@@ -138,7 +138,7 @@ def are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes: Path) -> None:
     netcdf = table.removesuffix("csv") + "nc"
     assert made_by[table] is made_by[netcdf] and crate.get(netcdf)["encodingFormat"] == "application/netcdf"
     inputs = [one.id for one in made_by[table]["object"] if one.type in ("Dataset", "File")]
-    assert sum("delta" in id for id in inputs) == 2 and len(inputs) == 4
+    assert sum("climatology" in id for id in inputs) == 2 and len(inputs) == 4
 
 
 def are_netcdf_files_as_cf_asks_for(outcomes: Path, out: Path) -> None:

@@ -58,7 +58,7 @@ def climatology(
     ConfigurationError
         If the operation is unknown, or the window, stride or minimum is not possible.
     DataError
-        If a period lies outside of the data, or the series is neither yearly, seasonal nor monthly.
+        If the data lack a year of a period, or the series is neither yearly, seasonal nor monthly.
 
     References
     ----------
@@ -67,16 +67,16 @@ def climatology(
     name, how = _operation(op)
     freq = _frequency(ds)
     yearly = by_year(ds)
-    years = yearly["year"].values
-    stamps = ds["time"].dt.year.values
-    own = max(int(years[0]), int(stamps.min())), min(int(years[-1]), int(stamps.max()))
+    years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
+    own = years[0], years[-1]
     ranges = [(int(str(first)), int(str(last))) for first, last in (each_period(periods) if periods else [])] or [own]
     for first, last in ranges:
-        if not own[0] <= first <= last <= own[1]:
-            raise DataError(f"the period {first}-{last} is not in the data, which have the years {own[0]}-{own[1]}.")
+        if (lacking := sorted({*range(first, last + 1)} - {*years})) or first > last:
+            told = f"which have the years {own[0]}-{own[1]} and lack {', '.join(map(str, lacking[:3])) or 'none'}"
+            raise DataError(f"the period {first}-{last} is not in the data, {told}.")
     windows = horizons(ranges, window, stride)
     length = windows[0][1] - windows[0][0] + 1
-    least = _least(min_periods, length, freq)
+    least = least_years(min_periods, length, freq)
     parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, least) for ends in windows]
     joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
@@ -106,17 +106,17 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
     length = window or ranges[0][1] - ranges[0][0] + 1
     if length < 1 or stride < 1:
         raise ConfigurationError(f"window {length} and stride {stride} are years; expected 1 or more.")
-    found = [(at, at + length - 1) for first, last in ranges for at in range(first, last - length + 2, stride)]
-    if not found:
+    begins = dict.fromkeys(at for first, last in ranges for at in range(first, last - length + 2, stride))
+    if not begins:
         raise ConfigurationError(f"no window of {length} years is in {list(ranges)}; choose a shorter one.")
-    return found
+    return [(at, at + length - 1) for at in begins]
 
 
-def _least(given: int | float | None, length: int, freq: str) -> int:
-    """Return the years that a window needs."""
+def least_years(given: int | float | None, length: int, freq: str) -> int:
+    """Return the years with a value that a window needs, by `min_periods`; raises `ConfigurationError`."""
     if given is None:
-        crosses = freq[:2] in ("YS", "QS") and freq not in ("YS", "YS-JAN", "QS", "QS-JAN")
-        return max(1, length - crosses)
+        whole = {"YS": ("", "JAN"), "QS": ("", "JAN", "APR", "JUL", "OCT")}
+        return max(1, length - (freq[3:] not in whole.get(freq[:2], (freq[3:],))))
     if isinstance(given, float):
         if not 0 < given <= 1:
             raise ConfigurationError(f"min_periods {given} is a fraction; expected more than 0 and at most 1.")
@@ -136,7 +136,7 @@ def _frequency(ds: xr.Dataset) -> str:
 
 
 def by_year(ds: xr.Dataset) -> xr.Dataset:
-    """Return (year, season or month, ...) of (time, ...), NaN where a period is absent; raises as `climatology`."""
+    """Return (year, season or month, ...) of (time, ...), of years that have any; raises as `climatology`."""
     freq = _frequency(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
     if freq.startswith("QS"):
@@ -145,9 +145,9 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
         year = year + crossing
         month = np.where(crossing, month - 12, month)
     starts, column = np.unique(month, return_inverse=True)
-    years = np.arange(year.min(), year.max() + 1)
+    years, row = np.unique(year, return_inverse=True)
     places = np.full((years.size, starts.size), -1)
-    places[year - years[0], column] = np.arange(year.size)
+    places[row, column] = np.arange(year.size)
     data = rechunk(ds, {"time": -1}) if is_lazy(ds) else ds
     timed = data[[name for name, one in data.data_vars.items() if "time" in one.dims]].drop_vars("time")
     timed = timed.drop_vars([name for name, coord in timed.coords.items() if "time" in coord.dims])

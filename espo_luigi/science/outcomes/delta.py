@@ -38,8 +38,7 @@ def delta(
     Parameters
     ----------
     baseline
-        Its horizon ("1991-2020"), or a climatology of the same variables, such as the reference's, with one horizon or
-        without any.
+        Its horizon ("1991-2020"), or a climatology of the same variables, such as the reference's, with one horizon.
     kind
         "+", "/" or "%"; also by variable: its name, or the name without `_clim_mean` and the like. Others get "+".
     least
@@ -50,7 +49,7 @@ def delta(
     ConfigurationError
         If a kind is unknown, is relative for a temperature, or a name of `kind` or `least` is no variable.
     DataError
-        If the baseline is absent, or has several horizons or other units.
+        If the baseline is absent, or has not one horizon, or other units.
 
     References
     ----------
@@ -90,9 +89,9 @@ def _baseline(ds: xr.Dataset, baseline: str | xr.Dataset) -> tuple[xr.Dataset, s
             f"the baseline {baseline} is none of the horizons of `climatological_op.periods` and `window`, which are "
             f"{', '.join(horizons)}; add it there."
         )
-    if not isinstance(baseline, str) and len(horizons) > 1:
-        raise DataError(f"the baseline has the horizons {', '.join(horizons)}; expected one.")
-    name = baseline if isinstance(baseline, str) else (horizons or ["baseline"])[0]
+    if not isinstance(baseline, str) and len(horizons) != 1:
+        raise DataError(f"the baseline has the horizons {', '.join(horizons) or 'none'}; expected one.")
+    name = baseline if isinstance(baseline, str) else horizons[0]
     source = source.sel({HORIZON: name}) if HORIZON in source.dims else source
     return source.drop_vars(HORIZON, errors="ignore"), name
 

@@ -15,6 +15,7 @@ import xarray as xr
 import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.units import as_difference, is_temperature
 
 MEMBER = "realization"
 ALONG = ("time", "horizon", "warming_level")
@@ -24,6 +25,16 @@ _SIMPLE: Any = {
     "categories": ["High model agreement", "Low model agreement"],
     "ops": [(None, ">="), (None, "<")],
     "thresholds": [(None, 0.8), (None, 0.8)],
+}
+_MEANINGS = {
+    "positive": "Share of members with an increase",
+    "negative": "Share of members with a decrease",
+    "agree": "Share of members that agree on the sign of change",
+    "changed": "Share of members whose change exceeds their internal variability",
+    "changed_positive": "Share of members whose increase exceeds their internal variability",
+    "changed_negative": "Share of members whose decrease exceeds their internal variability",
+    "simple": "Agreement on the sign of change by the simple approach of IPCC AR6",
+    "advanced": "Robustness of change by the advanced approach of IPCC AR6",
 }
 
 
@@ -39,7 +50,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     DataError
         If there is no member, or if members differ in variables, units or grid.
     """
-    told = "; ".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
+    told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
         raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
     (label, like), *others = members.items()
@@ -86,11 +97,15 @@ def present(ens: xr.Dataset) -> xr.Dataset:
 
 
 def name_missing(there: xr.Dataset) -> dict[str, str]:
-    """Return the periods of `present` that a member lacks, by label, such as "tg_mean 1950-1969, 2051-2100"."""
+    """Return the periods of `present` that a member lacks, by label, such as "tg_mean 1950-1969, 2051-2100".
+
+    Dates are those at which another member has a value.
+    """
     missing: dict[str, list[str]] = {}
     for name, da in there.items():
         for label in there[MEMBER].values:
-            lacks = ~da.sel({MEMBER: label})
+            # No member can have a season that ends after all data.
+            lacks = ~da.sel({MEMBER: label}) & (da.any(MEMBER) if "time" in da.dims else True)
             if lacks.any():
                 missing.setdefault(str(label), []).append(f"{name} {_periods(lacks)}".strip())
     return {label: ", ".join(parts) for label, parts in missing.items()}
@@ -168,11 +183,14 @@ def statistics(
         moments = xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight)
         made = made.merge(moments, compat="override", combine_attrs="override")
         count, enough = _enough(da, there[name], fewest)
-        counted = count.astype("int16").assign_attrs(long_name="Number of members with a value", units="1")
+        counted = count.astype("int16").drop_attrs(deep=False)
+        counted = counted.assign_attrs(long_name="Number of members with a value", units="1")
+        if is_temperature(of_all):
+            made[f"{name}_stdev"] = as_difference(made[f"{name}_stdev"])
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
         out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
-    return out.assign_attrs(ensemble_missing="; ".join(filter(None, told)))
+    return out.assign_attrs(ensemble_missing="\n".join(filter(None, told)))
 
 
 def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[xr.DataArray, xr.DataArray]:
@@ -189,14 +207,14 @@ def _in_blocks(da: xr.DataArray) -> xr.DataArray:
         return da.chunk({dim: -1 if dim in (MEMBER, *ALONG) else "auto" for dim in da.dims})
 
 
-def variability(reference: xr.DataArray, years: int, kind: str = "abs.") -> xr.DataArray:
+def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, least: int | None = None) -> xr.DataArray:
     """Return the change that exceeds a simulation's internal variability, of a mean over `years` years; lazy.
 
     1.645 standard deviations of the difference of two means, from the linearly detrended yearly values (year, ...) of
     the reference period (IPCC AR6 WGI, Cross-Chapter Box Atlas.1, approach C, without a control simulation). xclim up
-    to 0.62 takes every period for 20 years (its test `ipcc-ar6-c` has the square root of 2/20). NaN if more than one
-    year is, as the first winter may be. `kind` is the changes' `delta_kind`: thresholds of relative changes ("rel.",
-    "pct.") are parts of the reference's mean, or percents of it.
+    to 0.62 takes every period for 20 years (its test `ipcc-ar6-c` has the square root of 2/20). NaN if fewer than
+    `least` years have a value: by default all but one, as the first winter may lack; at least 3. `kind` is the changes'
+    `delta_kind`: thresholds of relative changes ("rel.", "pct.") are parts of the reference's mean, or percents of it.
     """
     data = reference.astype(float)
     known = data.notnull()
@@ -205,7 +223,7 @@ def variability(reference: xr.DataArray, years: int, kind: str = "abs.") -> xr.D
     left = data.var("year") - xr.cov(data, numbers, "year", ddof=0) ** 2 / numbers.var("year")
     count = known.sum("year")
     made = 1.645 * ((1 / count.clip(1) + 1 / years) * left.clip(0)) ** 0.5
-    made = made.where(count >= data.sizes["year"] - 1)
+    made = made.where(count >= max(3, data.sizes["year"] - 1 if least is None else least))
     mean = abs(data.mean("year"))
     return made if kind == "abs." else made / mean.where(mean > 0) * (100 if kind == "pct." else 1)
 
@@ -222,7 +240,8 @@ def agreement(
 
     `positive`, `negative`, `agree` (shares of the members) and `simple` (1: 80 % agree, 2: they do not); with
     thresholds also `changed` (the share of members whose change exceeds theirs) and `advanced` (1: robust; 2: no change
-    or no robust signal; 3: conflicting signals). Cells with too few members are NaN, or 99 in categories.
+    or no robust signal; 3: conflicting signals). Cells with too few members are NaN, or 99 in categories; for `changed`
+    and `advanced`, so are members without a threshold.
 
     Parameters
     ----------
@@ -232,18 +251,30 @@ def agreement(
         As in `statistics`.
     """
     change = _in_blocks(changes - 1 if changes.attrs.get("delta_kind") == "rel." else changes)
-    test = {} if thresholds is None else {"test": "threshold", "abs_thresh": thresholds}
-    change = change if thresholds is None else change.where(thresholds.notnull())
+    made = _shares(change, _enough(change, there, fewest)[1], weights, _SIMPLE, "simple")
+    made = made[["positive", "negative", "agree", "simple"]]
+    if thresholds is not None:
+        tested = change.where(thresholds.notnull())
+        test = {"test": "threshold", "abs_thresh": thresholds}
+        others = _shares(tested, _enough(tested, there, fewest)[1], weights, {}, "advanced", **test)
+        made = made.assign({name: others[name] for name in others if name not in made})
+    return made
+
+
+def _shares(
+    change: xr.DataArray, enough: xr.DataArray, weights: xr.DataArray | None, how: Any, category: str, **test: Any
+) -> xr.Dataset:
+    """Return xclim's shares of the members where there are enough, and the category that follows."""
     shares = xens.robustness_fractions(change, weights=weights, **test)
-    enough = _enough(change, there, fewest)[1]
     shares["valid"] = shares["valid"].where(enough, 0)
     # Shares are sums of weights: 4 of 5 members may have 0.7999999.
     rounded = shares.assign({name: shares[name].round(9) for name in ("agree", "changed")})
-    made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False)
-    made = made.assign(simple=xens.robustness_categories(rounded, **_SIMPLE).astype("int8"))
-    if thresholds is None:
-        return made.drop_vars(["changed", "changed_positive", "changed_negative"])
-    return made.assign(advanced=xens.robustness_categories(rounded).astype("int8"))
+    flags = xens.robustness_categories(rounded, **how).astype("int8")
+    kept = {key: flags.attrs[key] for key in ("_FillValue", "flag_values", "flag_meanings")}
+    made = shares.where(enough).drop_vars("valid").drop_attrs(deep=False).assign({category: flags})
+    for name, da in made.items():
+        da.attrs = {"long_name": _MEANINGS[str(name)], "units": "1"} | (kept if name == category else {})
+    return made
 
 
 class Part(NamedTuple):

@@ -97,8 +97,8 @@ def checked(
     variables: Collection[str],
     table: Mapping[str, Variable] = VARIABLES,
     freqs: Sequence[str] | None = None,
-) -> list[str]:
-    """Check indicators against the variables that a production has; return the variables that they need.
+) -> None:
+    """Check indicators against the variables that a production has.
 
     Each indicator is computed from invented days, with the units of `table`. None of the production's data is read.
 
@@ -113,7 +113,7 @@ def checked(
         name: (("time", "lat"), np.zeros((time.size, 1), np.float32), _attrs(name, table)) for name in variables
     }
     ds = xr.Dataset(available, {"time": time, "lat": [45.0]})
-    return sorted({name for one in _chosen(indicators, ds, freqs) for name in one.needs})
+    _chosen(indicators, ds, freqs)
 
 
 def compute_indicators(
@@ -127,9 +127,9 @@ def compute_indicators(
 
     `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
-    begin before the year of the first day are left out, as the winter before the first year. Names, units and
-    attributes are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor
-    has a period that the series has only in part. Lazy if `ds` is lazy.
+    begin before the year of the first day are left out, as the winter before the first year, and periods without a day.
+    Names, units and attributes are xclim's, as are the rules for missing days: by default, a period with a missing day
+    has no value, nor has a period that the series has only in part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
@@ -335,7 +335,9 @@ class _Periods:
         edges = np.searchsorted(TimeAxis.of(ds).days, [*begins, np.inf])
         edges[0] = 0
         dates = ds["time"].dt.month.values * 100 + ds["time"].dt.day.values
-        return cls(missing["time"].drop_attrs(), edges, dates, ~missing.values)
+        with_days = np.append(np.diff(edges) > 0, True)
+        missing = missing[with_days[:-1]]
+        return cls(missing["time"].drop_attrs(), edges[with_days], dates, ~missing.values)
 
     def pieces(self, ds: xr.Dataset) -> Iterator[tuple[int, int]]:
         """Yield first and last period (excluded) of pieces that follow the series' chunks along time."""

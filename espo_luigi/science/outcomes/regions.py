@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import ConfigurationError, DataError, EspoError
+from espo_luigi.errors import DataError, EspoError
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.grid import extent
 from espo_luigi.science.regrid import horizontal_of
@@ -63,10 +63,9 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
 
     Raises
     ------
-    ConfigurationError
-        If shapely (and pyshp for shapefiles) is missing.
     DataError
-        If the file is neither, has no polygon, lacks the property, or is in another projection.
+        If shapely (and pyshp for shapefiles) is missing, or the file is neither,
+        has no polygon, lacks the property, or is in another projection.
     """
     where = next(iter(files), "")
     shapely = _imported("shapely")
@@ -91,7 +90,7 @@ def _imported(package: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise ConfigurationError(f"polygons need {package} ({error}): pip install 'espo_luigi[regions]'") from error
+        raise DataError(f"polygons need {package} ({error}): pip install 'espo_luigi[regions]'") from error
 
 
 def _projected(where: str, got: str) -> DataError:

@@ -63,11 +63,10 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True)
 class Warming:
-    """By simulations' labels: the years of each level, why there are none, and the row of the table that was read."""
+    """By simulations' labels: the years of each level, and why there are none."""
 
     periods: dict[str, dict[float, Period]]
     absent: dict[str, dict[float, str]]
-    rows: dict[str, Run]
 
 
 @functools.cache
@@ -143,12 +142,11 @@ def reaching(
     any_member
         Whether the first member of the same model and experiment stands for a member without a row.
     """
-    made = Warming({}, {}, {})
+    made = Warming({}, {})
     for label, facets in simulations.items():
         row, reason = _row(Run.of(facets), table, any_member)
         found: dict[float, Period | str] = dict.fromkeys(levels, reason)
         if row is not None:
-            made.rows[label] = row
             found = _periods(table[row], levels, base, window)
         made.periods[label] = {level: period for level, period in found.items() if isinstance(period, Period)}
         made.absent[label] = {level: text for level, text in found.items() if isinstance(text, str)}

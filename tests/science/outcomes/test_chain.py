@@ -52,7 +52,7 @@ def test_changes_at_levels_of_warming_are_those_of_each_member_s_own_years():
     (name,) = ens.data_vars
     made = statistics(ens, there, weights={name: weigh(there[name], {label: label.split()[0] for label in changes})})
     assert made["warming_level"].values.tolist() == [1.5, 2.0]
-    assert made.attrs["ensemble_missing"] == f"BNU-ESM r1i1p1: {absent['BNU-ESM r1i1p1']}; CNRM-CM5 r1i1p1: {name} 2.0"
+    assert made.attrs["ensemble_missing"] == f"BNU-ESM r1i1p1: {absent['BNU-ESM r1i1p1']}\nCNRM-CM5 r1i1p1: {name} 2.0"
     first, last = warming.periods["ACCESS1-0 r1i1p1"][2.0]
     tg = members["ACCESS1-0 r1i1p1"]["tg_mean"]
     change = tg.sel(time=slice(str(first), str(last))).mean("time") - tg.sel(time=slice("1981", "2010")).mean("time")

@@ -8,7 +8,7 @@ import xarray as xr
 from outcomes import BASELINE, CALENDARS, CLIMATOLOGIES, DATA
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.outcomes.climatology import climatology
+from espo_luigi.science.outcomes.climatology import climatology, horizons
 from espo_luigi.science.outcomes.delta import delta
 
 FREQUENCIES = ("YS-JAN", "QS-DEC", "MS")
@@ -16,7 +16,7 @@ FREQUENCIES = ("YS-JAN", "QS-DEC", "MS")
 
 def golden(calendar: str, group: str) -> xr.Dataset:
     path = DATA / "golden" / f"outcomes-{calendar}.nc"
-    return xr.load_dataset(path, group=group, decode_timedelta=False)
+    return xr.load_dataset(path, group=group, decode_timedelta=False, engine="h5netcdf")
 
 
 def series(calendar: str, freq: str) -> xr.Dataset:
@@ -79,6 +79,30 @@ def test_a_seasons_missing_year_is_allowed_but_no_second() -> None:
     assert climatology(seasonal, periods=["1991", "2000"], min_periods=0.8)["x_clim_mean"].notnull().all()
 
 
+@pytest.mark.parametrize(("freq", "allowed"), [("QS-APR", False), ("QS-OCT", False), ("QS-NOV", True)])
+def test_a_missing_year_is_allowed_only_where_a_season_crosses_the_end_of_the_year(freq: str, allowed: bool) -> None:
+    time = xr.date_range("1990-04-01", "2000-12-31", freq=freq, calendar="noleap", use_cftime=True)
+    ds = xr.Dataset({"x": ("time", np.ones(time.size), {"units": "d"})}, {"time": time}, {"cat:xrfreq": freq})
+    ds["x"] = ds["x"].where(ds["time"].dt.year != 1995)
+    made = climatology(ds, periods=[["1991", "1999"]])["x_clim_mean"]
+    assert made.notnull().values.tolist() == [[allowed] * 4]
+
+
+@pytest.mark.parametrize("freq", FREQUENCIES)
+def test_a_period_in_a_gap_of_the_data_is_an_error(freq: str) -> None:
+    ds = series("noleap", freq).assign_attrs({"cat:xrfreq": freq})
+    # The winter before the years after the gap is there, as in data from December on.
+    year, month = ds["time"].dt.year, ds["time"].dt.month
+    cut = ds.sel(time=~year.isin(range(2001, 2010)) | (year == 2009) & (month == 12))
+    assert climatology(cut, periods=[["1981", "2000"], ["2011", "2030"]]).sizes["horizon"] == 2
+    with pytest.raises(DataError, match=r"the period 1991-2020 is not in the data, .* lack 200"):
+        climatology(cut, periods=[["1991", "2020"]], min_periods=10)
+
+
+def test_windows_of_periods_that_overlap_are_made_only_once() -> None:
+    assert horizons([(1991, 2050), (2021, 2080)], 30, 10) == [(at, at + 29) for at in range(1991, 2052, 10)]
+
+
 def test_percentiles_are_those_of_numpy() -> None:
     ds = series("noleap", "YS-JAN")[["tg_mean"]]
     expected = np.nanpercentile(ds["tg_mean"].sel(time=slice("1981", "2010")).values, 90, axis=0)
@@ -126,7 +150,7 @@ def test_a_climatology_of_its_own_is_a_baseline() -> None:
 
 def test_a_baseline_or_kind_that_is_not_possible_is_named() -> None:
     ds = example([1.0, 2.0])
-    with pytest.raises(DataError, match="baseline 1971-2000 is none of the horizons .* which are 1981-2010, 2041-2070; add it"):
+    with pytest.raises(DataError, match=r"1971-2000 is none of the horizons .* which are 1981-2010, 2041-2070; add"):
         delta(ds, "1971-2000")
     with pytest.raises(DataError, match="has the horizons 1981-2010, 2041-2070; expected one"):
         delta(ds, ds)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -25,6 +26,7 @@ from espo_luigi.science.outcomes.ensemble import (
     variability,
     weigh,
 )
+from espo_luigi.store.write import prepared
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 with_ensemble = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/ensemble-tg beside the project")
@@ -57,7 +59,7 @@ def test_statistics_of_members_in_three_calendars_are_xscens():
     ens = join(opened())
     there = present(ens)
     models = {label: label.split()[0] for label in opened()}
-    with xr.open_dataset(GOLDEN / "ensemble-statistics.nc") as golden:
+    with xr.open_dataset(GOLDEN / "ensemble-statistics.nc", engine="h5netcdf") as golden:
         # All members that a year has count here, and in xscen; CNRM-CM5 lacks 70 years.
         ours = statistics(ens, there).drop_vars("tg_mean_members")
         xr.testing.assert_allclose(ours.drop_attrs(), golden[list(ours)], rtol=1e-5)
@@ -74,7 +76,7 @@ def test_robustness_over_20_years_is_xscens():
     ours = agreement(
         changes, present(changes.to_dataset())["tg_mean"], thresholds=variability(yearly_of(reference), 20)
     )
-    with xr.open_dataset(GOLDEN / "ensemble-robustness.nc") as golden:
+    with xr.open_dataset(GOLDEN / "ensemble-robustness.nc", engine="h5netcdf") as golden:
         assert 0 < golden["tg_mean_changed"].min() < golden["tg_mean_changed"].max()
         for name in ("changed", "positive", "changed_positive", "negative", "changed_negative", "agree"):
             xr.testing.assert_allclose(ours[name].drop_attrs(), golden[f"tg_mean_{name}"], rtol=1e-5)
@@ -136,6 +138,39 @@ def test_seasonal_and_relative_changes_are_tested_against_the_variability_of_eac
         np.testing.assert_allclose(made["changed"].sel(season=season), theirs["changed"])
 
 
+def test_variability_needs_as_many_years_as_the_climatology():
+    reference = yearly_of(yearly((1981, 2010), seed=2)).astype(float)
+    reference[[3, 7, 20]] = np.nan
+    assert np.isnan(variability(reference, 30))
+    assert 0 < variability(reference, 30, least=27) < 1
+    assert np.isnan(variability(reference, 30, least=28))
+    # Two years are on a straight line whatever the variability.
+    assert np.isnan(variability(reference[:2], 30, least=1))
+
+
+def test_statistics_have_no_attributes_that_are_those_of_the_change_only():
+    ens = join({"A": climatology([1, 2]), "B": climatology([2, 4])})
+    own = {
+        "standard_name": "air_temperature",
+        "cell_methods": "time: mean",
+        "delta_kind": "abs.",
+        "long_name": "Change",
+    }
+    ens["txx"].attrs |= own | {"units_metadata": "temperature: on_scale"}
+    made = statistics(ens, present(ens))
+    assert made["txx_members"].attrs == {"long_name": "Number of members with a value", "units": "1"}
+    assert made["txx_stdev"].attrs["units_metadata"] == "temperature: difference"
+    assert made["txx_p50"].attrs["units_metadata"] == "temperature: on_scale"
+    shares = agreement(ens["txx"], present(ens)["txx"], thresholds=xr.full_like(ens["txx"], 0.5))
+    for name, share in shares.items():
+        assert not share.attrs.keys() & (own.keys() - {"long_name"} | {"units_metadata", "test"})
+        assert share.attrs["units"] == "1"
+        assert share.attrs["long_name"] != "Change"
+        assert ("flag_values" in share.attrs) == (name in ("simple", "advanced"))
+    assert "robust" in shares["advanced"].attrs["long_name"].lower()
+    assert "significant" not in str(shares["simple"].attrs)
+
+
 @pytest.mark.parametrize(
     ("signs", "simple", "advanced"), [("++++-", 1, 1), ("+++--", 2, 3), ("oooo+", 2, 2), ("+++++", 1, 1)]
 )
@@ -150,11 +185,14 @@ def test_categories_are_those_of_ar6(signs, simple, advanced):
 def test_categories_can_be_written_and_their_flags_read(tmp_path):
     changes = xr.DataArray([[1.0, np.nan]] * 2, dims=(MEMBER, "cell"), name="t").chunk(cell=1)
     made = agreement(changes, xr.DataArray([True, True], dims=MEMBER))
-    made.to_zarr(tmp_path / "made.zarr", zarr_format=2)
-    made.to_netcdf(tmp_path / "made.nc")
+    prepared(made).to_zarr(tmp_path / "made.zarr", zarr_format=2)
+    prepared(made).to_netcdf(tmp_path / "made.nc")
     for written in (xr.open_zarr(tmp_path / "made.zarr"), xr.open_dataset(tmp_path / "made.nc")):
         np.testing.assert_array_equal(written["simple"], [1, np.nan])
         assert written["simple"].attrs["flag_meanings"] == "high_model_agreement low_model_agreement"
+        assert np.asarray(written["simple"].attrs["flag_values"]).tolist() == [1, 2]
+    with netCDF4.Dataset(tmp_path / "made.nc") as of_file:
+        assert of_file["simple"].dtype == of_file["simple"].flag_values.dtype == "int8"
 
 
 def test_votes_do_not_move_four_of_five_models_under_80_percent_by_round_off():
@@ -170,13 +208,15 @@ def test_votes_do_not_move_four_of_five_models_under_80_percent_by_round_off():
     assert int(agreement(changes, there, weights=weights)["simple"]) == 1
 
 
-def test_a_member_without_variability_or_change_leaves_the_cell_without_a_category():
+def test_a_member_without_variability_leaves_the_cell_without_advanced_category_only():
     changes = xr.DataArray([[1.0, 1.0, np.nan], [1.0, 1.0, 1.0]], dims=(MEMBER, "cell"))
     thresholds = xr.DataArray([[0.5, np.nan, 0.5], [0.5, 0.5, 0.5]], dims=(MEMBER, "cell"))
     there = xr.DataArray([True, True], dims=MEMBER)
     made = agreement(changes, there, thresholds=thresholds)
     assert made["advanced"].values.tolist() == [1, 99, 99]
-    assert np.isnan(made["agree"].values).tolist() == [False, True, True]
+    assert np.isnan(made["changed"].values).tolist() == [False, True, True]
+    assert np.isnan(made["agree"].values).tolist() == [False, False, True]
+    assert made["simple"].values.tolist() == [1, 1, 99]
     assert agreement(changes, there, thresholds=thresholds, fewest=1)["advanced"].values.tolist() == [1, 1, 1]
 
 
@@ -188,7 +228,7 @@ def test_a_member_without_a_horizon_is_named_and_the_others_make_its_statistics(
     )
     made = statistics(ens, present(ens))
     assert made.attrs["ensemble_members"] == "A; B; short; empty"
-    assert made.attrs["ensemble_missing"] == "D: never warms; short: txx 2041-2070; empty: txx 2041-2070"
+    assert made.attrs["ensemble_missing"] == "D: never warms\nshort: txx 2041-2070\nempty: txx 2041-2070"
     assert made["txx_p50"].sel(horizon="2041-2070").values.tolist() == [[3.0] * 3] * 2
     assert made["txx_members"][:, 0, 0].values.tolist() == [4, 2]
 
@@ -208,9 +248,10 @@ def test_a_cell_that_a_member_of_the_period_lacks_has_no_statistics_unless_fewer
 
 def test_missing_years_are_named_by_their_runs():
     there = xr.Dataset(
-        {"t": ((MEMBER, "time"), [[0, 1, 1, 0, 0, 1]])},
-        {MEMBER: ["A"], "time": xr.date_range("1950", periods=6, freq="YS")},
+        {"t": ((MEMBER, "time"), [[0, 1, 1, 0, 0, 1, 0], [1, 1, 1, 1, 1, 1, 0]])},
+        {MEMBER: ["A", "B"], "time": xr.date_range("1950", periods=7, freq="YS")},
     )
+    # The last year ends after the data of both.
     assert name_missing(there.astype(bool)) == {"A": "t 1950, 1953-1954"}
 
 
@@ -376,7 +417,8 @@ def test_blocks_of_few_cells_make_what_whole_maps_make(monkeypatch):
 
 
 def test_lazy_statistics_have_their_types_and_do_not_mix_with_others_of_the_same_data() -> None:
-    ens = xr.DataArray(np.float32([[1, 2], [3, 4]]), dims=(MEMBER, "cell"), name="t").chunk(cell=1).to_dataset()
+    values = xr.DataArray(np.float32([[1, 2], [3, 4]]), dims=(MEMBER, "cell"), name="t", attrs={"units": "d"})
+    ens = values.chunk(cell=1).to_dataset()
     ens = ens.assign_coords({MEMBER: ["a", "b"]})
     there = present(ens)
     few, more = (statistics(ens, there, percentiles=chosen) for chosen in ([50], [10, 90]))

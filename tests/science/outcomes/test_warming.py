@@ -53,8 +53,10 @@ def test_the_years_of_a_level_are_those_that_xscen_takes():
         pytest.skip("no ../shared/data/ensemble-tg beside the project")
     facets = {"mip_era": "CMIP5", "source": "CCSM4", "experiment": "historical+rcp45", "member": "r2i1p1"}
     warming = reaching({"CCSM4": facets}, [2], global_means(), any_member=True)
-    assert warming.rows["CCSM4"] == Run("CMIP5", "CCSM4", "rcp45", "r1i1p1")
-    with xr.open_dataset(path) as ds, xr.open_dataset(GOLDEN / "warming-subset.nc") as golden:
+    with (
+        xr.open_dataset(path, engine="h5netcdf") as ds,
+        xr.open_dataset(GOLDEN / "warming-subset.nc", engine="h5netcdf") as golden,
+    ):
         ours = climatology(ds.isel(lat=slice(2), lon=slice(3)), periods=[warming.periods["CCSM4"][2]])
         theirs = golden["tg_mean"].isel(warminglevel=0, drop=True).mean("time")
         xr.testing.assert_allclose(ours["tg_mean_clim_mean"].isel(horizon=0, drop=True), theirs, rtol=1e-5)
@@ -91,15 +93,25 @@ def test_a_row_without_the_base_period_is_named():
 
 def test_a_regional_simulation_warms_as_the_model_that_drives_it():
     regional = {"mip_era": "CMIP5", "source": "CRCM5", "driving_model": "CCCma-CanESM2", "experiment": "rcp85"}
-    rows = reaching(
-        {"A": regional | {"member": "r1i1p1"}, "B": regional | {"driving_member": "r1-r10i1p1"}}, [2], global_means()
-    ).rows
-    assert rows == {
-        "A": Run("CMIP5", "CanESM2", "rcp85", "r1i1p1"),
-        "B": Run("CMIP5", "CanESM2", "rcp85", "r1-r10i1p1"),
+    veg = {"driving_model": "EC-Earth-Consortium-EC-Earth3-Veg", "mip_era": "", "experiment": "ssp585"}
+    simulations = {
+        "CMIP5_CanESM2_rcp85_r1i1p1": regional | {"member": "r1i1p1"},
+        "CMIP5_CanESM2_rcp85_r1-r10i1p1": regional | {"driving_member": "r1-r10i1p1"},
+        "CMIP6_EC-Earth3-Veg_ssp585_r1i1p1f1": regional | veg | {"member": "r1i1p1f1"},
     }
-    veg = regional | {"driving_model": "EC-Earth-Consortium-EC-Earth3-Veg", "mip_era": "", "experiment": "ssp585"}
-    assert reaching({"C": veg | {"member": "r1i1p1f1"}}, [2], global_means()).rows["C"].source == "EC-Earth3-Veg"
+    own = reaching({run: facets_of(run) for run in simulations}, LEVELS, global_means())
+    assert reaching(simulations, LEVELS, global_means()) == own
+    assert len({str(of) for of in own.periods.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("window", "level", "first"), [(20, 2.625, 1902), (20, 5.125, 1912), (21, 2.5, 1901), (4, 4.625, 1918)]
+)
+def test_a_mean_of_exactly_the_level_does_not_reach_it_as_in_xscen(window, level, first):
+    # The years are those of xscen.get_period_from_warming_level 0.15.2, with this table as tas_src.
+    table = table_of(CMIP6_A_ssp126_r1=[*[10.0] * 51, *(10 + 0.25 * np.arange(1, 101))])
+    warming = reaching({"A": facets_of("CMIP6_A_ssp126_r1")}, [level], table, window=window)
+    assert warming.periods["A"][level] == Period(first, first + window - 1)
 
 
 def test_a_gap_in_a_row_makes_no_window():

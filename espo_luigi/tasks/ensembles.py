@@ -252,7 +252,7 @@ class Regions(EnsembleTask):
     def complete(self) -> bool:
         """Return True if the table is complete, and the NetCDF file beside it was made with it."""
         marker = self.out_table().target.marker()
-        return super().complete() and marker is not None and _maker(self._netcdf) == marker.id
+        return super().complete() and marker is not None and maker_of(self._netcdf) == marker.id
 
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
@@ -279,7 +279,7 @@ def _long_table(ds: xr.Dataset) -> tuple[list[str], list[store.Row]]:
     return list(reader.fieldnames or ()), list(reader)
 
 
-def _maker(file: Path | BinaryIO) -> str | None:
+def maker_of(file: Path | BinaryIO) -> str | None:
     """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
         with h5py.File(file) as opened:
@@ -290,7 +290,7 @@ def _maker(file: Path | BinaryIO) -> str | None:
 
 def _why_not_ours(descriptor: int) -> str:
     with os.fdopen(os.dup(descriptor), "rb") as opened:
-        return "" if _maker(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
+        return "" if maker_of(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
 
 
 @functools.lru_cache(maxsize=2)

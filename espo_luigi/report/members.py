@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -226,9 +226,9 @@ class Treated:
         share = float(self.shares[treatment].mean())
         return "0" if share == 0 else f"{share:.3g}"
 
-    def only(self, is_chosen: Callable[[str], bool]) -> Treated:
-        """Return it with some of the treatments."""
-        return replace(self, shares={kind: share for kind, share in self.shares.items() if is_chosen(kind)})
+    def only(self, *, of_cells: bool) -> Treated:
+        """Return it with the flags of cells alone, or without them."""
+        return replace(self, shares={kind: one for kind, one in self.shares.items() if (kind in CELLS) == of_cells})
 
     def shown(self) -> list[str]:
         """Return the treatments that any day got."""
@@ -250,7 +250,7 @@ def flags_section(view: RunView) -> list[Section]:
     found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
     for of_what in ("days", "cells"):
-        chosen = [one.only(lambda kind, cells=of_what == "cells": (kind in CELLS) == cells) for one in found]
+        chosen = [one.only(of_cells=of_what == "cells") for one in found]
         blocks += _share_blocks(chosen, f"flagged-{of_what}", of_what, f"flags of {of_what}")
     return [Section("Flags of values and cells", [*reader.warned(), *blocks])] if found else []
 

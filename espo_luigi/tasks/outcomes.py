@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
+logger = logging.getLogger(__name__)
 LEVEL = "warming_level"
 _OF_LEVELS = {"units": "K", "long_name": "level of global warming"}
 _READ = ("indicators.definitions", "indicators.freqs")
@@ -163,12 +165,14 @@ def _check_levels(run: RunContext) -> None:
         found = warming(run, *run.simulations)
     except (DataError, OSError) as error:
         raise ConfigurationError(f"`warming_levels.tas_src`: {error}") from error
+    reasons = [f"{sim_id}: {'; '.join(dict.fromkeys(why.values()))}" for sim_id, why in found.absent.items() if why]
     if not any(found.periods.values()):
-        reasons = "; ".join(f"{sim_id}: {' '.join(set(why.values()))}" for sim_id, why in found.absent.items())
         raise ConfigurationError(
             f"`warming_levels`: no simulation reaches any of {', '.join(map(str, needed(run, 'warming_levels').wl))} K "
-            f"({reasons}). Give a table of their global means, `warming_levels.tas_src`."
+            f"({'; '.join(reasons)}). Give a table of their global means, `warming_levels.tas_src`."
         )
+    for reason in reasons:
+        logger.warning("Levels of warming of %s.", reason)
 
 
 class OutcomeTask(EspoTask):

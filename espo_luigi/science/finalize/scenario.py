@@ -183,8 +183,10 @@ def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
     The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
     """
     maps: dict[str, xr.DataArray] = {}
-    for name in (str(one) for one in product.data_vars if quality.flags_name(str(one)) in flags):
-        is_land = product[name].isel(time=0, drop=True).notnull()
+    values = series_of(product)
+    for name in (str(one).removesuffix("_flags") for one, bits in flags.data_vars.items() if "time" in bits.dims):
+        # A product may lack a variable that others were made of.
+        is_land = product[name if name in values else values[0]].isel(time=0, drop=True).notnull()
         for of, days in (("days", product.sizes["time"]), ("cells", 1)):
             bits = flags[quality.flags_name(name, of)]
             for kind, mask in quality.meanings(bits).items():

@@ -86,7 +86,10 @@ def _baseline(ds: xr.Dataset, baseline: str | xr.Dataset) -> tuple[xr.Dataset, s
     source = ds if isinstance(baseline, str) else baseline
     horizons = [str(one) for one in source[HORIZON].values.ravel()] if HORIZON in source.coords else []
     if isinstance(baseline, str) and baseline not in horizons:
-        raise DataError(f"the baseline {baseline} is not in the data; expected one of {', '.join(horizons)}.")
+        raise DataError(
+            f"the baseline {baseline} is none of the horizons of `climatological_op.periods` and `window`, which are "
+            f"{', '.join(horizons)}; add it there."
+        )
     if not isinstance(baseline, str) and len(horizons) > 1:
         raise DataError(f"the baseline has the horizons {', '.join(horizons)}; expected one.")
     name = baseline if isinstance(baseline, str) else (horizons or ["baseline"])[0]

@@ -67,12 +67,14 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         ]
     with _building, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # Only xclim's warnings name the indicator.
+        warnings.filterwarnings("error", "Constructing ")
         try:
-            built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, reload=True)
+            built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, mode="warn", reload=True)
         except Exception as error:  # of several libraries, YAML's and yamale's among them
-            reason = " ".join(str(error).split())
+            reason = " ".join([f"{type(error).__name__}:", *str(error).split()]).removeprefix("UserWarning: ")
             raise ConfigurationError(
-                f"{module}: xclim refuses it: {type(error).__name__}: {reason}. Expected indicators in xclim's format."
+                f"{module}: xclim refuses it: {reason.rstrip('.')}. Expected indicators in xclim's format."
             ) from error
         return list(built.iter_indicators())
 

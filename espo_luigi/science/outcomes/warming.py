@@ -152,8 +152,6 @@ def reaching(
             found = _periods(table[row], levels, base, window)
         made.periods[label] = {level: period for level, period in found.items() if isinstance(period, Period)}
         made.absent[label] = {level: text for level, text in found.items() if isinstance(text, str)}
-        for text in sorted(set(made.absent[label].values())):
-            log.warning("%s: %s", label, text)
     return made
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import dask
 import numpy as np
@@ -87,11 +87,13 @@ class _Seen:
     """Facts about the data, whose values are read once; no file stays open, as a production has too many.
 
     `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `days` are those of
-    each product. `flags` have the names of an archive's flags. `problems` were met while reading, by check.
+    each product. `flags` have the names of an archive's flags. `problems` were met while reading, by check. An archive
+    `is_alone` if no folder was given.
     """
 
     folder: Path
     files: list[Path]
+    is_alone: bool
     run: RunContext | None
     rows: dict[Path, Row] = field(default_factory=dict)
     products: dict[str, xr.Dataset] = field(default_factory=dict)
@@ -122,12 +124,12 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     if version and is_zarr(final.name):
         raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
     unlisted: list[tuple[Path, str]] = []
-    folder = final.parent if is_zarr(final.name) else final
+    folder = final.parent if (is_alone := is_zarr(final.name)) else final
     # Taken before anything is read: a release is of these files.
-    examined = {final.name: {}} if is_zarr(final.name) else release.identities(folder, unlisted)
+    examined = {final.name: {}} if is_alone else release.identities(folder, unlisted)
     files = [folder / name for name in examined]
     check_ours(folder / release.RELEASE, release.OF_OURS)
-    seen = _Seen(folder, files, _run_of(folder))
+    seen = _Seen(folder, files, is_alone, _run_of(folder))
     seen.problems["checksums"] += [f"{path}: {reason}" for path, reason in unlisted]
     by_product: dict[str, list[Path]] = defaultdict(list)
     for path in files:
@@ -145,8 +147,8 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     # A new release does not have the files of the former.
     seen.problems["checksums"] += () if version else release.differences(folder)
     checks = [_checked(name, seen, progress) for name in CHECKS]
-    excused = dict.fromkeys(("passed", "not applicable"), get_args(Validated)) | {"not done": seen.thresholds.optional}
-    refused = tuple(check.name for check in checks if version and check.name not in excused.get(check.verdict, ()))
+    needed = {"failed": {*CHECKS}, "not done": {*CHECKS} - {*seen.thresholds.optional}}
+    refused = tuple(check.name for check in checks if version and check.name in needed.get(check.verdict, ()))
     written = release.write_release(folder, version, checks, examined) if version and not refused else None
     return Validation(final, len(seen.products), checks, time.monotonic() - began, written, refused)
 
@@ -180,7 +182,7 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
         if _table_of(files[0]):
             return
         parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-        ds = joined(parts)
+        ds = joined(parts) if len(parts) > 1 else parts[0]
         for var in _series(ds):
             if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
                 seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
@@ -224,8 +226,9 @@ def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
     days = ds.indexes["time"].floor("D")
-    # Most have the same days, too.
-    seen.days[name] = next((known for known in seen.days.values() if known.equals(days)), days)
+    # Most have the same days, too. Days of different calendars cannot be compared.
+    alike = (known for known in seen.days.values() if getattr(known, "calendar", "") == getattr(days, "calendar", ""))
+    seen.days[name] = next((known for known in alike if known.equals(days)), days)
     seen.products[name] = xr.Dataset(maps, {dim: ds[dim].astype("f4") for dim in y_x}, ds.attrs)
 
 
@@ -322,7 +325,7 @@ def _variables(seen: _Seen) -> Iterator[str]:
     every = set().union(*found.values())
     for id, there in found.items():
         yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
-    if seen.run and seen.folder == seen.run.config.paths.final.resolve():
+    if seen.run and not seen.is_alone and seen.folder == seen.run.config.paths.final.resolve():
         products = {(seen.folder / name).resolve(): one for name, one in seen.products.items()}
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
@@ -370,7 +373,7 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 
 def _flags(seen: _Seen) -> Iterator[str]:
     seen.need_archives()
-    if not seen.flags and not (seen.run and seen.run.config.flagging):
+    if not seen.flags and (seen.is_alone or not seen.run or seen.run.config.flagging is None):
         raise NotDone("no archive of flags is beside the products")
     compared = 0
     for name in filter(is_zarr, seen.products):
@@ -384,10 +387,11 @@ def _flags(seen: _Seen) -> Iterator[str]:
                 if apart := [str(dim) for dim in values.dims if not values.indexes[dim].equals(flags.get_index(dim))]:
                     yield f"{name}: {one} has another {', '.join(apart)}"
                     continue
-                counts = {f"{var}_days_{kind}": (flags & mask) > 0 for kind, mask in meanings(flags).items()}
-                days = {count: of.sum("time") for count, of in counts.items() if count in product}
-                compared += len(days)
-                for count, flagged in dask.compute(days)[0].items():
+                masks = {f"{var}_days_{kind}": mask for kind, mask in meanings(flags).items()}
+                counts = [str(count) for count in product if str(count).startswith(f"{var}_days_")]
+                compared += len(counts)
+                days = [((flags & masks.get(count, 0)) > 0).sum("time") for count in counts]
+                for count, flagged in zip(counts, dask.compute(*days), strict=True):
                     if number := int((flagged != product[count].fillna(0)).sum()):
                         yield f"{one}: days are flagged in other numbers than {count} has in {number} cells"
     if not compared:

@@ -32,13 +32,13 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identities(folder: Path, unlisted: list[tuple[Path, str]] | None = None) -> Identities:
+def identities(folder: Path, unlisted: list[tuple[Path, str]]) -> Identities:
     """Return the identities of all archives, stores and NetCDF files as they are now, by their paths in the folder.
 
     Folders that cannot be listed are added to `unlisted`, with the reason.
     """
     found: dict[str, dict[str, tuple[int, int, int]]] = {}
-    for path in sorted(find_data(folder, [] if unlisted is None else unlisted)):
+    for path in sorted(find_data(folder, unlisted)):
         states = {file.relative_to(path).as_posix(): file.stat() for file in (path, *path.rglob("*")) if file.is_file()}
         told = {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in sorted(states.items())}
         found[path.relative_to(folder).as_posix()] = told
@@ -75,7 +75,7 @@ def write_release(folder: Path, version: str, checks: Sequence[Any], examined: I
     with disk_errors(folder, "read"):
         products = {name: _entry(folder / name, files, {}) for name, files in examined.items()}
     # Only now, as files may also change while they are read here.
-    now = identities(folder)
+    now = identities(folder, [])
     if differ := [name for name in sorted(now.keys() | examined.keys()) if now.get(name) != examined.get(name)]:
         raise StoreError(
             f"{len(differ)} file(s) in {folder} came, went or changed since the checks began, the first {differ[0]}: "
@@ -101,19 +101,15 @@ def differences(folder: Path, *, read_all: bool = True) -> Iterator[str]:
     Without `read_all`, files are not read whose names, sizes and times of modification are those of the release.
     """
     if (folder / RELEASE).exists():
-        listed, found = (read_object(folder / RELEASE) or {}).get("products"), identities(folder)
+        listed, found = (read_object(folder / RELEASE) or {}).get("products"), identities(folder, [])
         listed = listed if isinstance(listed, dict) else {}
         for name in sorted(listed.keys() | found.keys()):
-            known = listed.get(name) or {}
+            known = listed[name] if isinstance(listed.get(name), dict) else {}
             told = _entry(folder / name, found[name], {} if read_all else known) if name in found else {}
-            # A copy has other times.
-            got, expected = ([of.get(key) for key in ("size_bytes", "sha256")] for of in (told, known))
+            # A copy has another state.
+            got, expected = (of.get("sha256", "no file") for of in (told, known))
             if got != expected:
-                yield f"{name}: got {_told(got)}, expected by {RELEASE} {_told(expected)}"
-
-
-def _told(entry: Sequence[Any]) -> str:
-    return f"{entry[0]} bytes with the SHA-256 {entry[1]}" if any(entry) else "no file"
+                yield f"{name}: got {got}, expected by {RELEASE} {expected} (SHA-256)"
 
 
 def check_release(folder: Path, *, required: bool = False) -> bool:

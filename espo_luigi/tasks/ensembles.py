@@ -284,7 +284,8 @@ def maker_of(file: Path | BinaryIO) -> str | None:
     try:
         with h5py.File(file) as opened:
             return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
-    except OSError:
+    # h5py's errors of damaged metadata.
+    except (OSError, RuntimeError):
         return None
 
 

@@ -265,12 +265,18 @@ def flags_of(ds: xr.Dataset) -> xr.Dataset:
     return xr.Dataset({"tasmax_flags": bits, "tasmin_flags": bits}, attrs=ds.attrs)
 
 
+def renamed(flags: xr.Dataset) -> xr.Dataset:
+    flags["tasmax_flags"].attrs["flag_meanings"] = "jittered clipped"
+    return flags
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda flags: flags, None),
         (lambda flags: flags.where(flags != 2, 0), "in other numbers than tasmax_days_extrapolated has in 1 cells"),
         (lambda flags: flags.drop_vars("tasmin_flags"), "no archive has flags of tasmin"),
+        (renamed, "in other numbers than tasmax_days_extrapolated has in 1 cells"),
         (lambda flags: flags.isel(time=slice(1, None)), "has another time"),
         (lambda flags: flags.assign_coords(lat=flags["lat"] + 0.5), "has another lat"),
     ],
@@ -317,7 +323,7 @@ def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
 def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
     assert not check_release(final)
-    write_release(final, "1.0", found(final).checks, identities(final))
+    write_release(final, "1.0", found(final).checks, identities(final, []))
     assert check_release(final) and failed(final) == {}
     said = json.loads((final / RELEASE).read_text())
     assert said["products"].keys() == {f"day+{one}.zarr.zip" for one in (SIM, OTHER)}
@@ -357,7 +363,7 @@ def test_files_that_change_during_the_checks_are_not_released(
 def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_release(
     final: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_release(final, "1.0", [], identities(final))
+    write_release(final, "1.0", [], identities(final, []))
     read: list[Path] = []
     monkeypatch.setattr(module.release, "digest_of", lambda path: read.append(path) or digest_of(path))
     assert check_release(final) and read == []

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import pytest
 import test_outcomes
 import xarray as xr
@@ -52,7 +53,14 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     monkeypatch.setattr(test_outcomes, "days", described)
     monkeypatch.setattr(test_outcomes, "MODULE", THREE)
     levels = {"wl": [0.5, 1.0, 5.0], "tas_src": table_of_warming(tmp_path)}
-    made(tmp_path, configured, warming_levels=levels, ensembles=LEVELS, spatial_mean={"regions": REGIONS}, validation={"sample": 0})
+    made(
+        tmp_path,
+        configured,
+        warming_levels=levels,
+        ensembles=LEVELS,
+        spatial_mean={"regions": REGIONS},
+        validation={"sample": 0},
+    )
     publish_inputs()
     work([tasks.Ensemble(**WHOLE, freq=freq) for freq in ("YS-JAN", "QS-DEC")])
     work([tasks.Ensemble(**{**WHOLE, "product": "indicators"}, freq="YS-JAN")])
@@ -63,7 +71,9 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     return tmp_path / "final"
 
 
-def test_outcomes_are_exported_and_published(outcomes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_are_exported_and_published(
+    outcomes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = outcomes.parent / "netcdf"
     are_netcdf_files_as_cf_asks_for(outcomes, out)
     are_exported_by_the_command_with_simulations(outcomes)
@@ -72,7 +82,10 @@ def test_outcomes_are_exported_and_published(outcomes: Path, monkeypatch: pytest
     have_rows_as_xscen_describes_them(outcomes)
     have_items_with_years_and_inputs(outcomes)
     are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes)
-    pass_the_validation(outcomes, out, monkeypatch)
+    pass_the_validation(outcomes, out := outcomes.parent / "both", monkeypatch)
+    next(out.rglob("*tasmin*.nc")).write_bytes(b"other")
+    assert cli.main(["publish", "--stac", "--exported", str(out)]) == 1
+    assert f"{out / 'RELEASE.json'} is of other files" in capsys.readouterr().err
 
 
 def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,14 +95,17 @@ def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPat
     checks = validate.validate(outcomes, lambda line: None).checks
     assert {check.name: check.details for check in checks if check.verdict == "failed"} == {}
     assert {check.name for check in checks if check.verdict == "not done"} == {"cf", "flags", "audit"}
-    work([tasks.Export(sim_id=NOLEAP, var=var, drs="cordex-adjust", folder=str(out)) for var in ("tasmin", "tasmax")])
+    stores = [key for key, kept in outcomes_of(context()).items() if kept().path.exists()]
+    work([tasks.ExportOutcome(outcome=key, drs="espo-g6", folder=str(out)) for key in stores[:6]])
+    work([tasks.Export(sim_id=NOLEAP, var=var, drs="espo-g6", folder=str(out)) for var in ("tasmin", "tasmax")])
     exported = validate.validate(out, lambda line: None, version="1.0")
-    assert exported.refused == () and exported.products == 2, exported.checks
-    content = netcdf.read_bytes()
-    netcdf.write_bytes(content.replace(content[content.index(b"espo_luigi_marker") :][:60], b"?" * 60))
+    assert [check.details for check in exported.checks if check.verdict == "failed"] == []
+    assert exported.refused == () and exported.products == 2
+    with h5py.File(netcdf, "r+") as file:
+        file.attrs["espo_luigi_marker"] = "another"
     checks = validate.validate(outcomes, lambda line: None).checks
     (problem,) = [line for check in checks if check.verdict == "failed" for line in check.details]
-    assert problem.startswith(f"{netcdf} was made with the marker None; the table beside it has ")
+    assert problem.startswith(f"{netcdf} was made with the marker another; the table beside it has ")
 
 
 def have_rows_as_xscen_describes_them(outcomes: Path) -> None:

@@ -226,9 +226,8 @@ def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
     days = ds.indexes["time"].floor("D")
-    # Most have the same days, too. Days of different calendars cannot be compared.
-    alike = (known for known in seen.days.values() if getattr(known, "calendar", "") == getattr(days, "calendar", ""))
-    seen.days[name] = next((known for known in alike if known.equals(days)), days)
+    # Most have the same days, too.
+    seen.days[name] = next((known for known in seen.days.values() if known.equals(days)), days)
     seen.products[name] = xr.Dataset(maps, {dim: ds[dim].astype("f4") for dim in y_x}, ds.attrs)
 
 

@@ -365,7 +365,12 @@ def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_relea
 ) -> None:
     write_release(final, "1.0", [], identities(final, []))
     read: list[Path] = []
-    monkeypatch.setattr(module.release, "digest_of", lambda path: read.append(path) or digest_of(path))
+
+    def digest(path: Path) -> str:
+        read.append(path)
+        return digest_of(path)
+
+    monkeypatch.setattr(module.release, "digest_of", digest)
     assert check_release(final) and read == []
     os.utime(archive(final, SIM))
     assert check_release(final) and read == [archive(final, SIM)]

@@ -14,16 +14,17 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import dask
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.audit import sample
-from espo_luigi.catalog.build import find_data
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
 from espo_luigi.errors import DataError, ParameterError, StoreError
@@ -38,19 +39,26 @@ from espo_luigi.science.calendar import joined
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.possible import limits_in
-from espo_luigi.science.quality import meanings
+from espo_luigi.science.quality import flags_name, meanings
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
 from espo_luigi.tasks.context import RunContext, context, settings
+from espo_luigi.tasks.ensembles import maker_of
 
 _SHOWN = 10
 _DATES = re.compile(r"_\d{8}-\d{8}$")
 _NO_LAND = xr.DataArray()
+# The attributes that a product and its archive of flags share.
+_OF_FLAGS = "cat:id", "cat:domain"
 
 
 class NotDone(Exception):
     """A check cannot be done; the message says why."""
+
+
+class NotApplicable(NotDone):
+    """A check of archives, where there are none."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Check:
     """A check of all products: its problems, or why it was not done."""
 
     name: Validated
-    verdict: Literal["passed", "failed", "not done"]
+    verdict: Literal["passed", "failed", "not done", "not applicable"]
     details: list[str]
 
 
@@ -78,23 +86,28 @@ class Validation:
 class _Seen:
     """Facts about the data, whose values are read once; no file stays open, as a production has too many.
 
-    `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `years` are the
-    first and last of each product. `flags` are the archives of flags.
-    `problems` were met while reading, by check.
+    `rows` belong to Zarr data. `products` have the share of days with a value (y, x), by variable. `days` are those of
+    each product. `flags` have the names of an archive's flags. `problems` were met while reading, by check. An archive
+    `is_alone` if no folder was given.
     """
 
     folder: Path
     files: list[Path]
+    is_alone: bool
     run: RunContext | None
     rows: dict[Path, Row] = field(default_factory=dict)
     products: dict[str, xr.Dataset] = field(default_factory=dict)
-    years: dict[str, tuple[int, int]] = field(default_factory=dict)
-    flags: list[str] = field(default_factory=list)
+    days: dict[str, pd.Index] = field(default_factory=dict)
+    flags: dict[str, xr.Dataset] = field(default_factory=dict)
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def thresholds(self) -> Thresholds:
         return self.run.config.validation if self.run else Thresholds()
+
+    def need_archives(self) -> None:
+        if not any(is_zarr(path.name) for path in self.files):
+            raise NotApplicable("these are NetCDF files; validate the archives that they were exported from, too")
 
 
 def validate(final: Path, progress: Callable[[str], None], version: str = "") -> Validation:
@@ -111,9 +124,12 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     if version and is_zarr(final.name):
         raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
     unlisted: list[tuple[Path, str]] = []
-    folder, files = (final.parent, [final]) if is_zarr(final.name) else (final, sorted(find_data(final, unlisted)))
+    folder = final.parent if (is_alone := is_zarr(final.name)) else final
+    # Taken before anything is read: a release is of these files.
+    examined = {final.name: {}} if is_alone else release.identities(folder, unlisted)
+    files = [folder / name for name in examined]
     check_ours(folder / release.RELEASE, release.OF_OURS)
-    seen = _Seen(folder, files, _run_of(folder))
+    seen = _Seen(folder, files, is_alone, _run_of(folder))
     seen.problems["checksums"] += [f"{path}: {reason}" for path, reason in unlisted]
     by_product: dict[str, list[Path]] = defaultdict(list)
     for path in files:
@@ -127,13 +143,13 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
         except Exception as error:
             seen.problems["checksums"].append(f"{name} cannot be read: {first_line(error)}")
     if not seen.products and not any(seen.problems.values()):
-        raise StoreError(f"{final} has no daily product and no NetCDF file; expected those of a finished run")
+        raise StoreError(f"{final} has no daily product, neither Zarr nor NetCDF; expected those of a finished run")
     # A new release does not have the files of the former.
     seen.problems["checksums"] += () if version else release.differences(folder)
     checks = [_checked(name, seen, progress) for name in CHECKS]
-    excused = {"passed": get_args(Validated), "not done": seen.thresholds.optional, "failed": ()}
-    refused = tuple(check.name for check in checks if version and check.name not in excused[check.verdict])
-    written = release.write_release(folder, version, checks) if version and not refused else None
+    needed = {"failed": {*CHECKS}, "not done": {*CHECKS} - {*seen.thresholds.optional}}
+    refused = tuple(check.name for check in checks if version and check.name in needed.get(check.verdict, ()))
+    written = release.write_release(folder, version, checks, examined) if version and not refused else None
     return Validation(final, len(seen.products), checks, time.monotonic() - began, written, refused)
 
 
@@ -153,7 +169,7 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
             problems.append(problem)
     except NotDone as reason:
         if not problems:
-            return Check(name, "not done", [str(reason)])
+            return Check(name, "not applicable" if isinstance(reason, NotApplicable) else "not done", [str(reason)])
     # Damaged data may raise nearly anything, here as above.
     except Exception as error:
         problems.append(f"cannot be done: {first_line(error)}")
@@ -161,20 +177,23 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
 
 
 def _read(name: str, files: list[Path], seen: _Seen) -> None:
-    """Open a product, and read all its values once."""
+    """Open a product, and read all its values once; of statistics as NetCDF the metadata."""
     if not is_zarr(name):
+        if _table_of(files[0]):
+            return
         parts = [open_netcdf(str(path), (), {"chunks": {}}) for path in files]
-        ds = joined(parts)
+        ds = joined(parts) if len(parts) > 1 else parts[0]
         for var in _series(ds):
             if len(units := {str(part[var].attrs.get("units")) for part in parts}) > 1:
                 seen.problems["bounds"].append(f"{name}: {var} has different units by file: {', '.join(sorted(units))}")
         seen.problems["cf"] += [problem for path in files for problem in _faults(path)]
-        _read_values(name, ds, seen)
+        if "time" in ds.dims and (np.diff(ds.indexes["time"]) < timedelta(days=28)).any():
+            _read_values(name, ds, seen)
         return
     with store.open_store(files[0]) as ds:
         row = seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
         if any("flag_masks" in da.attrs for da in ds.values()):
-            seen.flags.append(name)
+            seen.flags[name] = xr.Dataset(dict.fromkeys(ds, 0), attrs=ds.attrs)
         elif row.get("processing_level") == "final" and row.get("xrfreq") == "D":
             _read_values(name, ds, seen)
             with tempfile.TemporaryDirectory() as scratch:
@@ -206,27 +225,20 @@ def _read_values(name: str, ds: xr.Dataset, seen: _Seen) -> None:
         if (number := sum(each for each, _ in wrong)) > allowed:
             told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
             seen.problems["bounds"].append(f"{name}: {told}")
-    seen.problems["times"] += [f"{name}: {problem}" for problem in _faults_of_days(name, ds, seen)]
+    days = ds.indexes["time"].floor("D")
+    # Most have the same days, too.
+    seen.days[name] = next((known for known in seen.days.values() if known.equals(days)), days)
     seen.products[name] = xr.Dataset(maps, {dim: ds[dim].astype("f4") for dim in y_x}, ds.attrs)
-
-
-def _faults_of_days(name: str, ds: xr.Dataset, seen: _Seen) -> Iterator[str]:
-    time, calendar = ds.indexes["time"].floor("D"), ds["time"].dt.calendar
-    seen.years[name] = time[0].year, time[-1].year
-    how: Any = {"calendar": calendar, "use_cftime": isinstance(time, xr.CFTimeIndex)}
-    expected = time[:0]
-    for first, last in seen.run.config.custom.stretches if seen.run else [seen.years[name]]:
-        end = f"{int(last):04}-12-{30 if calendar == '360_day' else 31}"
-        expected = expected.append(xr.date_range(f"{int(first):04}-01-01", end, **how))
-    if len(differ := expected.symmetric_difference(time)):
-        yield f"{len(differ)} days are missing or too many, the first {str(differ[0])[:10]}"
-    elif not time.equals(expected):
-        yield "days are not in order, or there twice"
 
 
 def _series(ds: xr.Dataset) -> dict[str, xr.DataArray]:
     """The daily maps of a product."""
     return {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *horizontal_dims(ds)}}
+
+
+def _table_of(path: Path) -> store.Marker | None:
+    """The marker of the table beside a NetCDF file of the same name, whose task made both; None of an export."""
+    return None if is_zarr(path.name) else store.read_marker(path.with_suffix(".csv"))
 
 
 def _id_of(ds: xr.Dataset) -> str:
@@ -265,15 +277,27 @@ def _checksums(seen: _Seen) -> Iterator[str]:
             with zipfile.ZipFile(path) as archive:
                 if member := archive.testzip():
                     yield f"{path}: the CRC-32 of {member} differs from the archive's"
+        elif marker := _table_of(path):
+            if (maker := maker_of(path)) != marker.id:
+                yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
         elif not is_zarr(path.name) and (told := summed.get(path)) != (found := release.digest_of(path)):
             yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {told}"
 
 
 def _times(seen: _Seen) -> Iterator[str]:
-    every = {end for years in seen.years.values() for end in years}
-    for name, (first, last) in seen.years.items():
-        if (first, last) != (min(every), max(every)):
-            yield f"{name} has the years {first} to {last}; expected {min(every)} to {max(every)}, as others have"
+    """Years that no product has lie between the stretches of a production that only its configuration knows."""
+    given = seen.run.config.custom.stretches if seen.run else ()
+    every = {year for first, last in given for year in range(int(first), int(last) + 1)}
+    every = every or {int(year) for days in seen.days.values() for year in days.year}
+    for name, days in seen.days.items():
+        calendar = days.calendar if (is_cftime := isinstance(days, xr.CFTimeIndex)) else "standard"
+        ends = f"{min(every):04}-01-01", f"{max(every):04}-12-{30 if calendar == '360_day' else 31}"
+        whole = xr.date_range(*ends, calendar=calendar, use_cftime=is_cftime)
+        expected = whole[np.isin(whole.year, list(every))]
+        if len(differ := expected.symmetric_difference(days)):
+            yield f"{name}: {len(differ)} days are missing or too many, the first {str(differ[0])[:10]}"
+        elif not days.equals(expected):
+            yield f"{name}: days are not in order, or there twice"
 
 
 def _cells(seen: _Seen) -> Iterator[str]:
@@ -300,7 +324,7 @@ def _variables(seen: _Seen) -> Iterator[str]:
     every = set().union(*found.values())
     for id, there in found.items():
         yield from (f"{id} has no {var}, which others have" for var in sorted(every - there))
-    if seen.run and seen.folder == seen.run.config.paths.final.resolve():
+    if seen.run and not seen.is_alone and seen.folder == seen.run.config.paths.final.resolve():
         products = {(seen.folder / name).resolve(): one for name, one in seen.products.items()}
         for sim_id in seen.run.simulations:
             for var, info in seen.run.archives(sim_id).items():
@@ -315,8 +339,9 @@ def _cf(_seen: _Seen) -> Iterator[str]:
 
 
 def _audit(seen: _Seen) -> Iterator[str]:
+    seen.need_archives()
     number = seen.thresholds.sample
-    if not number or not seen.run or not seen.rows:
+    if not number or not seen.run:
         raise NotDone("luigi.cfg names no configuration of these products, or `validation.sample` is 0")
     try:
         found = sample.audit(number, 0)
@@ -329,9 +354,10 @@ def _audit(seen: _Seen) -> Iterator[str]:
 
 
 def _catalogue(seen: _Seen) -> Iterator[str]:
+    seen.need_archives()
     path = (seen.run and seen.run.config.paths.project_catalog) or seen.folder / "catalog.json"
-    if not seen.rows or not path.exists():
-        raise NotDone(f"there is no {path}; `espo publish` makes that of Zarr products")
+    if not path.exists():
+        raise NotDone(f"there is no {path}; `espo publish` makes it")
     listed = {Path(row["path"]).resolve(): row for row in read_rows(path)[2]}
     for file in listed:
         if file.is_relative_to(seen.folder) and not file.exists():
@@ -345,18 +371,30 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 
 
 def _flags(seen: _Seen) -> Iterator[str]:
-    if not seen.flags:
+    seen.need_archives()
+    if not seen.flags and (seen.is_alone or not seen.run or seen.run.config.flagging is None):
         raise NotDone("no archive of flags is beside the products")
-    for name in seen.flags:
-        flags = store.open_store(seen.folder / name)
-        for of_it in (it for it, one in seen.products.items() if _id_of(one) == _id_of(flags) and is_zarr(it)):
-            product = store.open_store(seen.folder / of_it)
-            for var, da in _series(flags).items():
-                counts = {f"{var.removesuffix('_flags')}_days_{one}": mask for one, mask in meanings(da).items()}
-                days = {one: ((da & mask) > 0).sum("time") for one, mask in counts.items() if one in product}
-                for one, flagged in dask.compute(days)[0].items():
-                    if number := int((flagged != product[one].fillna(0)).sum()):
-                        yield f"{name}: days are flagged in other numbers than {one} has in {number} cells"
+    compared = 0
+    for name in filter(is_zarr, seen.products):
+        product, key = store.open_store(seen.folder / name), [seen.products[name].attrs.get(each) for each in _OF_FLAGS]
+        there = [one for one, ds in seen.flags.items() if [ds.attrs.get(each) for each in _OF_FLAGS] == key]
+        for var, values in _series(product).items():
+            if not (of_it := [one for one in there if flags_name(var) in seen.flags[one]]):
+                yield f"{name}: no archive has flags of {var}"
+            for one in of_it:
+                flags = store.open_store(seen.folder / one)[flags_name(var)]
+                if apart := [str(dim) for dim in values.dims if not values.indexes[dim].equals(flags.get_index(dim))]:
+                    yield f"{name}: {one} has another {', '.join(apart)}"
+                    continue
+                masks = {f"{var}_days_{kind}": mask for kind, mask in meanings(flags).items()}
+                counts = [str(count) for count in product if str(count).startswith(f"{var}_days_")]
+                compared += len(counts)
+                days = [((flags & masks.get(count, 0)) > 0).sum("time") for count in counts]
+                for count, flagged in zip(counts, dask.compute(*days), strict=True):
+                    if number := int((flagged != product[count].fillna(0)).sum()):
+                        yield f"{one}: days are flagged in other numbers than {count} has in {number} cells"
+    if not compared:
+        raise NotDone("no product counts days with which its flags could be compared")
 
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
@@ -376,9 +414,9 @@ def render(found: Validation) -> str:
     """Return the table of checks, with the first problems of each."""
     lines = []
     for check in found.checks:
-        lines.append(f"{check.verdict:<9} {check.name:<10} {CHECKS[check.name][0]}")
-        lines += [f"          {detail}" for detail in check.details[:_SHOWN]]
-        lines += [f"          … and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
+        lines.append(f"{check.verdict:<14} {check.name:<10} {CHECKS[check.name][0]}")
+        lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
+        lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
     lines.append(f"{found.products} product(s) in {found.seconds:.0f} s")
     if found.refused:
         lines.append(

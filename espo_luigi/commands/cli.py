@@ -577,6 +577,7 @@ def tasks(as_json: bool) -> None:
     help="Relations to the inputs, for DataCite and Zenodo, by default in datacite.json beside the products.",
 )
 @click.option("--doi-table", type=_PATH, metavar="CSV", help="The inputs' DOIs: columns pattern (of ids) and doi.")
+@click.option("--released", is_flag=True, help="Refuse files that no RELEASE.json of espo validate covers.")
 @_json_option
 def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     """Write the products' catalogue and provenance.
@@ -596,6 +597,7 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
         with_crate=crate or (None if by_default else False),
         stac=stac,
         relations=relations,
+        released=asked["released"],
     )
     if as_json:
         return _print_json(asdict(done))

@@ -279,7 +279,7 @@ class Regions(EnsembleTask):
     def complete(self) -> bool:
         """Return True if the table is complete, and the NetCDF file beside it was made with it."""
         marker = self.out_table().target.marker()
-        return super().complete() and marker is not None and _maker(self._netcdf) == marker.id
+        return super().complete() and marker is not None and maker_of(self._netcdf) == marker.id
 
     def work(self) -> None:
         """Write the means as NetCDF, then as a table."""
@@ -321,18 +321,19 @@ def _long_table(ds: xr.Dataset) -> Iterator[store.Row]:
         yield from csv.DictReader(io.StringIO(frame.reset_index().to_csv(index=False)))
 
 
-def _maker(file: Path | BinaryIO) -> str | None:
+def maker_of(file: Path | BinaryIO) -> str | None:
     """Return the id of the marker of the task that made a NetCDF file; None if there is no such file of ours."""
     try:
         with h5py.File(file) as opened:
             return str(opened.attrs.get(_MARKER)) if _MARKER in opened.attrs else None
-    except OSError:
+    # h5py's errors of damaged metadata.
+    except (OSError, RuntimeError):
         return None
 
 
 def _why_not_ours(descriptor: int) -> str:
     with os.fdopen(os.dup(descriptor), "rb") as opened:
-        return "" if _maker(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
+        return "" if maker_of(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
 
 
 @functools.lru_cache(maxsize=2)

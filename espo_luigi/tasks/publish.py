@@ -72,6 +72,8 @@ class Published:
     relations_file: Path | None = None
     without_rocrate: bool = False
     """Whether the crate was left out, as the package rocrate is not installed."""
+    without_release: tuple[Path, ...] = ()
+    """The folders of files that no `RELEASE.json` covers."""
 
     def __str__(self) -> str:
         """Return sentences about the files."""
@@ -90,6 +92,7 @@ class Published:
             said.append(
                 f"{self.relations_file} relates them to {len(self.relations.identifiers)} identifiers of inputs"
             )
+        said += [f"no RELEASE.json covers the files in {folder}" for folder in self.without_release]
         return "; ".join(said)
 
 
@@ -99,16 +102,18 @@ def publish(
     with_catalogue: bool = True,
     stac: StacOptions | None = None,
     relations: RelationsOptions | None = None,
+    released: bool = False,
 ) -> Published:
     """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
     `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs. By default, the crate is
-    written if rocrate is installed.
+    written if rocrate is installed. With `released`, all files must be of a release.
 
     Raises
     ------
     CatalogError, StoreError
-        If nothing is complete, a file cannot be written, or the products are not those of their `RELEASE.json`.
+        If nothing is complete, a file cannot be written, or the products or exported files are not those of their
+        `RELEASE.json`.
     InstallationError
         If a package is missing that a wanted file needs.
     """
@@ -121,7 +126,8 @@ def publish(
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
-    check_release(final)
+    folders = [final, *([stac.exported] if stac and stac.exported else [])]
+    without_release = tuple(folder for folder in folders if not check_release(folder, required=released))
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
     written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
     for path, judge in written + ([(relations.file, RELATIONS)] if relations else []):
@@ -152,6 +158,7 @@ def publish(
         related,
         relations.file if relations else None,
         without_rocrate,
+        without_release,
     )
 
 

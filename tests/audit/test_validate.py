@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import zipfile
@@ -26,7 +27,7 @@ from espo_luigi.export.folder import export_files
 from espo_luigi.export.netcdf import Layout, described, stretches
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.products import find_products
-from espo_luigi.publication.release import RELEASE, check_release, digest_of, write_release
+from espo_luigi.publication.release import RELEASE, check_release, digest_of, identities, write_release
 from espo_luigi.store.table import read_checksums, write_checksums
 
 OTHER = SIM.replace("Model", "Other")
@@ -130,7 +131,15 @@ def test_an_archive_that_is_a_link_is_as_good(final: Path, tmp_path: Path) -> No
 
 def test_whole_netcdf_files_pass_what_can_be_done(netcdf: Path) -> None:
     verdicts = {check.name: check.verdict for check in found(netcdf).checks}
-    assert verdicts == {name: "not done" if name in {*NOT_DONE, "catalogue"} else "passed" for name in CHECKS}
+    assert verdicts == {name: "not applicable" if name in {*NOT_DONE, "catalogue"} else "passed" for name in CHECKS}
+
+
+def test_a_folder_of_netcdf_files_is_released_by_default(netcdf: Path, without_checker: None) -> None:
+    released = found(netcdf, "1.0")
+    assert released.refused == () and released.release == netcdf / RELEASE
+    audit = next(check for check in released.checks if check.name == "audit")
+    assert audit.details == ["these are NetCDF files; validate the archives that they were exported from, too"]
+    assert check_release(netcdf)
 
 
 def truncated(final: Path) -> None:
@@ -157,6 +166,10 @@ def remade(change: Callable[[xr.Dataset], xr.Dataset]) -> Callable[[Path], None]
 
 def without_a_day(ds: xr.Dataset) -> xr.Dataset:
     return ds.isel(time=[place for place in range(ds.sizes["time"]) if place != 400])
+
+
+def without_a_year(ds: xr.Dataset) -> xr.Dataset:
+    return ds.sel(time=ds["time"].dt.year != 2002)
 
 
 def without_a_cell(ds: xr.Dataset) -> xr.Dataset:
@@ -203,7 +216,8 @@ def with_other_dates_in_its_row(final: Path) -> None:
         (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
         (a_byte_of_a_chunk, {"checksums"}, "CRC-32 of tasmax/c/0"),
         (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
-        (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "has the years 2001 to 2002; expected 2001 to 2003"),
+        (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "365 days are missing .* the first 2003-01-01"),
+        (remade(without_a_year), {"times"}, "365 days are missing .* the first 2002-01-01"),
         (remade(without_a_cell), {"cells"}, "tasmax lacks days in 1 of 18 land cells"),
         (remade(with_a_gap), {"cells"}, "tasmin lacks days in 1 of 18 land cells"),
         (remade(too_hot), {"bounds"}, "1 impossible values of tasmax, the first 345 K on 2001-04-11 at latitude 46.25"),
@@ -235,22 +249,59 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
         assert any(re.search(said, problem) for problem in problems), problems
 
 
-@pytest.mark.parametrize("days", [2, 3])
-def test_days_are_flagged_as_often_as_they_are_counted(days: int, final: Path, without_checker: None) -> None:
-    ds = product(SIM)
+def test_years_between_stretches_are_no_gap_to_a_stranger(final: Path, without_checker: None) -> None:
+    for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
+        archive(final, sim_id).unlink()
+        publish(without_a_year(product(sim_id, calendar)), archive(final, sim_id))
+    catalogue(final)
+    assert failed(final) == {}
+
+
+def flags_of(ds: xr.Dataset) -> xr.Dataset:
     bits = xr.zeros_like(ds["tasmax"], dtype=np.uint16)
     bits[[0, 5], 2, 3] = 2
     bits[7, 2, 3] = 1
-    flags = bits.assign_attrs(flag_masks=[1, 2], flag_meanings="jittered extrapolated").to_dataset(name="tasmax_flags")
-    publish(flags.assign_attrs(ds.attrs), final / "flags" / f"flags_{SIM}.zarr.zip")
+    bits.attrs = {"flag_masks": [1, 2], "flag_meanings": "jittered extrapolated"}
+    return xr.Dataset({"tasmax_flags": bits, "tasmin_flags": bits}, attrs=ds.attrs)
+
+
+def renamed(flags: xr.Dataset) -> xr.Dataset:
+    flags["tasmax_flags"].attrs["flag_meanings"] = "jittered clipped"
+    return flags
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda flags: flags, None),
+        (lambda flags: flags.where(flags != 2, 0), "in other numbers than tasmax_days_extrapolated has in 1 cells"),
+        (lambda flags: flags.drop_vars("tasmin_flags"), "no archive has flags of tasmin"),
+        (renamed, "in other numbers than tasmax_days_extrapolated has in 1 cells"),
+        (lambda flags: flags.isel(time=slice(1, None)), "has another time"),
+        (lambda flags: flags.assign_coords(lat=flags["lat"] + 0.5), "has another lat"),
+    ],
+)
+def test_days_are_flagged_as_often_as_they_are_counted(
+    change: Callable[[xr.Dataset], xr.Dataset], said: str | None, tmp_path: Path, without_checker: None
+) -> None:
+    ds = product(SIM)
+    publish(change(flags_of(ds)), tmp_path / "flags" / f"flags_{SIM}.zarr.zip")
     counts = xr.zeros_like(ds["tasmax"][0], dtype=np.float32).drop_vars("time").where(ds["tasmax"][0].notnull())
-    counts[2, 3] = days
-    archive(final, SIM).unlink()
-    publish(ds.assign(tasmax_days_extrapolated=counts), archive(final, SIM))
-    catalogue(final)
+    counts[2, 3] = 2
+    publish(ds.assign(tasmax_days_extrapolated=counts), archive(tmp_path, SIM))
+    (check,) = [one for one in found(tmp_path).checks if one.name == "flags"]
+    assert check.verdict == ("failed" if said else "passed"), check.details
+    assert not said or said in check.details[0]
+
+
+def test_flags_are_of_all_products_and_have_a_count_to_compare(final: Path, without_checker: None) -> None:
+    publish(flags_of(product(SIM)), final / "flags" / f"flags_{SIM}.zarr.zip")
+    assert [line.partition(":")[2] for line in failed(final)["flags"]] == [
+        f" no archive has flags of {var}" for var in ("tasmax", "tasmin")
+    ]
+    archive(final, OTHER).unlink()
     (check,) = [one for one in found(final).checks if one.name == "flags"]
-    assert check.verdict == ("passed" if days == 2 else "failed")
-    assert all("than tasmax_days_extrapolated has in 1 cells" in text for text in check.details)
+    assert check.verdict == "not done" and "no product counts days" in check.details[0]
 
 
 def test_broken_units_of_a_netcdf_file_are_found_by_bounds_and_compliance_checker(netcdf: Path) -> None:
@@ -271,14 +322,14 @@ def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
 
 def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
-    write_release(final, "1.0", found(final).checks)
-    check_release(final)
-    assert failed(final) == {}
+    assert not check_release(final)
+    write_release(final, "1.0", found(final).checks, identities(final, []))
+    assert check_release(final) and failed(final) == {}
     said = json.loads((final / RELEASE).read_text())
     assert said["products"].keys() == {f"day+{one}.zarr.zip" for one in (SIM, OTHER)}
     content = archive(final, SIM).read_bytes()
-    wanted = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert said["products"][f"day+{SIM}.zarr.zip"] == wanted
+    entry = said["products"][f"day+{SIM}.zarr.zip"]
+    assert (entry["size_bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
     # Nothing but the release tells that the bytes before the first member's values changed.
     archive(final, SIM).write_bytes(content[:10] + b"\1" + content[11:])
     with pytest.raises(
@@ -290,6 +341,40 @@ def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> N
     archive(final, SIM).unlink()
     with pytest.raises(StoreError, match=r"Model.*: got no file, expected by RELEASE\.json"):
         check_release(final)
+
+
+def test_files_that_change_during_the_checks_are_not_released(
+    final: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def during(change: Callable[[], object]) -> None:
+        monkeypatch.setitem(CHECKS, "audit", ("no audit", lambda seen: change() and ()))
+
+    content = archive(final, SIM).read_bytes()
+    for change in (
+        lambda: archive(final, SIM).write_bytes(content),
+        lambda: shutil.copy(archive(final, SIM), final / "later.zarr.zip"),
+    ):
+        during(change)
+        with pytest.raises(StoreError, match="came, went or changed since the checks began"):
+            found(final, "1.0")
+        assert not (final / RELEASE).exists()
+
+
+def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_release(
+    final: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_release(final, "1.0", [], identities(final, []))
+    read: list[Path] = []
+
+    def digest(path: Path) -> str:
+        read.append(path)
+        return digest_of(path)
+
+    monkeypatch.setattr(module.release, "digest_of", digest)
+    assert check_release(final) and read == []
+    os.utime(archive(final, SIM))
+    assert check_release(final) and read == [archive(final, SIM)]
+    assert not list(module.release.differences(final)) and len(read) == 3
 
 
 def test_a_single_archive_is_validated_and_no_release(final: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,6 +392,6 @@ def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
 
 def test_a_folder_without_products_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 1
-    assert "has no daily product and no NetCDF file" in capsys.readouterr().err
+    assert "has no daily product, neither Zarr nor NetCDF" in capsys.readouterr().err
     assert cli.main(["validate", str(tmp_path / "gone")]) == 1
     assert "gone: the folder cannot be listed" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from demo_runs import use, write_config
 from test_production_shape import MANY, REGIONS, SHAPE, make_raw, of_source, two_threads, work_through
 
 from espo_luigi import store, tasks
+from espo_luigi.audit import validate
 from espo_luigi.audit.value import way_of
 from espo_luigi.config.schema import fingerprint
 from espo_luigi.methods import blocks
@@ -156,6 +157,29 @@ def test_days_beyond_the_record_are_those_of_the_products_own_values(
     low, high = raw[name].min("time"), raw[name].max("time")
     beyond = (product[name] < low - 0.1 * (high - low)) | (product[name] > high + 0.1 * (high - low))
     np.testing.assert_array_equal(where(flags, name, "beyond_the_record"), beyond.transpose("time", "lat", "lon"))
+
+
+def test_the_flags_of_a_production_pass_the_validation_and_must_be_there(
+    made: tuple[xr.Dataset, xr.Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sim_id,) = context().simulations
+    final, archive = context().config.paths.final, tasks.ConcatenationFinal(sim_id=sim_id).out_flags().path
+    monkeypatch.setattr(validate, "_faults", lambda path: [])
+    monkeypatch.setitem(validate.CHECKS, "audit", ("no audit", lambda seen: ()))
+
+    def verdict() -> tuple[str, list[str]]:
+        (check,) = [one for one in validate.validate(final, lambda line: None).checks if one.name == "flags"]
+        return check.verdict, check.details
+
+    assert verdict() == ("passed", [])
+    archive.rename(final / "hidden")
+    try:
+        said, details = verdict()
+    finally:
+        (final / "hidden").rename(archive)
+    assert said == "failed" and {line.rpartition(": ")[2] for line in details} == {
+        f"no archive has flags of {name}" for name in ("pr", "tasmax", "tasmin")
+    }
 
 
 def test_maps_of_flags_have_the_counts_of_the_product_and_every_flag(made: tuple[xr.Dataset, xr.Dataset]) -> None:

@@ -119,6 +119,7 @@ def publish_inputs() -> None:
         store.pack(task.out_scenario().path, task.out_final().path, task.marker())
         for piece, rows in BANDS.items():
             raw = stack.stack_drop_nans(whole.isel(lat=rows)).chunk(time=-1, loc=20)
+            raw.attrs["cat:processing_level"] = "regridded"
             rechunked, move = tasks.Rechunk(sim_id=sim_id, piece=piece), tasks.Move(sim_id=sim_id, piece=piece)
             publish(rechunked, regchunked=raw)
             store.pack(rechunked.out_regchunked().path, move.out_regchunked().path, move.marker())

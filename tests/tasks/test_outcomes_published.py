@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import pytest
 import test_outcomes
 import xarray as xr
@@ -13,7 +14,7 @@ from complete_demo import DAY360, NOLEAP
 from test_outcomes import LAST, MODULE, REGIONS, made, publish_inputs, table_of_warming, work
 
 from espo_luigi import store, tasks
-from espo_luigi.audit import sample
+from espo_luigi.audit import sample, validate
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.publication.origin import listed
@@ -26,7 +27,12 @@ NAMES = {
     "noleap": {"cat:id": NOLEAP, "cat:source": "Demo-NoLeap"},
     "360_day": {"cat:id": DAY360, "cat:source": "Demo-360Day"},
 }
-REFERENCE = {"cat:id": "Demo-Land_NAM", "cat:source": "Demo-Land", "cat:type": "reconstruction"}
+REFERENCE = {
+    "cat:id": "Demo-Land_NAM",
+    "cat:source": "Demo-Land",
+    "cat:type": "reconstruction",
+    "cat:processing_level": "extracted",
+}
 THREE = {**MODULE, "indicators": {name: MODULE["indicators"][name] for name in ("tx_mean", "prcptot", "tn_mean")}}
 LEVELS = {"processing_levels": ["indicators", "delta", "warming_levels"]}
 WHOLE = {"dataset": "scenario", "experiment": "ssp585", "product": "delta"}
@@ -47,7 +53,14 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     monkeypatch.setattr(test_outcomes, "days", described)
     monkeypatch.setattr(test_outcomes, "MODULE", THREE)
     levels = {"wl": [0.5, 1.0, 5.0], "tas_src": table_of_warming(tmp_path)}
-    made(tmp_path, configured, warming_levels=levels, ensembles=LEVELS, spatial_mean={"regions": REGIONS})
+    made(
+        tmp_path,
+        configured,
+        warming_levels=levels,
+        ensembles=LEVELS,
+        spatial_mean={"regions": REGIONS},
+        validation={"sample": 0},
+    )
     publish_inputs()
     work([tasks.Ensemble(**WHOLE, freq=freq) for freq in ("YS-JAN", "QS-DEC")])
     work([tasks.Ensemble(**{**WHOLE, "product": "indicators"}, freq="YS-JAN")])
@@ -58,7 +71,9 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
     return tmp_path / "final"
 
 
-def test_outcomes_are_exported_and_published(outcomes: Path) -> None:
+def test_outcomes_are_exported_and_published(
+    outcomes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = outcomes.parent / "netcdf"
     are_netcdf_files_as_cf_asks_for(outcomes, out)
     are_exported_by_the_command_with_simulations(outcomes)
@@ -67,6 +82,30 @@ def test_outcomes_are_exported_and_published(outcomes: Path) -> None:
     have_rows_as_xscen_describes_them(outcomes)
     have_items_with_years_and_inputs(outcomes)
     are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes)
+    pass_the_validation(outcomes, out := outcomes.parent / "both", monkeypatch)
+    next(out.rglob("*tasmin*.nc")).write_bytes(b"other")
+    assert cli.main(["publish", "--stac", "--exported", str(out)]) == 1
+    assert f"{out / 'RELEASE.json'} is of other files" in capsys.readouterr().err
+
+
+def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker of CF has looked at the exported files already."""
+    monkeypatch.setattr(validate, "_compliance_checker", lambda: None)
+    (netcdf,) = outcomes.rglob("*regions.nc")
+    checks = validate.validate(outcomes, lambda line: None).checks
+    assert {check.name: check.details for check in checks if check.verdict == "failed"} == {}
+    assert {check.name for check in checks if check.verdict == "not done"} == {"cf", "flags", "audit"}
+    stores = [key for key, kept in outcomes_of(context()).items() if kept().path.exists()]
+    work([tasks.ExportOutcome(outcome=key, drs="espo-g6", folder=str(out)) for key in stores[:6]])
+    work([tasks.Export(sim_id=NOLEAP, var=var, drs="espo-g6", folder=str(out)) for var in ("tasmin", "tasmax")])
+    exported = validate.validate(out, lambda line: None, version="1.0")
+    assert [check.details for check in exported.checks if check.verdict == "failed"] == []
+    assert exported.refused == () and exported.products == 2
+    with h5py.File(netcdf, "r+") as file:
+        file.attrs["espo_luigi_marker"] = "another"
+    checks = validate.validate(outcomes, lambda line: None).checks
+    (problem,) = [line for check in checks if check.verdict == "failed" for line in check.details]
+    assert problem.startswith(f"{netcdf} was made with the marker another; the table beside it has ")
 
 
 def have_rows_as_xscen_describes_them(outcomes: Path) -> None:

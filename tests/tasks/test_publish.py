@@ -63,6 +63,9 @@ def test_without_rocrate_the_catalogue_is_written_and_the_crate_is_asked_for_in_
     said = capsys.readouterr().out
     assert "no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'" in said
     assert "that are data" in said and not (complete_demo / "final" / METADATA_NAME).exists()
+    assert f"no RELEASE.json covers the files in {(complete_demo / 'final').absolute()}" in said
+    assert cli.main(["publish", "--released"]) == 1
+    assert "RELEASE.json; expected a release. Give `espo validate" in capsys.readouterr().err
 
 
 def test_relations_to_the_inputs_are_written_by_the_users_table_or_not_at_all(

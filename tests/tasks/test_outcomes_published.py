@@ -1,10 +1,12 @@
 """Indicators, climatologies, changes and ensembles for others: in the catalogue, STAC and the crate, as NetCDF."""
 
 import csv
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import pytest
 import test_outcomes
 import xarray as xr
@@ -17,6 +19,7 @@ from espo_luigi.audit import sample
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.publication.origin import listed
+from espo_luigi.report import comparison
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.export import outcomes as outcomes_of
 
@@ -60,6 +63,7 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
 
 def test_outcomes_are_exported_and_published(outcomes: Path) -> None:
     out = outcomes.parent / "netcdf"
+    are_compared_with_those_of_another_production(outcomes)
     are_netcdf_files_as_cf_asks_for(outcomes, out)
     are_exported_by_the_command_with_simulations(outcomes)
     assert cli.main(["publish"]) == 0
@@ -67,6 +71,29 @@ def test_outcomes_are_exported_and_published(outcomes: Path) -> None:
     have_rows_as_xscen_describes_them(outcomes)
     have_items_with_years_and_inputs(outcomes)
     are_in_the_crate_with_tables_and_netcdf_of_regions(outcomes)
+
+
+def are_compared_with_those_of_another_production(outcomes: Path) -> None:
+    other = Path(shutil.copytree(outcomes, outcomes.parent / "other"))
+    found, maps = comparison.compare(outcomes, other, lambda text: None)
+    assert found.is_equal and not maps
+    ends = {name.split()[0].rpartition("+")[2] for name in found.differences if "/" in name}
+    kinds = {"indicators.zarr.zip", "climatology.zarr", "delta.zarr", "warming-levels.zarr", "ensemble.zarr"}
+    assert ends >= {*kinds, "regions.nc"}
+    (regions,) = other.rglob("*regions.nc")
+    with h5py.File(regions, "r+") as file:
+        file["tx_mean_clim_mean_delta_1991_2010"][0] += 1
+    gone = next(other.rglob("*delta+ensemble.zarr"))
+    shutil.rmtree(gone)
+    found, maps = comparison.compare(outcomes, other, lambda text: None)
+    assert {name.split()[0] for name in found.only_in_a} == {str(gone.relative_to(other))}
+    assert {name.split()[0] for name in maps} == {str(regions.relative_to(other))}
+    (rows,) = (rows for name, rows in found.differences.items() if name in maps)
+    assert [(row.season, row.beyond_noise) for row in rows] == [("year", None)]
+    comparison.write_page(found, maps, other / "page.html", outcomes, other)
+    archive = next(outcomes.rglob("*NoLeap*indicators.zarr.zip"))
+    assert comparison.compare(archive, archive, lambda text: None)[0].is_equal
+    shutil.rmtree(other)
 
 
 def have_rows_as_xscen_describes_them(outcomes: Path) -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
@@ -122,11 +123,11 @@ def _numbers(product: Product) -> list[str]:
 
 def _have_draws(one: xr.DataArray, other: xr.DataArray) -> bool | None:
     """Whether daily values have the random draws of the same adjustment; None of flags, and of what is not daily."""
-    days = one.get_index("time") if "time" in one.dims else ()
+    days: Any = one.get_index("time") if "time" in one.dims else ()
     if is_flags(one.name) or len(days) < 2 or (days[1] - days[0]).days != 1:
         return None
-    said = {str(data.attrs.get("bias_adjustment", "")) for data in (one, other)}
-    return len(said) == 1 and _DRAWS.search(*said) is not None
+    said, also = (str(data.attrs.get("bias_adjustment", "")) for data in (one, other))
+    return said == also and _DRAWS.search(said) is not None
 
 
 def _unequal(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, list[str]]:

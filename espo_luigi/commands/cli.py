@@ -251,7 +251,7 @@ def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
 
     checked = check(listed, (folder or default_folder()).absolute())
     _print_json(asdict(checked)) if as_json else say(render_checked(checked))
-    return 1 if checked.found or checked.unknown else 0
+    return 1 if checked.found or checked.unknown or checked.cannot_be_checked else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:
@@ -643,7 +643,7 @@ def report(out: Path) -> None:
 def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
     """Say by how much two productions differ, where and why.
 
-    A and B are folders of finished products, or two archives. Daily products are compared.
+    A and B are folders of finished products, or two archives.
     """
     from espo_luigi.replacing import check_ours
     from espo_luigi.report import comparison

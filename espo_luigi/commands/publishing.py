@@ -71,7 +71,8 @@ def render_checked(checked: Checked) -> str:
     lines = [f"{len(checked.found)} product(s) made of what is listed ({checked.listed} identifiers)"]
     for product, files in checked.found.items():
         lines += _named(product, [f"{Path(file).name} ({listed})" for file, listed in files.items()])
-    lines += _named("no tracking id", checked.without_tracking_id)
+    unchecked = [f"{file} (has {' and '.join(of) or 'no id'})" for file, of in checked.cannot_be_checked.items()]
+    lines += _named("cannot be checked by this list", unchecked)
     return "\n".join([*lines, *_named("raw files unknown, as their InputCheck is gone", checked.unknown)])
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.files import parse_json, read_text
-from espo_luigi.publication.origin import UUID, relations
+from espo_luigi.publication.origin import UUID
 from espo_luigi.publication.products import find_products, raw_files
 
 _DATASET = re.compile(r"((?:[\w-]+\.){5,}[\w-]+)(?:\.v|#v?)(\d+)\b")
+# The end of a path in ESGF's tree: a version's folder, and a file (CMIP6), or a variable and a file (CMIP5) in it.
+_IN_TREE = re.compile(r"(?:[^/]+/){6}v\d+(?:/[^/]+){0,2}/?$")
 # In an export of errata, the identifiers of issues, which are UUIDs, too.
 _OF_ISSUES = ("uid", "errata_id", "errata_ids")
 _EXPECTED = "expected tracking ids (hdl:21.14100/…), or datasets with a version (CMIP6.….gn.v20190429)"
@@ -25,12 +27,15 @@ _EXPECTED = "expected tracking ids (hdl:21.14100/…), or datasets with a versio
 
 @dataclass(frozen=True)
 class Checked:
-    """Identifiers of a list by product and raw file, datasets whose raw files are unknown, and files without an id."""
+    """Identifiers of a list by product and raw file, datasets whose raw files are unknown, and files out of its reach.
+
+    The last have no identifier of the list's kinds, but those given.
+    """
 
     listed: int
     found: Mapping[str, Mapping[str, str]]
     unknown: tuple[str, ...]
-    without_tracking_id: tuple[str, ...]
+    cannot_be_checked: Mapping[str, tuple[str, ...]]
 
 
 def check(path: Path, folder: Path) -> Checked:
@@ -44,13 +49,18 @@ def check(path: Path, folder: Path) -> Checked:
     listed, products = _read(path), find_products(folder)
     if not any(product.is_data for product in products):
         raise StoreError(f"no data in {folder} are complete: expected the folder of products (paths.final)")
-    tables, found, known = raw_files(products), dict[str, dict[str, str]](), relations(products, {})
-    for product in (product for product in products if product.is_data):
-        for raw in product.marker.raw.items():
-            for file, tracking_id in tables.get(raw, {}).items():
-                if key := next((key for key in _keys(file, tracking_id) if key in listed), ""):
-                    found.setdefault(str(product.path), {})[file] = listed[key]
-    return Checked(len(listed), found, known.unknown, known.without_tracking_id)
+    kinds, tables = {"ESGF path" if "/" in key else "tracking id" for key in listed}, raw_files(products)
+    found, unknown, unchecked = dict[str, dict[str, str]](), set[str](), dict[str, tuple[str, ...]]()
+    for product, raw in ((one, raw) for one in products if one.is_data for raw in one.marker.raw.items()):
+        if not tables.get(raw):
+            unknown.add(raw[0])
+        for file, tracking_id in tables.get(raw, {}).items():
+            has = {"ESGF path": _IN_TREE.search(file.lower()), "tracking id": UUID.search(tracking_id)}
+            if key := next((key for key in _keys(file, tracking_id) if key in listed), ""):
+                found.setdefault(str(product.path), {})[file] = listed[key]
+            elif not any(has[kind] for kind in kinds):
+                unchecked[file] = tuple(kind for kind in has if has[kind])
+    return Checked(len(listed), found, tuple(sorted(unknown)), unchecked)
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -108,13 +108,38 @@ def test_the_exit_code_tells_whether_any_was_found(final: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert out.startswith("1 product(s) made of what is listed (1 identifiers)")
     assert f"{final}/c.zarr: pr_a.nc (0f2b8e0e-1b2c-4c1d-9c0e-0123456789ab)" in out
-    assert "no tracking id: nameless.nc" in out
     listed.write_text("hdl:21.14100/9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab\n")
+    assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
+    assert "cannot be checked by this list: /flat/nameless.nc (has no id)" in capsys.readouterr().out
+    store.remove(final / "d.zarr")
     assert cli.main(["catalog", "--check", str(listed), str(final), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["found"] == {}
     (final / "a_input.csv").unlink()  # what cannot be looked up is not free of retracted data
     assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
     assert "raw files unknown, as their InputCheck is gone: a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab", {"/flat/nameless.nc": (), "/elsewhere" + OLD: ("ESGF path",)}),
+        (
+            "CMIP6.ScenarioMIP.CCCma.CanESM5.ssp585.r9i1p1f1.day.pr.gn.v20190429",
+            {"/flat/nameless.nc": (), "/flat/pr_a.nc": ("tracking id",), "/flat/pr_b.nc": ("tracking id",)},
+        ),
+        (json.dumps(SEARCH | {"more": "9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab"}), {"/flat/nameless.nc": ()}),
+    ],
+)
+def test_files_without_an_identifier_of_the_lists_kinds_are_not_called_clean(
+    final: Path, text: str, expected: dict[str, tuple[str, ...]]
+) -> None:
+    raw = {"files of e": "of-e"}
+    store.write_store(xr.Dataset({"pr": 1.0}), final / "e.zarr", store.Marker("Move", {}, fingerprints=raw))
+    looked = store.Marker("InputCheck", {"sim_id": "e"}, inputs={"/elsewhere" + OLD: ""}, fingerprints=raw)
+    store.write_table(["problem"], [], final / "e_input.csv", looked)
+    (final / "list.json" if text[0] == "{" else final / "list").write_text(text)
+    checked = check(final / "list.json" if text[0] == "{" else final / "list", final)
+    assert checked.cannot_be_checked == expected
 
 
 def test_the_products_of_an_empty_folder_are_not_called_clean(

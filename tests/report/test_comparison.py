@@ -1,5 +1,6 @@
 """Two productions compared: against numpy on the whole arrays, and on productions whose differences are planted."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,12 @@ from espo_luigi.science.diagnose import apart
 SEASONS = {"DJF": (12, 1, 2), "MAM": (3, 4, 5), "JJA": (6, 7, 8), "SON": (9, 10, 11)}
 CHUNKS = {"time": 400, "lat": 4, "lon": 3}
 Values = dict[str, np.ndarray]
+# How both were adjusted, as products say it: without random draws, and with.
+ADJUSTED = {
+    "tasmax": "DetrendedQuantileMapping(group=Grouper('time.dayofyear'), kind='+', adapt_freq_thresh=None).adjust(sim)",
+    "pr": "DetrendedQuantileMapping(group=Grouper('time.dayofyear'), kind='*', adapt_freq_thresh=None).adjust(sim), "
+    "ref and hist were prepared with jitter_under_thresh(ref, hist, {'thresh': '0.01 mm d-1'})",
+}
 
 
 def climate(days: int = 3 * 365) -> Values:
@@ -43,7 +50,8 @@ def dataset(values: Values, calendar: str = "noleap", first: str = "2001-01-01",
         "lon": ("lon", np.linspace(-75, -71, 9), {"units": "degrees_east"}),
     }
     units = {"tasmax": "K", "pr": "mm d-1"}
-    both = {name: (("time", "lat", "lon"), of, {"units": units[name]}) for name, of in values.items()}
+    said = {name: {"units": units[name], "bias_adjustment": ADJUSTED[name]} for name in values}
+    both = {name: (("time", "lat", "lon"), of, said[name]) for name, of in values.items()}
     about = {"cat:id": SIM, "cat:domain": "NAM", "cat:processing_level": "final", "cat:xrfreq": "D"}
     return xr.Dataset(both, coords, about | attrs)
 
@@ -127,7 +135,8 @@ def test_the_numbers_of_each_season_and_cell_are_numpys(tmp_path: Path) -> None:
         assert np.isnan(fields[name].values[sea]).all()
 
 
-def noisy_pr(seed: str) -> Values:
+@functools.cache
+def noisy_pr(seed: str, method: str = "DetrendedQuantileMapping") -> np.ndarray:
     """Precipitation adjusted by our kernels, whose draws have a seed."""
     days = 6 * 365
     time = xr.date_range("2001-01-01", periods=days, calendar="noleap", use_cftime=True)
@@ -145,14 +154,15 @@ def noisy_pr(seed: str) -> Values:
         "xclim_train_args": {"kind": "*", "nquantiles": 20},
     }  # fmt: skip
     period = ["2001", "2006"]
-    trained = blocks.train(reference, simulation, period=period, method="DetrendedQuantileMapping", **how, seed=seed)
-    adjusting: dict[str, Any] = {"detrend": 0, "interp": "nearest", "extrapolation": "constant"}
+    trained = blocks.train(reference, simulation, period=period, method=method, **how, seed=seed)
+    adjusting: dict[str, Any] = {"interp": "nearest", "extrapolation": "constant"}
+    adjusting |= {"detrend": 0} if method == "DetrendedQuantileMapping" else {}
     made = blocks.adjust(simulation, trained, periods=period, xclim_adjust_args=adjusting, seed=seed)
-    return {"pr": made.transpose("time", "loc").values.reshape(days, 7, 9)}
+    return made.transpose("time", "loc").values.reshape(days, 7, 9)
 
 
 def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
-    ours, theirs = noisy_pr("a"), noisy_pr("b")
+    ours, theirs = ({"pr": noisy_pr(seed).copy()} for seed in "ab")
     a, b = (publish(tmp_path / name, dataset(of)) for name, of in (("a", ours), ("b", theirs)))
     c = publish(tmp_path / "c", dataset({"pr": theirs["pr"] * np.float32(1.1)}))
     theirs["pr"][:, 3, 3] += np.float32(5)
@@ -163,6 +173,102 @@ def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
     assert [row.beyond_noise for row in noise.values()] == [False] * 5
     assert more["year"].beyond_noise
     assert one_cell["year"].beyond_noise
+
+
+def told(a: np.ndarray, b: np.ndarray, draws: bool | None = True) -> list[bool | None]:
+    """Whether differences are beyond noise, of the year and of seasons."""
+    first, second = (dataset({"pr": values})["pr"] for values in (a, b))
+    return [row.beyond_noise for row in apart.compare(first, second, lambda text: None, draws)[0]]
+
+
+CELLS = np.arange(63).reshape(7, 9)
+BY_COLUMN = np.where(np.arange(9) % 2, 1, -1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values + 2 * BY_COLUMN,
+        lambda values: values * (1 + 0.3 * BY_COLUMN),
+        lambda values: values[np.random.default_rng(5).permutation(len(values))],
+        lambda values: noisy_pr("b", "QuantileDeltaMapping"),
+        lambda values: values + 5 * ((np.arange(len(values)) // 31 == 20)[:, None, None] & (CELLS == 30)),
+    ],
+    ids=["shifts of mixed sign", "factors of mixed sign", "permuted days", "another method", "a month in a cell"],
+)
+def test_systematic_differences_among_other_draws_are_more_than_noise(
+    change: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    assert True in told(noisy_pr("a"), change(noisy_pr("b")).astype("float32"))
+
+
+def test_another_seed_of_mbcn_is_noise() -> None:
+    time = xr.date_range("2001-01-01", periods=4 * 365, calendar="noleap", use_cftime=True)
+    random = np.random.default_rng(4)
+
+    def series(warmer: float, wet: float) -> xr.Dataset:
+        one, two = random.standard_normal((2, time.size, 12)).astype("float32")
+        values = {"pr": np.maximum(one + wet, 0) * 4, "tasmax": 280 + warmer + 5 * two - 3 * one}
+        units = {"pr": "mm d-1", "tasmax": "K"}
+        return xr.Dataset({name: (("time", "loc"), of, {"units": units[name]}) for name, of in values.items()},
+                          {"time": time, "loc": np.arange(12)})  # fmt: skip
+
+    reference, simulation, years = series(0, 0), series(2, -0.5), ["2001", "2004"]
+    by_variable = {"pr": {"kind": "*", "jitter_under": {"thresh": "0.01 mm d-1"}, "adapt_freq_thresh": "1 mm d-1"}}
+    training = {"period": years, "by_variable": by_variable, "group": "time", "n_iter": 3, "nquantiles": 20}
+    how: dict[str, Any] = {"method": "MBCn", "reference": reference, "periods": years, "first_cell": 0}
+    a, b = (blocks.adjust_and_count(simulation, training_args=training, seed=seed, **how).load() for seed in "ab")
+    for name in ("pr", "tasmax"):
+        assert comparison._have_draws(a[name], b[name])
+        both = [one[name].transpose("time", "loc") for one in (a, b)]
+        rows, _ = apart.compare(*both, lambda text: None)
+        assert rows[0].share > 0.3
+        assert [row.beyond_noise for row in rows] == [False] * 5
+        both[1] = both[1] + np.where(np.arange(12) % 2, 2, -2).astype("float32")
+        assert apart.compare(*both, lambda text: None)[0][0].beyond_noise
+
+
+def test_each_difference_of_values_without_draws_is_more_than_noise(tmp_path: Path) -> None:
+    def alternate(values: Values) -> None:
+        values["tasmax"] += np.float32(2) * BY_COLUMN.astype("float32")
+
+    def permute(values: Values) -> None:
+        values["tasmax"] = values["tasmax"][::-1]
+
+    def touch(values: Values) -> None:
+        values["tasmax"][200, 4, 6] += np.float32(0.01)
+
+    a = publish(tmp_path / "a", dataset(climate()))
+    for change in (alternate, permute, touch):
+        found, _ = compared(a, publish(tmp_path / change.__name__, dataset(changed(change))))
+        rows = of(found, "tasmax").values()
+        assert [row.beyond_noise for row in rows] == [row.share > 0 for row in rows]
+        assert not any(row.beyond_noise for row in of(found, "pr").values())
+    values = climate()["pr"]
+    assert told(values, values + np.float32(1), None) == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", False),
+        (ADJUSTED["tasmax"], False),
+        (ADJUSTED["pr"], True),
+        (ADJUSTED["tasmax"].replace("None", "'1 mm d-1'"), True),
+        ("MBCn(period=('1979', '2014'))", True),
+        ("ibicus.CDFt(x=1): CDFt.from_variable('pr')", True),
+        (f"not adjusted itself: tasmax - dtr, each of which is adjusted; tasmax: {ADJUSTED['tasmax']}", False),
+        (f"not adjusted itself: tasmax - dtr; tasmax: {ADJUSTED['tasmax']}; dtr: {ADJUSTED['pr']}", True),
+        ("not adjusted itself: of (x), which is adjusted; tas: MBCn(period=('1979', '2014'))", True),
+    ],
+)
+def test_an_adjustment_with_random_draws_is_known_by_the_products_attribute(said: str, expected: bool) -> None:
+    days = dataset(climate(400))["pr"].assign_attrs(bias_adjustment=said)
+    assert comparison._have_draws(days, days) is expected
+    assert comparison._have_draws(days, days.assign_attrs(bias_adjustment="another")) is False
+    assert comparison._have_draws(days.rename("pr_flags"), days) is None
+    assert comparison._have_draws(days[::90], days[::90]) is None
+    assert comparison._have_draws(days.isel(time=0), days.isel(time=0)) is None
 
 
 def test_a_planted_month_is_named_by_season_and_place(tmp_path: Path) -> None:
@@ -199,6 +305,7 @@ def test_keys_and_packages_that_differ_are_named_on_the_page(
     assert (found["keys"], found["versions"]) == ([key, "domain.name"], {"numpy": ["2.4", "2.5"]})
     assert [row["beyond_noise"] for row in found["differences"][f"{SIM} NAM final tasmax"]] == [True] * 5
     text = page.read_text()
+    assert text.count(f"{SIM} NAM final tasmax [") == 5  # a row each of the year and seasons, and no other
     assert "Two productions: different" in text
     assert key in text
     assert "numpy: 2.4 and 2.5" in text
@@ -264,9 +371,12 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
         apart.shared(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
     with pytest.raises(DataError, match="no time in common"):
         apart.shared(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
-    with pytest.raises(StoreError, match="has no daily product"):
+    with pytest.raises(StoreError, match="has no product"):
         compared(a, tmp_path / "nothing")
     with pytest.raises(StoreError, match=r"nothing to compare: .*c has other"):
         compared(a, publish(tmp_path / "c", dataset(climate(), **{"cat:id": "other"})))
-    with pytest.raises(StoreError, match="are both"):
-        compared(a, publish(b, ours, "twice"))
+    publish(a, ours, "twice")
+    found, _ = compared(a, publish(b, ours, "once"))
+    places = {f"{name} {variable}" for name in ("day.zarr.zip", "twice.zarr.zip") for variable in ours}
+    assert {*found.only_in_a, *found.differences, *found.refused} == places
+    assert found.only_in_b == ["once.zarr.zip pr", "once.zarr.zip tasmax"]

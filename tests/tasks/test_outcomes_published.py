@@ -1,6 +1,7 @@
 """Indicators, climatologies, changes and ensembles for others: in the catalogue, STAC and the crate, as NetCDF."""
 
 import csv
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from espo_luigi.audit import sample, validate
 from espo_luigi.commands import cli
 from espo_luigi.errors import ParameterError
 from espo_luigi.publication.origin import listed
+from espo_luigi.report import comparison
 from espo_luigi.tasks.context import context
 from espo_luigi.tasks.export import outcomes as outcomes_of
 
@@ -75,6 +77,7 @@ def test_outcomes_are_exported_and_published(
     outcomes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = outcomes.parent / "netcdf"
+    are_compared_with_those_of_another_production(outcomes)
     are_netcdf_files_as_cf_asks_for(outcomes, out)
     are_exported_by_the_command_with_simulations(outcomes)
     assert cli.main(["publish"]) == 0
@@ -106,6 +109,28 @@ def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPat
     checks = validate.validate(outcomes, lambda line: None).checks
     (problem,) = [line for check in checks if check.verdict == "failed" for line in check.details]
     assert problem.startswith(f"{netcdf} was made with the marker another; the table beside it has ")
+
+
+def are_compared_with_those_of_another_production(outcomes: Path) -> None:
+    for kind in ("indicators.zarr.zip", "climatology.zarr", "delta.zarr", "warming-levels.zarr"):
+        one = next(outcomes.rglob(f"*NoLeap*YS-JAN+{kind}"))
+        assert comparison.compare(one, one, lambda text: None)[0].is_equal
+    outcomes = outcomes / "ensembles"
+    other = Path(shutil.copytree(outcomes, outcomes.parents[1] / "other"))
+    kinds = {name.split()[0].rpartition("+")[2] for name in comparison._products(other)}
+    assert kinds == {"ensemble.zarr", "regions.nc"}
+    (regions,) = other.rglob("*regions.nc")
+    with h5py.File(regions, "r+") as file:
+        file["tx_mean_clim_mean_delta_1991_2010"][0] += 1
+    gone = next(other.rglob("*delta+ensemble.zarr"))
+    shutil.rmtree(gone)
+    found, maps = comparison.compare(outcomes, other, lambda text: None)
+    assert {name.split()[0] for name in found.only_in_a} == {str(gone.relative_to(other))}
+    assert {name.split()[0] for name in maps} == {str(regions.relative_to(other))}
+    (rows,) = (rows for name, rows in found.differences.items() if name in maps)
+    assert [(row.season, row.beyond_noise) for row in rows] == [("year", None)]
+    comparison.write_page(found, maps, other / "page.html", outcomes, other)
+    shutil.rmtree(other)
 
 
 def have_rows_as_xscen_describes_them(outcomes: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
+from indicators import of_a_process
 
 SIDE = 50
 HORIZONS = ["1991-2020", "2021-2050", "2071-2100"]
@@ -83,9 +83,7 @@ def main() -> None:
             draw(Path(folder), asked.members, cells)
             command = [sys.executable, __file__, "--folder", folder, "--members", str(asked.members)]
             command += ["--votes"] * asked.votes
-            cpu, wall, memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        results[cells] = {"cpu_s": round(cpu, 1), "wall_s": round(wall, 1), "peak_gib": round(memory, 2)}
-        print(f"{cells:7} cells {cpu:8.1f} CPU s {wall:8.1f} s {memory:6.2f} GiB", flush=True)
+            results[cells] = of_a_process(f"{cells:7} cells", command)
     print(json.dumps(results))
 
 

@@ -112,6 +112,13 @@ def ours(store: Path, module: Path) -> None:
     compute_indicators(ds, load_indicators(str(module)), cells_in_a_block=CELLS_OF_A_BLOCK)["YS-JAN"].load()
 
 
+def of_a_process(name: str, command: list[str]) -> dict[str, float]:
+    """Print and return what a process tells of itself in JSON: CPU seconds, wall seconds and peak memory (GiB)."""
+    cpu, wall, memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    print(f"{name} {cpu:8.1f} CPU s {wall:8.1f} s {memory:6.2f} GiB", flush=True)
+    return {"cpu_s": round(cpu, 1), "wall_s": round(wall, 1), "peak_gib": round(memory, 2)}
+
+
 def main() -> None:
     """Make the store, and run each way in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,10 +142,7 @@ def main() -> None:
         module.write_text(MODULE)
     results = {}
     for way in asked.ways:
-        command = [sys.executable, __file__, "--way", way, "--folder", str(folder)]
-        cpu, wall, memory = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        results[way] = {"cpu_s": round(cpu, 1), "wall_s": round(wall, 1), "peak_gib": round(memory, 2)}
-        print(f"{way:6} {cpu:8.1f} CPU s {wall:8.1f} s {memory:6.2f} GiB", flush=True)
+        results[way] = of_a_process(f"{way:6}", [sys.executable, __file__, "--way", way, "--folder", str(folder)])
     print(json.dumps(results))
 
 

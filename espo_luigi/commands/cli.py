@@ -251,7 +251,7 @@ def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
 
     checked = check(listed, (folder or default_folder()).absolute())
     _print_json(asdict(checked)) if as_json else say(render_checked(checked))
-    return 1 if checked.found or checked.unknown or checked.cannot_be_checked else 0
+    return 1 if checked.found or checked.unchecked else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:
@@ -613,15 +613,11 @@ def validate(final: Path, release: str, as_json: bool) -> int:
 
     FINAL is a folder of products, one archive, or a folder of NetCDF files.
     """
-    from espo_luigi.audit import shown
     from espo_luigi.audit import validate as checks
 
     views.be_quiet_about_other_parameters()
     found = checks.validate(final, lambda line: say(line, file=sys.stderr), release)
-    if as_json:
-        _print_json(shown.as_json(found))
-    else:
-        say(checks.render(found))
+    _print_json(asdict(found)) if as_json else say(checks.render(found))
     return 1 if found.refused or any(check.verdict == "failed" for check in found.checks) else 0
 
 

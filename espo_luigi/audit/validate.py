@@ -112,12 +112,12 @@ class _Seen:
     version: str
     run: RunContext | None
     thresholds: Thresholds
+    unreadable: Sequence[tuple[Path, str]]
     files: list[Path] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)
     rows: dict[Path, Row] = field(default_factory=dict)
     lands: dict[bytes, np.ndarray] = field(default_factory=dict)
     flags: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    unreadable: list[str] = field(default_factory=list)
 
     @functools.cached_property
     def reference(self) -> list[xr.DataArray]:
@@ -141,14 +141,13 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     began, final = time.monotonic(), final.resolve()
     if version and is_zarr(final.name):
         raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
-    unlisted: list[tuple[Path, str]] = []
+    unreadable: list[tuple[Path, str]] = []
     folder = final.parent if (is_alone := is_zarr(final.name)) else final
     # Taken before anything is read: a release is of these files.
-    examined = {final.name: {}} if is_alone else release.states(folder, unlisted)
+    examined = {final.name: {}} if is_alone else release.states(folder, unreadable)
     check_ours(folder / release.RELEASE, release.OF_OURS)
     run = _run_of(folder)
-    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds())
-    seen.unreadable.extend(f"{path}: {reason}" for path, reason in unlisted)
+    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable)
     by_product: dict[str, list[Path]] = defaultdict(list)
     for path in (folder / name for name in examined if not name.endswith(".csv")):
         name = path.relative_to(folder).as_posix()
@@ -159,10 +158,10 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
             _read(name, files, seen)
         # Damaged data may raise nearly anything.
         except Exception as error:
-            seen.unreadable.append(f"{name} cannot be read: {first_line(error)}")
+            unreadable.append((Path(name), f"cannot be read: {first_line(error)}"))
         else:
             seen.files.extend(files)
-    if not seen.products and not seen.unreadable:
+    if not seen.products and not unreadable:
         raise StoreError(f"{final} has no daily product, neither Zarr nor NetCDF; expected those of a finished run")
     checks = [_checked(name, seen, progress) for name in CHECKS]
     needed = {"failed": {*CHECKS}, "not done": {*CHECKS} - {*seen.thresholds.optional}}
@@ -265,7 +264,7 @@ def _land(ds: xr.Dataset, reference: Sequence[xr.DataArray]) -> Any:
 
 
 def _checksums(seen: _Seen) -> Iterator[str]:
-    yield from seen.unreadable
+    yield from (f"{path}: {reason}" for path, reason in seen.unreadable)
     tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
     summed = {table.with_name(name): told for table in tables for name, told in read_checksums(table).items()}
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())

@@ -228,9 +228,15 @@ class CatalogJson(TypedDict):
 @_json_option
 def catalog(folder: Path | None, out: Path | None, source: str, check: Path | None, as_json: bool) -> int:
     """Make a catalogue of a folder of CMIP or CORDEX files."""
-    if check is not None and not (out or source):
-        return _check_retractions(check, folder, as_json)
-    if check is not None or folder is None or out is None:
+    if check and not (out or source):
+        from espo_luigi.commands.publishing import render_checked
+        from espo_luigi.publication.retractions import check as look_up
+        from espo_luigi.tasks.publish import default_folder
+
+        checked = look_up(check, (folder or default_folder()).absolute())
+        _print_json(asdict(checked)) if as_json else say(render_checked(checked))
+        return 1 if checked.found or checked.unchecked else 0
+    if check or folder is None or out is None:
         raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out and --source.")
     from espo_luigi.catalog import make_catalog
 
@@ -242,16 +248,6 @@ def catalog(folder: Path | None, out: Path | None, source: str, check: Path | No
         lines = [f"  not read: {path}: {reason}" for path, reason in report.unreadable]
         say("\n".join([f"{out}: {report.found} file(s)", *lines]))
     return 0
-
-
-def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
-    from espo_luigi.commands.publishing import render_checked
-    from espo_luigi.publication.retractions import check
-    from espo_luigi.tasks.publish import default_folder
-
-    checked = check(listed, (folder or default_folder()).absolute())
-    _print_json(asdict(checked)) if as_json else say(render_checked(checked))
-    return 1 if checked.found or checked.unchecked else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:

@@ -217,7 +217,7 @@ def with_other_dates_in_its_row(final: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "by", "said"),
     [
-        (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
+        (truncated, {"checksums"}, "day.*Model.*: cannot be read: .* truncated"),
         (a_byte_of_a_chunk, {"checksums"}, "Bad CRC-32 for file 'tasmax/c/0"),
         (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
         (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "365 days are missing .* the first 2003-01-01"),

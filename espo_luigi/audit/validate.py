@@ -12,7 +12,6 @@ import io
 import json
 import re
 import tempfile
-import time
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +39,9 @@ from espo_luigi.publication.products import Product
 from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
+from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
-from espo_luigi.science.quality import flags_name, is_flags, meanings
+from espo_luigi.science.quality import beside, flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
@@ -73,10 +73,8 @@ class Check:
 class Validation:
     """The checks of finished products, the release that was written, and the checks that prevented a release."""
 
-    final: Path
     products: int
     checks: list[Check]
-    seconds: float
     release: Path | None
     refused: tuple[str, ...]
 
@@ -138,7 +136,7 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     ParameterError, StoreError
         If a release is to be of one archive; if there are no products, or `RELEASE.json` is not ours or not writable.
     """
-    began, final = time.monotonic(), final.resolve()
+    final = final.resolve()
     if version and is_zarr(final.name):
         raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
     unreadable: list[tuple[Path, str]] = []
@@ -167,7 +165,7 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     needed = {"failed": {*CHECKS}, "not done": {*CHECKS} - {*seen.thresholds.optional}}
     refused = tuple(check.name for check in checks if version and check.name in needed.get(check.verdict, ()))
     written = release.write_release(folder, version, checks, examined) if version and not refused else None
-    return Validation(final, len(seen.products), checks, time.monotonic() - began, written, refused)
+    return Validation(len(seen.products), checks, written, refused)
 
 
 def _run_of(folder: Path) -> RunContext | None:
@@ -228,9 +226,9 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     series = {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *y_x}}
     units = {var: str(da.attrs.get("units", "")) for var, da in series.items()}
     # tasmin, which comes later, must not be above.
-    beside = next((one for one in seen.products if one.of == of and "tasmax" in one.shares), None)
-    if beside and "tasmax" not in ds:
-        ds = ds.assign(tasmax=_open(beside.files)["tasmax"])
+    warmest = next((one for one in seen.products if one.of == of and "tasmax" in one.shares), None)
+    if warmest and "tasmax" not in ds:
+        ds = ds.assign(tasmax=_open(warmest.files)["tasmax"])
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
     for var, da in series.items():
         try:
@@ -378,23 +376,21 @@ def _flags(seen: _Seen) -> Iterator[str]:
         raise NotDone("no archive of flags is beside the products")
     compared = 0
     for product in (one for one in seen.products if is_zarr(one.name)):
-        ds, there = _open(product.files), [path for path, of in seen.flags.items() if of == product.of]
-        found = {name: (path, bits) for path in there for name, bits in _open([path]).items()}
-        for var in product.shares:
-            if flags_name(var) not in found:
-                yield f"{product.name}: no archive has flags of {var}"
-                continue
-            path, bits = found[flags_name(var)]
-            if apart := [str(dim) for dim in ds[var].dims if not ds.indexes[dim].equals(bits.get_index(dim))]:
-                yield f"{path} has another {', '.join(apart)} than {product.name}"
-                continue
-            masks = {f"{var}_days_{kind}": mask for kind, mask in meanings(bits).items()}
-            counts = [str(name) for name in ds if str(name).startswith(f"{var}_days_")]
+        there = [_open([path]) for path, of in seen.flags.items() if of == product.of]
+        found, ds = {name: bits for flags in there for name, bits in flags.items()}, _open(product.files)
+        flags = xr.Dataset({name: found[name] for name in beside(found, product.shares)})
+        if missing := [var for var in product.shares if flags_name(var) not in flags]:
+            yield f"{product.name}: no archive has flags of {', '.join(missing)}"
+        elif apart := [str(dim) for dim, index in flags.indexes.items() if not index.equals(ds.indexes[dim])]:
+            yield f"{product.name}: its flags have another {', '.join(apart)}"
+        else:
+            maps = counts_of_flags(flags, ds)
+            counts = [str(name) for name in ds if "_days_" in str(name)]
+            differ = [(ds[name].fillna(0) != (maps[name].fillna(0) if name in maps else 0)).sum() for name in counts]
             compared += len(counts)
-            days = [((bits & masks.get(count, 0)) > 0).sum("time") for count in counts]
-            for count, flagged in zip(counts, dask.compute(*days), strict=True):
-                if number := int((flagged != ds[count].fillna(0)).sum()):
-                    yield f"{path}: days are flagged in other numbers than {count} has in {number} cells"
+            for name, number in zip(counts, map(int, dask.compute(*differ)), strict=True):
+                if number:
+                    yield f"{product.name}: {name} counts other days than its flags in {number} cells"
     if not compared:
         raise NotDone("no product counts days with which its flags could be compared")
 
@@ -449,7 +445,7 @@ def render(found: Validation) -> str:
         lines.append(f"{check.verdict:<14} {check.name:<10} {CHECKS[check.name][0]}")
         lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
         lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
-    lines.append(f"{found.products} product(s) in {found.seconds:.0f} s")
+    lines.append(f"{found.products} product(s)")
     if found.refused:
         why = "must pass (`validation.optional` excuses what is not done)"
         lines.append(f"no release: {', '.join(found.refused)} {why}")

@@ -239,7 +239,10 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
     allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
     grid = b"".join(ds[dim].values.astype("f4").tobytes() for dim in y_x)
-    shares, land = dict[str, np.ndarray](), seen.lands.get(grid, _land(ds, seen.reference))
+    shares, land = dict[str, np.ndarray](), seen.lands.get(grid, sea.values)
+    # NetCDF files may have rounded coordinates, which the reference lacks.
+    with contextlib.suppress(KeyError):
+        land = land | gaps.join_land(seen.reference, ds).transpose(*y_x).values if seen.reference else land
     for var, (share, blocks) in dask.compute(lazy)[0].items():
         land = land | (share > 0)
         # Most products have the same map and the same days, which are kept once.
@@ -252,13 +255,6 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     seen.lands[grid], days = land, ds.indexes["time"].floor("D")
     days = next((product.days for product in seen.products if product.days.equals(days)), days)
     return _Product(name, files, of, ds.attrs, days, grid, shares, units, impossible)
-
-
-def _land(ds: xr.Dataset, reference: Sequence[xr.DataArray]) -> Any:
-    """The reference's land on a product's grid; none if unknown, as for rounded coordinates of NetCDF files."""
-    with contextlib.suppress(KeyError):
-        return gaps.join_land(reference, ds).transpose(*horizontal_dims(ds)).values if reference else False
-    return False
 
 
 def _checksums(seen: _Seen) -> Iterator[str]:
@@ -446,7 +442,6 @@ def render(found: Validation) -> str:
         lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
         lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
     lines.append(f"{found.products} product(s)")
-    if found.refused:
-        why = "must pass (`validation.optional` excuses what is not done)"
-        lines.append(f"no release: {', '.join(found.refused)} {why}")
+    why = f"{', '.join(found.refused)} must pass (`validation.optional` excuses what is not done)"
+    lines += [f"no release: {why}"] if found.refused else []
     return "\n".join(lines + ([f"{found.release} is written"] if found.release else []))

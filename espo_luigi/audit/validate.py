@@ -41,7 +41,7 @@ from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
-from espo_luigi.science.quality import beside, flags_name, is_flags
+from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
@@ -373,15 +373,15 @@ def _flags(seen: _Seen) -> Iterator[str]:
     compared = 0
     for product in (one for one in seen.products if is_zarr(one.name)):
         there = [_open([path]) for path, of in seen.flags.items() if of == product.of]
-        found, ds = {name: bits for flags in there for name, bits in flags.items()}, _open(product.files)
-        flags = xr.Dataset({name: found[name] for name in beside(found, product.shares)})
+        ds, flags = _open(product.files), xr.Dataset({name: bits for one in there for name, bits in one.items()})
         if missing := [var for var in product.shares if flags_name(var) not in flags]:
             yield f"{product.name}: no archive has flags of {', '.join(missing)}"
         elif apart := [str(dim) for dim, index in flags.indexes.items() if not index.equals(ds.indexes[dim])]:
             yield f"{product.name}: its flags have another {', '.join(apart)}"
         else:
             maps = counts_of_flags(flags, ds)
-            counts = [str(name) for name in ds if "_days_" in str(name)]
+            names = [str(name) for name in ds if "_days_" in str(name)]
+            counts = [name for name in names if flags_name(name.partition("_days_")[0]) in flags]
             differ = [(ds[name].fillna(0) != (maps[name].fillna(0) if name in maps else 0)).sum() for name in counts]
             compared += len(counts)
             for name, number in zip(counts, map(int, dask.compute(*differ)), strict=True):

@@ -21,7 +21,6 @@ from espo_luigi.report.html import Section, Table, Text, render_page
 from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.choices import METHODS
 from espo_luigi.science.diagnose import apart
-from espo_luigi.science.quality import is_flags
 
 _NOISE = {True: "more than noise", False: "within noise", None: "noise not told"}
 # In the attribute of adjusted variables: an argument with which a method draws, or another method, which may draw.
@@ -96,7 +95,8 @@ def _products(path: Path) -> dict[str, Product]:
     """
     is_archive = path.name.endswith((".zarr", ".zarr.zip"))
     for archive in [path] if is_archive else path.rglob("[!.]*.zarr.zip"):
-        store.open_store(archive, cut=False)  # says what is wrong with a damaged archive
+        if not store.is_complete(archive):
+            store.open_store(archive)  # says what is wrong
     marker, found = store.read_marker(path) if is_archive else None, defaultdict[str, dict[str, Product]](dict)
     for product in [Product(path.absolute(), marker)] if marker else find_products(path):
         row = row_of(product) if product.is_data else {}
@@ -121,11 +121,11 @@ def _opened(product: Product) -> xr.Dataset:
 
 
 def _have_draws(one: xr.DataArray, other: xr.DataArray) -> bool | None:
-    """Whether daily values have the random draws of the same adjustment; None of flags, and of what is not daily."""
+    """Whether daily values have the random draws of the same adjustment; None if they are not daily or do not tell."""
     days: Any = one.get_index("time") if "time" in one.dims else ()
-    if is_flags(one.name) or len(days) < 2 or (days[1] - days[0]).days != 1:
-        return None
     said, also = (str(data.attrs.get("bias_adjustment", "")) for data in (one, other))
+    if not (said and also) or len(days) < 2 or (days[1] - days[0]).days != 1:
+        return None
     return said == also and _DRAWS.search(said) is not None
 
 

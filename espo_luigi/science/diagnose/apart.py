@@ -39,8 +39,8 @@ class Difference:
 
     `days` counts values (days and cells) in both, `missing` those in A or B alone. `share` is the share of `days`
     that differ. `q999` is the quantile 0.999 of absolute differences, to 0.05 %. `beyond_noise` is false where other
-    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of flags, and
-    of what is not daily.
+    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of what is
+    not daily, and of what does not say how it was adjusted, such as flags.
     """
 
     season: str

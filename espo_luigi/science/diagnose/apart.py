@@ -1,10 +1,8 @@
 """How far two versions of a variable are apart: by season and cell, in one pass over blocks.
 
-Each cell's random draws (noise below a threshold, days made wet, rotations) have their own seed. So differences by
-other draws alone are independent from cell to cell, and have no sign: the mean over cells is small against its standard
-error, and no cell stands out. Days of a cell are not independent, as draws in the training change factors of all years.
-Yet draws spare the order of days, and a cell's mean: its square is a small share of the mean square of differences.
-Noise is told by cube roots, since differences of a few extreme days would hide those of all others.
+Each cell draws its random numbers by itself: differences by draws alone are independent from cell to cell, and have no
+sign. Days of a cell are not independent, as draws in the training change factors of all years. Yet draws spare the
+order of days and a cell's mean. Cube roots keep a few extreme days from hiding the differences of all others.
 """
 
 from __future__ import annotations

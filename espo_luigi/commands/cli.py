@@ -642,9 +642,7 @@ def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
     from espo_luigi.store.marker import marked
 
     check_ours(out.absolute(), marked(out))
-    tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
-    found, maps = comparison.compare(a, b, tell)
-    tell("")
+    found, maps = comparison.compare(a, b, lambda line: say(line, file=sys.stderr))
     comparison.write_page(found, maps, out.absolute(), a, b)
     _print_json(asdict(found)) if as_json else say("\n".join([*comparison.render(found), str(out)]))
     return 0 if found.is_equal else 1

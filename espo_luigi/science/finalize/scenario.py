@@ -239,9 +239,8 @@ def _described(ds: xr.Dataset, treatment: Treatment) -> xr.Dataset:
         described = _with_attrs(described, named)
     if treatment.bits is None:
         return described
-    return round_bits(
-        described, dict.fromkeys(series_of(described), treatment.bits), version=importlib.metadata.version("espo_luigi")
-    )
+    version = importlib.metadata.version("espo_luigi")
+    return round_bits(described, series_of(described), treatment.bits, version=version)
 
 
 def series_of(ds: xr.Dataset) -> list[str]:

@@ -88,7 +88,9 @@ def property_maps(
         axes.set_title(words)
     for axes, words in zip(grid[1][1:], ("Simulation", "Scenario"), strict=True):
         axes.set_title(f"{words}{', ' if is_ratio(measures[0]) else ' '}{kind}")
-    _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), _label_of(measures[0], kind))
+    words = kind if is_ratio(measures[0]) else "difference from the reference"
+    lower = f"{words[0].upper()}{words[1:]} [{units_text(measures[0].attrs.get('units', ''))}]"
+    _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), lower)
     figure.suptitle(title, y=0.995)
     return figure
 
@@ -154,11 +156,6 @@ def readable(da: xr.DataArray) -> xr.DataArray:
     if da.attrs.get("units") != "kg m-2 s-1":
         return da
     return (da * SECONDS_PER_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
-
-
-def _label_of(measure: xr.DataArray, kind: str) -> str:
-    words = kind if is_ratio(measure) else "difference from the reference"
-    return f"{words[0].upper()}{words[1:]} [{units_text(measure.attrs.get('units', ''))}]"
 
 
 def _frame(field: xr.DataArray) -> tuple[Figure, Any]:

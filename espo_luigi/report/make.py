@@ -63,12 +63,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
     Beside it are `…-figures/` (PNG), `…-improvement.csv` and, of ensembles, the page `…-changes/`; the page has a list
-    of what lacks.
-
-    Raises
-    ------
-    StoreError
-        If anything there is no report's, or has changed since, or the disk refuses.
+    of what lacks. Raises `StoreError` if anything there is no report's, or has changed since, or the disk refuses.
     """
     judges = _judges(out)
     check_report_replaceable(out)
@@ -79,7 +74,9 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     undrawn, shares = make_sections(view, changes_folder(out).name)
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
-    page = page_text(render_page(*_title(view), parts), marker)
+    title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
+    made = f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    page = page_text(render_page(title, made, parts), marker)
     texts = dict(zip(others, (table_text(*improvement_rows(shares)), page), strict=True))
     # The former ones, too: this process may be killed before it has replaced them.
     beside = {
@@ -163,11 +160,6 @@ def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[li
         }
         rows.append({"domain": domain, "simulation": sim_id, **{name: known.get(name, "") for name in names}})
     return ["domain", "simulation", *names], rows
-
-
-def _title(view: RunView) -> tuple[str, str]:
-    title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
-    return title, f"Made by espo_luigi on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
 
 
 def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[Any] = ()) -> Section:

@@ -18,7 +18,8 @@ from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 def rules(module: str = "") -> list[type[EspoTask]]:
     """Return the class of every rule of this package, then of those that a user's module defines."""
-    return _rules_among(getattr(tasks, name) for name in tasks.__all__) + (rules_of(module) if module else [])
+    ours = sorted(_rules_among(vars(tasks).values()), key=lambda rule: rule.__name__)
+    return ours + (rules_of(module) if module else [])
 
 
 def tasks_of(module: str) -> list[EspoTask]:
@@ -29,10 +30,7 @@ def tasks_of(module: str) -> list[EspoTask]:
 def rules_of(module: str) -> list[type[EspoTask]]:
     """Import a module and return the rules that the module defines.
 
-    Raises
-    ------
-    ParameterError
-        If there is no such module, or it defines no rule.
+    Raises `ParameterError` if there is no such module, or it defines no rule.
     """
     try:
         imported = importlib.import_module(module)
@@ -55,10 +53,7 @@ def _rules_among(values: Iterable[object]) -> list[type[EspoTask]]:
 def task_for(path: Path, module: str = "") -> EspoTask:
     """Return the task that makes `path`, of this package's rules or of a user's module.
 
-    Raises
-    ------
-    UnknownPathError
-        If no task does; the message names the nearest path that a task makes.
+    Raises `UnknownPathError` if no task does; the message names the nearest path that a task makes.
     """
     wanted = path.absolute()
     refusals = []

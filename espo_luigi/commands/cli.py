@@ -41,9 +41,6 @@ EXIT_CODES: Mapping[str, str] = {
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
 _workers_option = click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
-_rerun_option = click.option(
-    "--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default."
-)
 _plan_option = click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
 _print_json = views.print_json
 say = views.say
@@ -288,37 +285,29 @@ def _names_of_drs(_context: object, _parameter: object, begun: str) -> list[str]
     help="How files are named, described and cut; by default as the run's workflow does.",
 )
 @click.option("--sim-id", default="", metavar="PART,...", help="These simulations only; parts of ids will do.")
-@_rerun_option
+@views.rerun_option
 @_plan_option
 @_workers_option
-def export(folder: Path, drs: str, sim_id: str, rerun: str | None, plan: bool, workers: int) -> int:
+def export(folder: Path, drs: str, sim_id: str, plan: bool, workers: int) -> int:
     """Write the products as NetCDF files, below FOLDER.
 
     Each variable of each simulation is a task: what is missing is made first, and what is there stays.
     """
-    from luigi.configuration import get_config
-
     from espo_luigi.tasks.export import every_export
 
-    if rerun:
-        get_config().set("espo", "rerun", rerun)
     task = every_export(folder, drs, sim_id)
     return views.show_plan(task.deps()) if plan else _built([task], workers)
 
 
 @espo.command("perfect-model", epilog="Example: espo perfect-model --truth MPI-ESM1-2-HR")
 @click.option("--truth", "truths", multiple=True, metavar="ID", help="A simulation that is the truth; all in turn.")
-@_rerun_option
+@views.rerun_option
 @_plan_option
 @_workers_option
-def perfect_model(truths: tuple[str, ...], rerun: str | None, plan: bool, workers: int) -> int:
+def perfect_model(truths: tuple[str, ...], plan: bool, workers: int) -> int:
     """Test the adjustment on a future that is known."""
-    from luigi.configuration import get_config
-
     from espo_luigi.tasks.perfect_model import tasks_for
 
-    if rerun:
-        get_config().set("espo", "rerun", rerun)
     tasks = tasks_for(truths)
     if plan:
         return views.show_plan(tasks)
@@ -642,9 +631,7 @@ def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
     from espo_luigi.store.marker import marked
 
     check_ours(out.absolute(), marked(out))
-    tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
-    found, maps = comparison.compare(a, b, tell)
-    tell("")
+    found, maps = comparison.compare(a, b, lambda line: say(line, file=sys.stderr))
     comparison.write_page(found, maps, out.absolute(), a, b)
     _print_json(asdict(found)) if as_json else say("\n".join([*comparison.render(found), str(out)]))
     return 0 if found.is_equal else 1

@@ -49,7 +49,8 @@ from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ensembles import maker_of
 
 _SHOWN = 10
-_DATES = re.compile(r"_\d{8}-\d{8}$")
+# The part of a NetCDF file's name that is not the product's.
+_OF_A_FILE = re.compile(r"(_\d{8}-\d{8})?\.nc4?$")
 _A_MONTH = timedelta(days=28)
 _NO_LAND = xr.DataArray()
 # The checks of archives, which NetCDF files cannot pass or fail.
@@ -147,9 +148,8 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     run = _run_of(folder)
     seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable)
     by_product: dict[str, list[Path]] = defaultdict(list)
-    for path in (folder / name for name in examined if not name.endswith(".csv")):
-        name = path.relative_to(folder).as_posix()
-        by_product[name if is_zarr(name) else _DATES.sub("", name.removesuffix(path.suffix))].append(path)
+    for name in (name for name in examined if not name.endswith(".csv")):
+        by_product[_OF_A_FILE.sub("", name)].append(folder / name)
     for name, files in by_product.items():
         progress(f"reads {name}")
         try:
@@ -210,13 +210,12 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     with _open(files) as ds:
         # No attribute of a NetCDF file has a colon.
         of = tuple(str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
-        level = ""
         if is_zarr(name):
             seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
-            level = seen.rows[files[0]].get("processing_level", "")
+        is_final = seen.rows.get(files[0], {}).get("processing_level") in (None, "", "final")
         if any(map(is_flags, ds)):
             seen.flags[files[0]] = of
-        elif level in ("", "final") and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
+        elif is_final and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
             seen.products.append(_look(name, files, of, ds, seen))
 
 

@@ -272,7 +272,8 @@ def _checksums(seen: _Seen) -> Iterator[str]:
         elif not is_zarr(path.name) and (told := summed.get(path)) != (found := release.digest_of(path)):
             yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {told}"
     # A new release does not have the files of the former.
-    yield from () if seen.version else release.differences(seen.folder)
+    only = [path.name for path in seen.files] if seen.is_alone else ()
+    yield from () if seen.version else release.differences(seen.folder, only=only)
 
 
 def _table_of(path: Path) -> store.Marker | None:

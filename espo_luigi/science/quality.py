@@ -183,6 +183,7 @@ def of_adjusted(
     given = {"values": convert_to(simulation[name], units_of(scenario)), "days": _flags_of(simulation, name)}
     converted = convert(xr.Dataset(given), axis.calendar, align_on=align_on)
     on_its_days = converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
+    on_its_days["cells"] = _flags_of(simulation, name, "cells")
     raw = rechunk(on_its_days, dict[Any, Any](scenario.variable.chunksizes)).transpose(*scenario.dims).variables
     cells = xr.apply_ufunc(
         _of_signal,
@@ -196,7 +197,7 @@ def of_adjusted(
     days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
     own = [] if marks is None else marks.attrs["flag_meanings"].split()
     like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
-    cells = cells | _flags_of(simulation, name, "cells").variable
+    cells = cells | raw["cells"]
     return {
         flags_name(name): like["days"].copy(data=days.data).assign_attrs(_names(own, name)),
         flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names((), name, "cells")),

@@ -201,6 +201,7 @@ def test_a_filled_day_is_flagged_on_the_day_that_it_is_in_the_scenarios_calendar
     raw = quality.of_regridded(cut, cut.where(~missing), nowhere, ["tasmax"])
     kept = scenario.isel(time=slice(400, None)).chunk(loc=2)
     made = quality.of_adjusted(kept, raw, period=PERIOD, kind="+", signal=1, align_on=align_on)
+    assert [one.chunks for one in made.values()] == [kept.chunks, kept.chunks[:1]]
     np.testing.assert_array_equal(where(xr.Dataset(made), "filled_in_time"), days.isel(time=slice(400, None)))
 
 

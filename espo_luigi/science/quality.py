@@ -117,9 +117,8 @@ def require_flags(ds: xr.Dataset) -> None:
 def of_temperatures(ds: Mapping[Any, xr.DataArray], before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
     """Return the flags of tasmax and tasmin that are made consistent; `before` is tasmax - tasmin before. Lazy."""
     made = inherited(ds, {"tasmax": ("tasmax",), "tasmin": ("tasmin",) if how == "swap" else ("tasmax", "dtr")})
-    for name in () if how == "derived" else [flags_name(one) for one in ("tasmax", "tasmin")]:
-        made |= {name: with_flag(made[name], before < 0, "exchanged")} if name in made else {}
-    return made
+    of_days = [] if how == "derived" else [name for name in made if not name.endswith(_OF_CELLS)]
+    return made | {name: with_flag(made[name], before < 0, "exchanged") for name in of_days}
 
 
 def of_regridded(

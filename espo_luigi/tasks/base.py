@@ -31,15 +31,7 @@ from espo_luigi.store.publish import check_replaceable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.cost import Experience
-from espo_luigi.tasks.ports import (
-    BoundOutput,
-    DependencyHelpers,
-    InputPort,
-    OutputPort,
-    ZarrInfo,
-    ZarrTarget,
-    ports_of,
-)
+from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ZarrTarget, ports_of
 
 logger = logging.getLogger(__name__)
 

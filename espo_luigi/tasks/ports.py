@@ -183,7 +183,8 @@ class InputPort:
         shared = {name: getattr(task, name) for name in taken if hasattr(task, name)}
         many = next((name for name, value in values.items() if isinstance(value, list)), None)
         every = [{}] if many is None else [{many: one} for one in values[many]]
-        found = [getattr(rule(**(shared | values | one)), _named(self.output, task)) for one in every]
+        output = self.output(task) if callable(self.output) else self.output
+        found = [getattr(rule(**(shared | values | one)), output) for one in every]
         return found[0] if many is None else found
 
 
@@ -194,10 +195,6 @@ def upstream(rule: Any, output: Named, *, which: Callable[[Any], Any] | None = N
     list of inputs. A function of the task may stand for a wildcard, or the port's name.
     """
     return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
-
-
-def _named(name: Named, task: Any) -> str:
-    return name(task) if callable(name) else name
 
 
 @functools.cache

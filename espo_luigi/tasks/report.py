@@ -40,13 +40,7 @@ from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
-from espo_luigi.tasks.product import (
-    ConcatClean,
-    ConcatCleanPreswap,
-    HealthChecks,
-    Move,
-    final_archives,
-)
+from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move, final_archives
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Rechunk

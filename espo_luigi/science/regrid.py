@@ -21,6 +21,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
+from espo_luigi.science.quality import without_mark
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
 
@@ -221,7 +222,7 @@ def weigh(
         As `regrid`.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
-    method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}
+    method_of = {name: (methods or {}).get(without_mark(name), "bilinear") for name in _variables_on(source, ds)}
     used = _used(ds, source)
     if source.is_same_as(destination):
         same = sparse.identity(source.grid.size, format="csr")

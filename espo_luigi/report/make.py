@@ -143,11 +143,7 @@ def make_sections(
         *flags_section(view),
         distributions.series_section(summaries, reader, view.period, view.table),
         distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
-        *(
-            [Section("What changes", [Link(_OF_CHANGES, f"{changes_folder(out).name}/{PAGE}")])]
-            if view.ensembles
-            else []
-        ),
+        *([Section("What changes", [Link(_OF_CHANGES, changes)])] if view.ensembles else []),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.grid import cross_edges, extent
+from espo_luigi.science.grid import cross_edges, cut_to, extent
 from espo_luigi.science.sphere import cell_corners, unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
@@ -104,10 +104,7 @@ def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
     if not within.any():
         domain = f"{extent(border['lat'])} °N, {extent(border['lon'])} °E"
         raise DataError(f"none of {within.size} cells lies in the domain ({domain}); check whose outline it is.")
-    spans = {dim: np.flatnonzero(within.any(other)) for dim, other in ((y, x), (x, y))}
-    box = {dim: slice(int(places[0]), int(places[-1]) + 1) for dim, places in spans.items()}
-    cut, mask = ds.isel(box), within.isel(box)
-    return cut.assign({name: da.where(mask) for name, da in cut.data_vars.items() if {y, x} <= set(da.dims)})
+    return cut_to(ds, within)[0]
 
 
 def _on_plane(vectors: Floats, middle: Floats) -> Floats:

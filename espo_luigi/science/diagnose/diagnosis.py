@@ -13,7 +13,6 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
-from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
@@ -105,7 +104,7 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
     return as_fixed(xr.Dataset(measured), sim_properties.attrs, to_level)
 
 
-def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level: str = "diag-improved") -> xr.Dataset:
+def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Dataset:
     """Return, per property, the fraction of cells where the scenario is at least as close to the reference.
 
     d = |m_sim| - |m_scen| for a bias, |m_sim - 1| - |m_scen - 1| for a ratio; the fraction is that of d >= 0 among the
@@ -122,7 +121,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
     da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal", compat="override", join="exact")
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
-    return with_level(out, scen_measures.attrs, to_level)
+    return with_level(out, scen_measures.attrs, "diag-improved")
 
 
 def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -253,15 +252,7 @@ def in_blocks(part: xr.Dataset) -> xr.Dataset:
     return chunked.compute() if all(len(sizes) == 1 for sizes in chunked.chunksizes.values()) else chunked
 
 
-def on_domain(
-    raw: xr.Dataset,
-    reference: xr.Dataset,
-    *,
-    land: str,
-    regridder_kwargs: Mapping[str, object] | None = None,
-    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
-    methods: Mapping[str, RegridMethod] | None = None,
-) -> xr.Dataset:
+def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: Any) -> xr.Dataset:
     """Regrid a simulation to a domain's cells, where the reference has data.
 
     Loads the cells of the simulation that are needed (on Dask's workers), since each block of the result would read the
@@ -275,8 +266,8 @@ def on_domain(
         The reference in the domain, as `cut_domain` returns it, 131 days or more: gives the grid and the land.
     land
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
-    regridder_kwargs, intermediate_grids, methods
-        As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
+    **options
+        As of `regrid.weigh`. A mask of the simulation is not used.
 
     Raises
     ------
@@ -290,11 +281,9 @@ def on_domain(
         )
     has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
     grid = stack.grid_of(reference)
-    how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    how["methods"] = methods
-    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
+    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **options)
     loaded = rechunk(near, blocks(near)).persist()
-    return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
+    return regrid.regrid(loaded, grid, **options, chunks=blocks(grid)).where(has_data)
 
 
 def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:

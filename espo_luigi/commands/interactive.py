@@ -81,7 +81,16 @@ def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
     if job_id is not None:
         raise SubmissionError(f"this is inside job {job_id} already: give the command itself, or leave the job first")
     request = request_of(given)
-    _become(allocation_command(request, command), {**os.environ, **_accounts(), **request.options.environment})
+    # The options that the environment gives to sbatch, for salloc, too.
+    users = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}") for name in slurm.USERS_OPTIONS}
+    given_there = {name: value for name, value in users.items() if value}
+    environ = {**given_there, **os.environ, **request.options.environment}
+    words = allocation_command(request, command)
+    logger.info("%s", shlex.join(words))
+    try:
+        os.execvpe(words[0], words, environ)
+    except OSError as error:
+        raise SubmissionError(f"{words[0]} could not be started: {error}") from error
 
 
 def allocation_command(request: Request, command: Sequence[str]) -> tuple[str, ...]:
@@ -217,17 +226,3 @@ def _drivers_request(given: Mapping[str, str]) -> Request:
     # What its jobs inherit of its environment must not name a folder on its node.
     options = replace(request.options, extra=extra, scratch=None, nodes=request.sizes["nodes"])
     return replace(request, options=options)
-
-
-def _accounts() -> dict[str, str]:
-    """The options that the environment gives to sbatch, for salloc, too."""
-    values = {f"SALLOC_{name}": os.environ.get(f"{slurm.USER_VARIABLES}{name}", "") for name in slurm.USERS_OPTIONS}
-    return {name: value for name, value in values.items() if value and name not in os.environ}
-
-
-def _become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    logger.info("%s", shlex.join(command))
-    try:
-        os.execvpe(command[0], list(command), dict(environ))
-    except OSError as error:
-        raise SubmissionError(f"{command[0]} could not be started: {error}") from error

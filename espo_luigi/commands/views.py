@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import time
@@ -23,6 +24,22 @@ _SHOWN = 10
 _PATH = click.Path(path_type=Path)
 module_option = click.option("--module", default="", metavar="NAME", help="A module whose rules are known, too.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+
+def _set_rerun(_context: object, _option: object, value: str | None) -> None:
+    if value:
+        from luigi.configuration import get_config
+
+        get_config().set("espo", "rerun", value)
+
+
+rerun_option = click.option(
+    "--rerun",
+    type=click.Choice(["missing", "stale"]),
+    callback=_set_rerun,
+    expose_value=False,
+    help="What is made again; [espo] rerun by default.",
+)
 
 
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
@@ -57,7 +74,7 @@ def show_plan(ends: Sequence[Any]) -> int:
 @click.option("--piece", default="", metavar="NAME,...", help="What is made of these pieces of the land only.")
 @click.option("--region", default="", metavar="NAME,...", help="The same as --piece, where pieces are regions.")
 @click.option("--module", default="", metavar="NAME", help="A module of rules: a run of all their tasks, not of All.")
-@click.option("--rerun", type=click.Choice(["missing", "stale"]), help="What is made again; [espo] rerun by default.")
+@rerun_option
 @click.option("--tasks", "each", is_flag=True, help="List the tasks one by one.")
 @click.option("--dag", type=click.Choice(["mermaid", "dot"]), help="Print its graph instead, for a program that draws.")
 @json_option
@@ -71,7 +88,6 @@ def plan(
     piece: str,
     region: str,
     module: str,
-    rerun: str | None,
     each: bool,
     dag: str | None,
     as_json: bool,
@@ -80,19 +96,15 @@ def plan(
 
     By default a run of All; TASK names rules until which it would go. The options narrow it, as those of `luigi … All`.
     """
-    from luigi.configuration import get_config
-
     from espo_luigi.overview import plan_text
     from espo_luigi.overview.dag import NOTATIONS, nodes_of
     from espo_luigi.overview.plan import plan_of
     from espo_luigi.overview.states import BLOCKED
-    from espo_luigi.tasks import staleness
     from espo_luigi.tasks.all import Selection, full_ids
     from espo_luigi.tasks.make import tasks_of
 
-    if rerun:
-        get_config().set("espo", "rerun", rerun)
-    with _without_warnings_of(staleness.logger):  # the plan itself shows which tasks a changed configuration concerns
+    # The plan itself shows which tasks a changed configuration concerns.
+    with _without_warnings_of("espo_luigi.tasks.staleness"):
         pieces = ",".join(filter(None, (piece, region)))
         selection = Selection(first, until, only, full_ids(sim_id), pool, pieces)
         found = plan_of(rules, selection, tasks_of(module) if module else ())
@@ -106,7 +118,9 @@ def plan(
 
 
 @contextmanager
-def _without_warnings_of(logger: Any) -> Iterator[None]:
+def _without_warnings_of(name: str) -> Iterator[None]:
+    """Silence a logger inside the block, whose warnings the run itself has given, or what is printed tells."""
+    logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel("ERROR")
     try:
@@ -233,7 +247,7 @@ def explain(
     be_quiet_about_other_parameters()
     if plot is not None:
         shown.check_suffix(plot)
-    with _without_warnings_of(_science()):
+    with _without_warnings_of("espo_luigi.science"):
         found = value.way_of(sim_id, lat, lon, date, var)
     if as_json:
         print_json(shown.as_json(found))
@@ -244,19 +258,12 @@ def explain(
     return 0
 
 
-def _science() -> Any:
-    """The logger of warnings that the run itself has given."""
-    import logging
-
-    return logging.getLogger("espo_luigi.science")
-
-
 def _audit(number: int, seed: int, as_json: bool) -> int:
     from espo_luigi.audit import sample, shown
     from espo_luigi.tasks.context import context
 
     be_quiet_about_other_parameters()
-    with _without_warnings_of(_science()):
+    with _without_warnings_of("espo_luigi.science"):
         found = sample.audit(number, seed)
     if as_json:
         print_json(shown.as_json(found))

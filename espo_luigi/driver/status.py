@@ -56,7 +56,7 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
     """Return the status of a run from its state; `now` is by the clock of the driver's host."""
     by_column: dict[str, list[Any]] = {RUNNING: [], PENDING: [], WAITING: []}
     for job in state["jobs"].values():
-        by_column[_column(job)].append(job)
+        by_column[job["column"]].append(job)
     counts = {column: Counter(job["rule"] for job in jobs) for column, jobs in by_column.items()}
     rules = {
         name: {**rule, **{column: count[name] for column, count in counts.items()}}
@@ -68,11 +68,6 @@ def status_of(state: Mapping[str, Any], now: float, most_failures: int = SHOWN_F
         "failed": list(_failures(failures_in(state).values(), most_failures)),
     }
     return RunStatus(summary_line(state, now), rules, {title: lines for title, lines in lists.items() if lines})
-
-
-def _column(job: Mapping[str, Any]) -> str:
-    """Return the column of a job; earlier versions wrote its state alone."""
-    return job.get("column") or COLUMNS.get(job.get("state", ""), WAITING)
 
 
 def fitted(found: RunStatus, lines: int) -> RunStatus:
@@ -101,7 +96,7 @@ def summary_line(state: Mapping[str, Any], now: float) -> str:
     """Return a line: how much is done, and about how long the rest takes."""
     rules = state["rules"].values()
     total, done, failed = (sum(rule[name] for rule in rules) for name in ("total", "done", "failed"))
-    by_column = Counter(_column(job) for job in state["jobs"].values())
+    by_column = Counter(job["column"] for job in state["jobs"].values())
     at_work = ", ".join(f"{by_column[name]} {name}" for name in (RUNNING, PENDING, WAITING) if by_column[name])
     hours = sum(rule["core_hours"] for rule in rules)
     left, refused = seconds_left(state, now), state.get("outcome") == "refused"
@@ -162,9 +157,8 @@ def _pending(jobs: list[Any], engine: str) -> Iterator[str]:
 
 
 def failures_in(state: Mapping[str, Any]) -> dict[str, Failure]:
-    """Return the failures by task id; empty for a file of an earlier version."""
-    failures = state.get("failures", {}).items()
-    return {task_id: Failure(**values) for task_id, values in failures if isinstance(values, dict)}
+    """Return the failures by task id."""
+    return {task_id: Failure(**values) for task_id, values in state.get("failures", {}).items()}
 
 
 def _failures(failures: Iterable[Failure], most: int) -> Iterator[str]:

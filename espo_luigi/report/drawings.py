@@ -135,11 +135,6 @@ def panels_of(count: int, height: float, each: int = 1) -> tuple[Figure, Any]:
     return figure, of_variables[:count]
 
 
-def warm_up() -> None:
-    """Draw an empty figure, after which matplotlib is imported, and has found its fonts."""
-    png(new_figure(1, 1)[0])
-
-
 def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file."""
     file = io.BytesIO()
@@ -234,8 +229,8 @@ def with_pictures(sections: Sequence[Section], processes: int = 0) -> list[Secti
 def _each(drawings: Sequence[Drawing], processes: int) -> list[Picture | Warned]:
     if not processes or len(drawings) < 2:
         return [drawing.drawn() for drawing in drawings]
-    # A forked process shares this process's imports, which take as long as drawing ten figures.
-    warm_up()
+    # A forked process shares this process's imports and fonts, which take as long as drawing ten figures.
+    png(new_figure(1, 1)[0])
     done: list[Picture | Warned] = []
     try:
         with ProcessPoolExecutor(processes, get_context("fork"), _alone) as pool:

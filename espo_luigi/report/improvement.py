@@ -125,7 +125,10 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     for domain in view.domains:
         of_domain = {sim: share for (at, sim), share in shares.items() if at == domain}
         if of_domain:
-            blocks += [Heading(domain), *_improvement_of(domain, of_domain), *_heatmap_of(domain, view, reader)]
+            ordered = in_published_order(_joined(dict(zip(labels(of_domain), of_domain.values(), strict=True))))
+            caption = f"{domain}: share of improved cells, by simulation and property"
+            matrix = Drawing(f"improvement+{domain}", caption, improvement_matrix, [ordered], {"title": domain})
+            blocks += [Heading(domain), matrix, *_heatmap_of(domain, view, reader)]
     text = (
         "The share of the domain's cells in which the scenario is at least as near to the reference as the raw "
         "simulation is, property by property: 1 where no cell has become worse. It is measured over the period of the "
@@ -142,12 +145,6 @@ def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], x
     if not measured or measured & PUBLISHED.keys():
         text += published
     return Section("Improvement", [Text(text), *reader.warned(), *blocks]), shares
-
-
-def _improvement_of(domain: str, shares: Mapping[str, xr.DataArray]) -> list[Any]:
-    ordered = in_published_order(_joined(dict(zip(labels(shares), shares.values(), strict=True))))
-    caption = f"{domain}: share of improved cells, by simulation and property"
-    return [Drawing(f"improvement+{domain}", caption, improvement_matrix, [ordered], {"title": domain})]
 
 
 def _joined(rows: Mapping[str, xr.DataArray]) -> xr.DataArray:

@@ -88,38 +88,18 @@ def property_maps(
         axes.set_title(words)
     for axes, words in zip(grid[1][1:], ("Simulation", "Scenario"), strict=True):
         axes.set_title(f"{words}{', ' if is_ratio(measures[0]) else ' '}{kind}")
-    _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), _label_of(measures[0], kind))
+    words = kind if is_ratio(measures[0]) else "difference from the reference"
+    lower = f"{words[0].upper()}{words[1:]} [{units_text(measures[0].attrs.get('units', ''))}]"
+    _scales(figure, grid[1][0], images[0], biases[0], label(fields[0]), lower)
     figure.suptitle(title, y=0.995)
     return figure
 
 
 @drawing
-def count_maps(fields: Mapping[str, xr.DataArray], *, title: str = "") -> Figure:
-    """Draw maps (y, x) of counts side by side, each under its words, on a common scale from 0."""
-    from matplotlib.figure import Figure
-
-    first = next(iter(fields.values()))
-    height = min(max(PANEL_WIDTH / width_by_height(first), 1.2), 4.0)
-    width, total = len(fields) * PANEL_WIDTH + 2.0, height + 1.05
-    figure = Figure(figsize=(width, total))
-    grid = figure.subplots(1, len(fields), squeeze=False)
-    figure.subplots_adjust(left=0.65 / width, right=1 - 1.1 / width, top=1 - 0.55 / total, bottom=0.48 / total)
-    scale = {"vmin": 0, "vmax": max(spread_of(*fields.values())[1], 1), "cmap": SEQUENTIAL}
-    coast = coast_lines(first)
-    for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
-        image = draw_map(axes, field, coast, scale)
-        axes.set_title(words)
-    for axes in grid[0][1:]:
-        axes.set(yticks=[], ylabel="")
-    figure.colorbar(image, cax=figure.add_axes((1 - 0.95 / width, 0.48 / total, 0.14 / width, 1 - 1.03 / total)))
-    figure.axes[-1].set_ylabel("Days [d]")
-    figure.suptitle(title, y=0.995)
-    return figure
-
-
-@drawing
-def share_maps(fields: Mapping[str, xr.DataArray], *, title: str = "", label: str = "") -> Figure:
-    """Draw maps (y, x) side by side, each under its words and above a scale of its own from 0."""
+def share_maps(
+    fields: Mapping[str, xr.DataArray], *, title: str = "", label: str = "", is_common: bool = False
+) -> Figure:
+    """Draw maps (y, x) side by side, each under its words and above its scale from 0, its own or that of all."""
     from matplotlib.figure import Figure
 
     first = next(iter(fields.values()))
@@ -130,7 +110,7 @@ def share_maps(fields: Mapping[str, xr.DataArray], *, title: str = "", label: st
     figure.subplots_adjust(left=0.65 / width, right=1 - 0.2 / width, top=1 - 0.75 / total, bottom=1.2 / total)
     coast = coast_lines(first)
     for axes, (words, field) in zip(grid[0], fields.items(), strict=True):
-        most = spread_of(field)[1]
+        most = spread_of(*(fields.values() if is_common else [field]))[1]
         image = draw_map(axes, field, coast, {"vmin": 0, "vmax": most if most > 0 else 1, "cmap": SEQUENTIAL})
         axes.set_title(words)
         left, _, across, _ = axes.get_position().bounds
@@ -154,11 +134,6 @@ def readable(da: xr.DataArray) -> xr.DataArray:
     if da.attrs.get("units") != "kg m-2 s-1":
         return da
     return (da * SECONDS_PER_DAY).assign_attrs({**da.attrs, "units": "mm d-1"})
-
-
-def _label_of(measure: xr.DataArray, kind: str) -> str:
-    words = kind if is_ratio(measure) else "difference from the reference"
-    return f"{words[0].upper()}{words[1:]} [{units_text(measure.attrs.get('units', ''))}]"
 
 
 def _frame(field: xr.DataArray) -> tuple[Figure, Any]:

@@ -164,9 +164,9 @@ def _change_blocks(view: RunView, reader: Reader) -> list[Any]:
             Drawing(
                 f"inversions+{sim_id}",
                 f"{names[sim_id]}: days with tasmax below tasmin",
-                maps.count_maps,
+                maps.share_maps,
                 [{"Before": counts[sim_id]["before"], "After": counts[sim_id]["after"]}],
-                {"title": f"Days with tasmax below tasmin ({short(sim_id)})"},
+                {"title": f"Days with tasmax below tasmin ({short(sim_id)})", "label": "Days [d]", "is_common": True},
             )
             for sim_id in counts
             if sim_id in shown

@@ -197,6 +197,8 @@ def _drawing(errors: xr.Dataset, name: str, period: str, kind: str) -> Drawing:
 @drawing
 def errors_figure(errors: xr.Dataset, unit: str) -> Figure:
     """Draw errors (pair, adjustment, season, property) of level and change, a column by property, with the noise."""
+    from matplotlib.lines import Line2D
+
     names = [str(prop) for prop in errors["property"].values if errors["change"].sel(property=prop).notnull().any()]
     figure, axes = new_figure(2.6 * len(names) + 0.6, 5.2, 2, len(names), sharex=True)
     methods = [str(method) for method in errors["adjustment"].values]
@@ -207,7 +209,8 @@ def errors_figure(errors: xr.Dataset, unit: str) -> Figure:
             shown = "1" if prop == "wet_days" else units_text(unit)
             panel.set_title(TITLES[prop] if row == 0 else "")
             panel.set_ylabel(f"{words} [{shown}]" if column == 0 or prop == "wet_days" else "")
-    handles = [_handle(method, *style) for method, style in _styles(methods).items()]
+    looks: Any = {"markersize": 4, "linewidth": 2}
+    handles = [Line2D([], [], color=c, marker=mark, label=of, **looks) for of, (c, mark) in _styles(methods).items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(methods))
     return figure
 
@@ -233,9 +236,3 @@ def _panel(panel: Any, errors: xr.DataArray, noise: xr.DataArray) -> None:
 def _styles(methods: Sequence[str]) -> dict[str, tuple[str, str]]:
     further = itertools.cycle(FURTHER)
     return {method: STYLES.get(method) or next(further) for method in methods}
-
-
-def _handle(method: str, colour: str, mark: str) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], color=colour, marker=mark, markersize=4, linewidth=2, label=method)

@@ -21,7 +21,9 @@ def health_section(view: RunView) -> Section:
     read = {sim_id: reader.table(path, _FLAG_COLUMNS) for sim_id, path in view.flags.items()}
     tables = {sim_id: rows for sim_id, rows in read.items() if rows is not None}
     raised = [(sim_id, row) for sim_id, rows in tables.items() for row in rows if row["raised"] == "True"]
-    blocks: list[Any] = [_verdict(len(raised), sum(map(len, tables.values())), len(tables)), *reader.warned()]
+    flags, count = sum(map(len, tables.values())), f"{len(raised)} of them" if raised else "none of them is"
+    told = f"{len(tables)} simulation(s) checked, {flags} flags in all, {count} raised."
+    blocks: list[Any] = [Text(told if tables else "No simulation has been checked."), *reader.warned()]
     if raised:
         blocks += [Warned("\n".join(f"{short(sim_id)}: {flag_sentence(row)}" for sim_id, row in raised))]
     if tables:
@@ -40,13 +42,6 @@ def flag_sentence(row: store.Row) -> str:
         f"{said}: on {_count(row)} day(s) of a cell; the worst is {worst} on {row['day']} at "
         f"{row['lat']} °N, {row['lon']} °E"
     )
-
-
-def _verdict(raised: int, flags: int, simulations: int) -> Text:
-    if not simulations:
-        return Text("No simulation has been checked.")
-    none = "none of them is raised" if not raised else f"{raised} of them raised"
-    return Text(f"{simulations} simulation(s) checked, {flags} flags in all, {none}.")
 
 
 def _flag_tables(tables: dict[str, list[store.Row]]) -> list[Table]:

@@ -24,136 +24,76 @@ all that it needs from here, too: `EspoTask`, parameters, ports, `Resources` and
 the state of outputs (`staleness`). Commands use `make`, `clean` and `publish`.
 """
 
+# `as` tells type checkers that a name belongs to this module, too.
 from espo_luigi.driver.install import install
-from espo_luigi.jobs.resources import Resources
-from espo_luigi.tasks.adjustment import Adjust, Train
-from espo_luigi.tasks.all import All
-from espo_luigi.tasks.base import (
-    EspoTask,
-    PieceParameter,
-    PoolParameter,
-    SimulationParameter,
-    VariableParameter,
-    every,
-    every_piece,
-)
-from espo_luigi.tasks.diagnostics import (
-    ConcatDiagRefProp,
-    ConcatenationDiag,
-    Diag,
-    DiagExtract,
-    DiagImprovedEtHeatmap,
-    DiagMeasuresImprovement,
-    Diagnostics,
-    DiagnosticsReference,
-    DiagRef,
-    MoveDiag,
-    MoveRef,
-    OffDiagRefProp,
-    OffDiagScenPropMeas,
-    OffDiagSimPropMeas,
-)
-from espo_luigi.tasks.ensembles import Ensemble, Regions
+from espo_luigi.jobs.resources import Resources as Resources
+from espo_luigi.tasks.adjustment import Adjust as Adjust
+from espo_luigi.tasks.adjustment import Train as Train
+from espo_luigi.tasks.all import All as All
+from espo_luigi.tasks.base import EspoTask as EspoTask
+from espo_luigi.tasks.base import PieceParameter as PieceParameter
+from espo_luigi.tasks.base import PoolParameter as PoolParameter
+from espo_luigi.tasks.base import SimulationParameter as SimulationParameter
+from espo_luigi.tasks.base import VariableParameter as VariableParameter
+from espo_luigi.tasks.base import every as every
+from espo_luigi.tasks.base import every_piece as every_piece
+from espo_luigi.tasks.diagnostics import ConcatDiagRefProp as ConcatDiagRefProp
+from espo_luigi.tasks.diagnostics import ConcatenationDiag as ConcatenationDiag
+from espo_luigi.tasks.diagnostics import Diag as Diag
+from espo_luigi.tasks.diagnostics import DiagExtract as DiagExtract
+from espo_luigi.tasks.diagnostics import DiagImprovedEtHeatmap as DiagImprovedEtHeatmap
+from espo_luigi.tasks.diagnostics import DiagMeasuresImprovement as DiagMeasuresImprovement
+from espo_luigi.tasks.diagnostics import Diagnostics as Diagnostics
+from espo_luigi.tasks.diagnostics import DiagnosticsReference as DiagnosticsReference
+from espo_luigi.tasks.diagnostics import DiagRef as DiagRef
+from espo_luigi.tasks.diagnostics import MoveDiag as MoveDiag
+from espo_luigi.tasks.diagnostics import MoveRef as MoveRef
+from espo_luigi.tasks.diagnostics import OffDiagRefProp as OffDiagRefProp
+from espo_luigi.tasks.diagnostics import OffDiagScenPropMeas as OffDiagScenPropMeas
+from espo_luigi.tasks.diagnostics import OffDiagSimPropMeas as OffDiagSimPropMeas
+from espo_luigi.tasks.ensembles import Ensemble as Ensemble
+from espo_luigi.tasks.ensembles import Regions as Regions
 from espo_luigi.tasks.espo_2024 import Espo2024 as Espo2024
 from espo_luigi.tasks.espo_v2 import EspoV2 as EspoV2
-from espo_luigi.tasks.export import Export, ExportOutcome, Exports
-from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.outcomes import (
-    Climatology,
-    Delta,
-    Indicators,
-    ReferenceClimatology,
-    ReferenceIndicators,
-    WarmingLevels,
-)
-from espo_luigi.tasks.perfect_model import PerfectModel, PerfectPair
-from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import (
-    CleanUp,
-    ConcatClean,
-    ConcatCleanPreswap,
-    ConcatenationFinal,
-    Derive,
-    FinalZarr,
-    HealthChecks,
-    Move,
-    Swap,
-)
-from espo_luigi.tasks.reference import MakeRef, RefDefault, ReferenceCalendar
-from espo_luigi.tasks.report import FlagDetails, FlagMaps, Inversions, NotCalibrated, Report, SeriesSummary, YearlySums
-from espo_luigi.tasks.simulation import Extract, Rechunk, Regrid
+from espo_luigi.tasks.export import Export as Export
+from espo_luigi.tasks.export import ExportOutcome as ExportOutcome
+from espo_luigi.tasks.export import Exports as Exports
+from espo_luigi.tasks.inputs import InputCheck as InputCheck
+from espo_luigi.tasks.inputs import RefInputCheck as RefInputCheck
+from espo_luigi.tasks.outcomes import Climatology as Climatology
+from espo_luigi.tasks.outcomes import Delta as Delta
+from espo_luigi.tasks.outcomes import Indicators as Indicators
+from espo_luigi.tasks.outcomes import ReferenceClimatology as ReferenceClimatology
+from espo_luigi.tasks.outcomes import ReferenceIndicators as ReferenceIndicators
+from espo_luigi.tasks.outcomes import WarmingLevels as WarmingLevels
+from espo_luigi.tasks.perfect_model import PerfectModel as PerfectModel
+from espo_luigi.tasks.perfect_model import PerfectPair as PerfectPair
+from espo_luigi.tasks.ports import kept as kept
+from espo_luigi.tasks.ports import packed as packed
+from espo_luigi.tasks.ports import temporary as temporary
+from espo_luigi.tasks.ports import upstream as upstream
+from espo_luigi.tasks.product import CleanUp as CleanUp
+from espo_luigi.tasks.product import ConcatClean as ConcatClean
+from espo_luigi.tasks.product import ConcatCleanPreswap as ConcatCleanPreswap
+from espo_luigi.tasks.product import ConcatenationFinal as ConcatenationFinal
+from espo_luigi.tasks.product import Derive as Derive
+from espo_luigi.tasks.product import FinalZarr as FinalZarr
+from espo_luigi.tasks.product import HealthChecks as HealthChecks
+from espo_luigi.tasks.product import Move as Move
+from espo_luigi.tasks.product import Swap as Swap
+from espo_luigi.tasks.reference import MakeRef as MakeRef
+from espo_luigi.tasks.reference import RefDefault as RefDefault
+from espo_luigi.tasks.reference import ReferenceCalendar as ReferenceCalendar
+from espo_luigi.tasks.report import FlagDetails as FlagDetails
+from espo_luigi.tasks.report import FlagMaps as FlagMaps
+from espo_luigi.tasks.report import Inversions as Inversions
+from espo_luigi.tasks.report import NotCalibrated as NotCalibrated
+from espo_luigi.tasks.report import Report as Report
+from espo_luigi.tasks.report import SeriesSummary as SeriesSummary
+from espo_luigi.tasks.report import YearlySums as YearlySums
+from espo_luigi.tasks.simulation import Extract as Extract
+from espo_luigi.tasks.simulation import Rechunk as Rechunk
+from espo_luigi.tasks.simulation import Regrid as Regrid
 
 # Luigi's command line has no other way to choose its worker than a module of tasks that sets it.
 install()
-
-__all__ = [
-    "Adjust",
-    "All",
-    "CleanUp",
-    "Climatology",
-    "ConcatClean",
-    "ConcatCleanPreswap",
-    "ConcatDiagRefProp",
-    "ConcatenationDiag",
-    "ConcatenationFinal",
-    "Delta",
-    "Derive",
-    "Diag",
-    "DiagExtract",
-    "DiagImprovedEtHeatmap",
-    "DiagMeasuresImprovement",
-    "DiagRef",
-    "Diagnostics",
-    "DiagnosticsReference",
-    "Ensemble",
-    "Export",
-    "ExportOutcome",
-    "Exports",
-    "Extract",
-    "FinalZarr",
-    "FlagDetails",
-    "FlagMaps",
-    "HealthChecks",
-    "Indicators",
-    "InputCheck",
-    "Inversions",
-    "MakeRef",
-    "Move",
-    "MoveDiag",
-    "MoveRef",
-    "NotCalibrated",
-    "OffDiagRefProp",
-    "OffDiagScenPropMeas",
-    "OffDiagSimPropMeas",
-    "PerfectModel",
-    "PerfectPair",
-    "Rechunk",
-    "RefDefault",
-    "RefInputCheck",
-    "ReferenceCalendar",
-    "ReferenceClimatology",
-    "ReferenceIndicators",
-    "Regions",
-    "Regrid",
-    "Report",
-    "SeriesSummary",
-    "Swap",
-    "Train",
-    "WarmingLevels",
-    "YearlySums",
-]
-# What a module of rules needs.
-__all__ += [
-    "EspoTask",
-    "PieceParameter",
-    "PoolParameter",
-    "Resources",
-    "SimulationParameter",
-    "VariableParameter",
-    "every",
-    "every_piece",
-    "kept",
-    "packed",
-    "temporary",
-    "upstream",
-]

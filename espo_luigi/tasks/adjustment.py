@@ -11,7 +11,6 @@ import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.usual import threshold_of
-from espo_luigi.errors import CatalogError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
@@ -114,8 +113,8 @@ class Train(VariableTask):
         """Raise an error, too, if the reference's stores are outdated and the catalogue lacks the reference."""
         super().check()
         references = (task for task in self.deps() if isinstance(task, ReferenceCalendar))
-        if any(task.stale(files=False) for task in references) and (problem := self.context.reference_problem):
-            raise CatalogError(problem)
+        if any(task.stale(files=False) for task in references):
+            self.context.reference()
 
     def compute(
         self, reference: list[xr.Dataset], regchunked: list[xr.Dataset], before: int | np.ndarray = 0

@@ -75,8 +75,12 @@ class Selection:
         after = self.allowed(graph)
         wanted = [task for task in tasks if self._wants(task) and (after is None or task.task_family in after)]
         for names_of, words, reachable in self._narrowed:
-            reach = _reach(graph, names_of)
-            wanted = [task for task in wanted if reach[task.task_id] <= reachable and _is_about(task, names_of, words)]
+            # By task, the simulations (or the pieces) of all tasks below it.
+            reach: dict[str, set[str]] = {}
+            for task_id, (task, needs) in graph.items():
+                reach[task_id] = names_of(task).union(*(reach[needed.task_id] for needed in needs))
+            within = [task for task in wanted if reach[task.task_id] <= reachable]
+            wanted = [task for task in within if not (names := names_of(task)) or names & words]
         needed = {needed.task_id for task in wanted for needed in graph[task.task_id][1]}
         if not wanted:
             given = zip(_DESCRIPTIONS, astuple(self), strict=False)
@@ -199,20 +203,6 @@ class _SimulationsParameter(luigi.Parameter):
 
 def _words(text: str) -> list[str]:
     return [word for word in text.replace(",", " ").split() if word]
-
-
-def _is_about(task: Task, names_of: Callable[[Task], set[str]], words: set[str]) -> bool:
-    """Whether a task is about any of the names, or about no name of that kind."""
-    names = names_of(task)
-    return not names or bool(names & words)
-
-
-def _reach(graph: Graph, names_of: Callable[[Task], set[str]]) -> dict[str, set[str]]:
-    """By task, the simulations (or the pieces) of all tasks below it."""
-    found: dict[str, set[str]] = {}
-    for task_id, (task, needs) in graph.items():
-        found[task_id] = names_of(task).union(*(found[needed.task_id] for needed in needs))
-    return found
 
 
 class All(luigi.WrapperTask):

@@ -21,7 +21,7 @@ from espo_luigi.config.regions import check_products_folder
 from espo_luigi.config.schema import given_keys
 from espo_luigi.demo import ensure_demo
 from espo_luigi.driver.settings import espo as driver
-from espo_luigi.errors import CatalogError, ConfigurationError, StoreError, named_by_part
+from espo_luigi.errors import CatalogError, ConfigurationError, ParameterError, StoreError, named_by_part
 from espo_luigi.fields import existing_parent
 from espo_luigi.science import grid
 from espo_luigi.science.extract import dataset as extract
@@ -163,6 +163,14 @@ class RunContext:
         driven = [columns.get(name) or "" for name in ("driving_model", "driving_member")]
         return given | {"driving": "".join(f"{name}/" for name in driven if name)}
 
+    def needed(self, name: str, whose: str = "the rule") -> Any:
+        """Return a section of the configuration; raises `ParameterError` if it is absent."""
+        section = getattr(self.config, name)
+        if section is None:
+            key = RunConfig.model_fields[name].alias or name
+            raise ParameterError(f"{whose} needs the section `{key}` of the configuration, which has none: add it")
+        return section
+
     def full_id(self, part: str) -> str:
         """Return the id of the only simulation whose id has this part, or `part` itself."""
         found = named_by_part(part, self.simulations)
@@ -174,15 +182,6 @@ class RunContext:
         if isinstance(found, CatalogError):
             raise CatalogError(str(found)) from found
         return found
-
-    @property
-    def reference_problem(self) -> str:
-        """The reason why the search finds no reference; "" if it finds the reference."""
-        try:
-            self.reference()
-        except CatalogError as error:
-            return str(error)
-        return ""
 
     @functools.cached_property
     def _reference(self) -> Match | CatalogError:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import luigi
 import xarray as xr
 
 from espo_luigi import store
 from espo_luigi.catalog import Match
-from espo_luigi.config import Diagnostics as DiagnosticsSection
-from espo_luigi.config import DiagStep, DomainDiag, OffDiag
-from espo_luigi.errors import ConfigurationError, ParameterError
+from espo_luigi.config import DiagStep
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.calendar import without_inserted_days
@@ -39,25 +38,17 @@ _RESOURCES = Resources(n_workers=3, cpus_per_task=15, memory="60GB", time="1000"
 _OF_PACKING = Resources(n_workers=2, cpus_per_task=10, memory="50GB", time="1000")
 
 StepName = Literal["ref", "sim", "scen"]
-Given = TypeVar("Given")
 
 
 class SectionTask(EspoTask):
     """A rule that needs a section of the configuration."""
 
+    section_name: ClassVar[str] = ""
+
     @property
     def section(self) -> Any:
         """The section; raises `ParameterError` if the configuration has none."""
-        raise NotImplementedError
-
-    def needed(self, name: str, section: Given | None) -> Given:
-        """Return a section of the configuration; raises `ParameterError` if it is absent."""
-        if section is None:
-            raise ParameterError(
-                f"{self.get_task_family()} needs the section {name!r} in the configuration, which has none: "
-                "add it, or leave this task out"
-            )
-        return section
+        return self.context.needed(self.section_name, self.get_task_family())
 
     def check(self) -> None:
         """Raise an error, too, if the configuration lacks the section."""
@@ -92,16 +83,12 @@ class OffDiagTask(SectionTask):
     diag_domain = DiagDomainParameter()
     # The step whose properties the rule computes, if any; rules of a step read the same keys.
     reads_step: ClassVar[StepName | None] = None
-
-    @property
-    def section(self) -> OffDiag:
-        """The configuration's `off-diag` section."""
-        return self.needed("off-diag", self.context.config.off_diag)
+    section_name = "off_diag"
 
     @property
     def host(self) -> str:
         """The piece of the reference that contains the domain."""
-        return self.section.steps["ref"].domain[self.diag_domain]
+        return str(self.section.steps["ref"].domain[self.diag_domain])
 
     def reading(self) -> list[str]:
         """Return the keys of the step, of the domain, and of the piece that hosts it."""
@@ -245,11 +232,7 @@ class DiagnosticsTask(SectionTask):
 
     # The keys that `joined` reads.
     joining = ("domain.name", "custom.final_chunks", partition.NAMES_KEY)
-
-    @property
-    def section(self) -> DiagnosticsSection:
-        """The configuration's `diagnostics` section."""
-        return self.needed("diagnostics", self.context.config.diagnostics)
+    section_name = "diagnostics"
 
     def joined(self, pieces: list[xr.Dataset], level: str) -> xr.Dataset:
         """Join the maps of all pieces, from south to north, in the product's chunks."""
@@ -349,23 +332,14 @@ class DiagImprovedEtHeatmap(DiagnosticsTask):
 # The section `domain-diag`.
 
 
-def diagnosed_variables(task: Any) -> list[str]:
-    """Return the variables that are diagnosed, for an input of each."""
-    section = task.context.config.domain_diag
-    return list(section.change_units_arg) if section else []
-
-
 class DomainDiagTask(SectionTask):
     """A rule of the section `domain-diag`: ESPO v2's."""
 
-    @property
-    def section(self) -> DomainDiag:
-        """The configuration's `domain-diag` section."""
-        return self.needed("domain-diag", self.context.config.domain_diag)
+    section_name = "domain_diag"
 
     def box(self) -> dict[str, Any]:
         """Return the bounds of the task's domain."""
-        return self.section.domains[self.diag_domain].arguments()
+        return dict(self.section.domains[self.diag_domain].arguments())
 
     def diagnosis(self, dataset: xr.Dataset) -> Diagnosis:
         """Return the diagnosis of a dataset over the domain, in the configured units."""
@@ -469,7 +443,11 @@ class Diag(DomainDiagTask):
     in_raw = upstream(DiagExtract, "out_raw")
     in_fullregion = upstream(MakeRef, "out_fullregion")
     in_ref_prop = upstream(DiagRef, "out_prop")
-    in_final = upstream(ConcatClean, "out_final", var=diagnosed_variables)
+    in_final = upstream(
+        ConcatClean,
+        "out_final",
+        var=lambda task: list(getattr(task.context.config.domain_diag, "change_units_arg", ())),
+    )
     uncut = ("in_raw", "in_fullregion", "in_final")
     reads = (
         *_DOMAIN_DIAG_KEYS,

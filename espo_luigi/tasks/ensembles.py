@@ -36,7 +36,6 @@ from espo_luigi.tasks.outcomes import (
     baseline,
     chosen,
     datasets,
-    needed,
 )
 from espo_luigi.tasks.ports import kept, upstream
 
@@ -90,7 +89,7 @@ ProductParameter = functools.partial(WildcardParameter, products)
 def regions(run: RunContext) -> Mapping[str, Any]:
     """Return the regions by name; raises `ConfigurationError` if a file cannot be used."""
     found: dict[str, Any] = {}
-    for name, asked in needed(run, "spatial_mean").regions.items():
+    for name, asked in run.needed("spatial_mean").regions.items():
         try:
             if asked.method == "shape":
                 own = parse_regions(files_of(asked.shape), asked.name_by)

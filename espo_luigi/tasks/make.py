@@ -18,7 +18,8 @@ from espo_luigi.tasks.ports import OutputPort, ports_of, wildcard_names
 
 def rules(module: str = "") -> list[type[EspoTask]]:
     """Return the class of every rule of this package, then of those that a user's module defines."""
-    return _rules_among(getattr(tasks, name) for name in tasks.__all__) + (rules_of(module) if module else [])
+    ours = sorted(_rules_among(vars(tasks).values()), key=lambda rule: rule.__name__)
+    return ours + (rules_of(module) if module else [])
 
 
 def tasks_of(module: str) -> list[EspoTask]:

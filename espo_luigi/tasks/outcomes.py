@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import xarray as xr
 
 from espo_luigi.config.outcomes import ComputeDeltas
-from espo_luigi.errors import ConfigurationError, DataError, ParameterError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
 from espo_luigi.science.chunks import rechunk
@@ -41,18 +41,10 @@ Pool = Callable[[xr.Dataset, xr.Dataset], Sequence[xr.Dataset]]
 _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 
-def needed(run: RunContext, name: str) -> Any:
-    """Return a section of the configuration; raises `ParameterError` if it is absent."""
-    section = getattr(run.config, name)
-    if section is None:
-        raise ParameterError(f"the rule needs the section `{name}` of the configuration, which has none: add it")
-    return section
-
-
 @functools.lru_cache(maxsize=2)
 def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
     """Return the indicators by frequency; xclim reads the module."""
-    section = needed(run, "indicators")
+    section = run.needed("indicators")
     try:
         return science.by_frequency(science.load_indicators(section.module), section.freqs)
     except ConfigurationError as error:
@@ -61,7 +53,7 @@ def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
 
 def datasets(run: RunContext) -> list[str]:
     """Return of what each simulation has indicators: the scenario, the regridded simulation."""
-    return [name for name in needed(run, "indicators").datasets if name != "reference"]
+    return [name for name in run.needed("indicators").datasets if name != "reference"]
 
 
 FrequencyParameter = functools.partial(WildcardParameter, lambda run: list(chosen(run)))
@@ -77,7 +69,7 @@ def baseline(run: RunContext) -> str:
 @functools.lru_cache(maxsize=2)
 def check_outcomes(run: RunContext) -> None:
     """Raise an error if indicators, horizons or levels are not possible; reads none of the data."""
-    section, config = needed(run, "indicators"), run.config
+    section, config = run.needed("indicators"), run.config
     have = {
         "scenario": config.published,
         "simulation": [*config.variables, *config.derived],
@@ -130,7 +122,7 @@ def _sample(run: RunContext) -> xr.Dataset:
 
 def _spans(run: RunContext) -> list[tuple[int, int]]:
     """The years of the indicators, without a gap each."""
-    return [_years(span) for span in needed(run, "indicators").periods or run.config.custom.stretches]
+    return [_years(span) for span in run.needed("indicators").periods or run.config.custom.stretches]
 
 
 def _ranges(run: RunContext) -> list[tuple[int, int]]:
@@ -149,7 +141,7 @@ def _years(period: Sequence[str]) -> tuple[int, int]:
 
 def warming(run: RunContext, *sim_ids: str) -> Warming:
     """Return the years of each level of simulations."""
-    section = needed(run, "warming_levels")
+    section = run.needed("warming_levels")
     source = section.tas_src
     return reaching(
         {sim_id: run.simulation(sim_id).columns for sim_id in sim_ids},
@@ -163,7 +155,7 @@ def warming(run: RunContext, *sim_ids: str) -> Warming:
 
 def _check_levels(run: RunContext) -> None:
     least, (first, last) = run.config.aggregate.climatological_op.min_periods, _years(baseline(run).split("-"))
-    lengths = {"warming_levels.window": needed(run, "warming_levels").window, "the baseline": last - first + 1}
+    lengths = {"warming_levels.window": run.needed("warming_levels").window, "the baseline": last - first + 1}
     for what, length in lengths.items():
         if isinstance(least, int) and least > length:
             raise ConfigurationError(
@@ -177,7 +169,7 @@ def _check_levels(run: RunContext) -> None:
     reasons = [f"{sim_id}: {'; '.join(dict.fromkeys(why.values()))}" for sim_id, why in found.absent.items() if why]
     if not any(found.periods.values()):
         raise ConfigurationError(
-            f"`warming_levels`: no simulation reaches any of {', '.join(map(str, needed(run, 'warming_levels').wl))} K "
+            f"`warming_levels`: no simulation reaches any of {', '.join(map(str, run.needed('warming_levels').wl))} K "
             f"({'; '.join(reasons)}). Give a table of their global means, `warming_levels.tas_src`."
         )
     for reason in reasons:
@@ -221,7 +213,7 @@ class OutcomeTask(EspoTask):
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = needed(self.context, "indicators").periods if hasattr(self, "sim_id") else []
+            years = self.context.needed("indicators").periods if hasattr(self, "sim_id") else []
             cut, of = [daily.sel(time=slice(*period)) for period in years] or [daily], chosen(self.context)[self.freq]
             made = [science.compute_indicators(days, of, freqs=[self.freq])[self.freq] for days in cut]
             whole.append(xr.concat(made, "time", combine_attrs="override") if len(made) > 1 else made[0])
@@ -362,7 +354,7 @@ class WarmingLevels(DeltaTask):
 
     def compute(self, indicators: xr.Dataset, pool: Pool | None = None) -> xr.Dataset:
         """Compare the years of each level with the baseline; levels that are not reached are NaN."""
-        levels, found = needed(self.context, "warming_levels").wl, warming(self.context, self.sim_id)
+        levels, found = self.context.needed("warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
         asked = self.context.config.aggregate.climatological_op
         of = functools.partial(climatology, indicators, op=asked.op, min_periods=asked.min_periods)

@@ -38,7 +38,7 @@ from espo_luigi.tasks.context import context, settings
 from espo_luigi.tasks.diagnostics import Diag, DiagRef, MoveDiag, MoveRef, hosting_piece
 from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
-from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen, needed
+from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
 from espo_luigi.tasks.product import (
     ConcatClean,
@@ -332,7 +332,7 @@ def summary_tasks() -> Iterator[EspoTask]:
     for pool, domain in itertools.product(partition.pools(context()), context().domains):
         yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
-    if _ensembles() and "reference" in needed(context(), "indicators").datasets:
+    if _ensembles() and "reference" in context().needed("indicators").datasets:
         yield from (ReferenceIndicators(freq=freq) for freq in chosen(context()))
 
 

@@ -88,7 +88,9 @@ class Extract(EspoTask):
         if config.flagging is not None:
             repaired = quality.with_repairs_marked(repaired, converted, with_repairs)
         if extraction.create_mask is not None:
-            mask = self._mask(opened, **extraction.create_mask.arguments())
+            where = dict(extraction.create_mask.arguments())
+            fixed = open_fixed(self.raw(), opened, xr_open_kwargs=extraction.extract_dataset.xr_open_kwargs)
+            mask = create_mask(fixed[where.pop("variable")], **where)
             repaired = repaired.assign_coords(mask=extract.subset_box(mask.to_dataset(), region)["mask"].variable)
         repaired = repaired.assign_coords(cell_bounds(self.context, self.raw(), opened))
         made = credible(repaired, config.table).assign_attrs(told(checked, "simulation"))
@@ -96,10 +98,6 @@ class Extract(EspoTask):
         single = made.astype("float32", keep_attrs=True)
         maps = rechunk(single, maps_in_a_file(dataset) | dict(extraction.chunks))
         return gaps.with_incomplete_cells(maps, extract.cells_inside(opened, region))
-
-    def _mask(self, opened: xr.Dataset, variable: str, **where: Any) -> xr.DataArray:
-        options = self.context.config.extraction.simulation.extract_dataset
-        return create_mask(open_fixed(self.raw(), opened, xr_open_kwargs=options.xr_open_kwargs)[variable], **where)
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of maps, in chunks of a part of a row: `Regrid` reads the rows and columns that it needs."""

@@ -241,12 +241,3 @@ def test_a_message_that_cannot_be_given_is_a_warning(
     monkeypatch.setattr("espo_luigi.driver.board._NOTIFY_TIMEOUT_SECONDS", 0.3)
     notify(command, ended("done"))
     assert f"[espo] notify = {command}: " in log.text
-
-
-def test_what_an_earlier_version_wrote_of_jobs_and_failures_can_be_shown() -> None:
-    state = large_board().snapshot()
-    for job in state["jobs"].values():
-        del job["column"]
-    state["failures"] = {"Train_1": "it failed"}
-    shown = status_of(state, time.time())
-    assert "pending" in shown.summary and "failed" not in shown.lists

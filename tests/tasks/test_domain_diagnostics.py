@@ -215,8 +215,8 @@ def test_the_rules_of_the_other_workflow_say_which_section_they_need(
     in_v2: Callable[..., None], configured: Callable[..., list[Path]]
 ) -> None:
     in_v2()
-    with pytest.raises(ParameterError, match="OffDiagRefProp needs the section 'off-diag'"):
+    with pytest.raises(ParameterError, match="OffDiagRefProp needs the section `off-diag`"):
         tasks.OffDiagRefProp(diag_domain="Highland").check()
     configured()
-    with pytest.raises(ParameterError, match="DiagRef needs the section 'domain-diag'"):
+    with pytest.raises(ParameterError, match="DiagRef needs the section `domain-diag`"):
         tasks.DiagRef(diag_domain="Highland").check()

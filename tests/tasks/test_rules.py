@@ -115,7 +115,7 @@ def test_the_results_of_the_default_target_are_in_the_folder_of_kept_products(fo
     assert places_of(tasks.All()) == [str(folder / "final")]
 
 
-@pytest.mark.parametrize("name", tasks.__all__)
+@pytest.mark.parametrize("name", [rule.__name__ for rule in rules()])
 def test_every_rule_with_inputs_is_guarded_against_their_going(
     name: str, folder: Path, configured: Callable[..., list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +128,7 @@ def test_every_rule_with_inputs_is_guarded_against_their_going(
         kept = tasks.ReferenceClimatology(freq="YS-JAN").out_climatology
         monkeypatch.setattr("espo_luigi.tasks.export.outcomes", lambda run: {"indicators/X": kept})
     rule = getattr(tasks, name)
-    if rule not in rules() or not list(ports_of(rule, InputPort)):
+    if not list(ports_of(rule, InputPort)):
         return
     # There is no simulation SIM with files to look at.
     monkeypatch.setattr(rule, "raw_files", lambda self: [])

@@ -137,10 +137,7 @@ class Catalog:
     def from_files(cls, paths: Sequence[Path]) -> Catalog:
         """Read catalogues (intake-esm JSON files) in order; double rows count once.
 
-        Raises
-        ------
-        CatalogError
-            If no catalogue is given, or a catalogue is missing or unreadable.
+        Raises `CatalogError` if no catalogue is given, or a catalogue is missing or unreadable.
         """
         if not paths:
             raise CatalogError("no catalogue to search; name at least one in data_catalogs.")

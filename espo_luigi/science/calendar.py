@@ -86,10 +86,7 @@ def calendar_of(obj: xr.Dataset | xr.DataArray) -> str:
 def minimum_calendar(*names: str) -> str:
     """Return the calendar with the fewest days: 360_day < noleap < standard (any Gregorian) < all_leap.
 
-    Raises
-    ------
-    DataError
-        If a name is no known calendar.
+    Raises `DataError` if a name is no known calendar.
     """
     return min((canonical(name) for name in names), key=_ORDER.index)
 
@@ -98,13 +95,8 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
     """Convert a daily series to another calendar, lazily; the same object if it already has it.
 
     To noleap, only 29 February goes. To 360_day with `align_on="year"`, the position within the year is scaled, which
-    drops 5 days a year spread evenly (6 in a leap year). Values are never interpolated. The time dimension keeps
-    a single chunk if it was one.
-
-    Raises
-    ------
-    DataError
-        If either calendar is unknown.
+    drops 5 days a year spread evenly (6 in a leap year). Values are never interpolated. The time dimension keeps a
+    single chunk if it was one. Raises `DataError` if either calendar is unknown.
     """
     wanted = canonical(calendar)
     if calendar_of(obj) == wanted:
@@ -247,7 +239,8 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
 
     Gaps between days with data are interpolated linearly ("forward", "both") or become 0 ("zero"). After the last day
     with data, "forward" and "both" repeat it; before the first day, "both" repeats that day and "forward" leaves NaN.
-    Units, dtypes, attributes and other variables stay. Blocks of the result hold all of time.
+    Units, dtypes, attributes and other variables stay. Blocks of the result hold all of time. Raises `DataError` if
+    times are not in order.
 
     Parameters
     ----------
@@ -255,11 +248,6 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
         Variables with `time`, in order, and any other dimensions; any calendar.
     how
         The filling of each variable; variables that `ds` lacks are ignored.
-
-    Raises
-    ------
-    DataError
-        If times are not in order.
     """
     days = TimeAxis.of(ds).days
     _check_order(days, ds)

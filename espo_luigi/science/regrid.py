@@ -195,7 +195,7 @@ def weigh(
 ) -> dict[Hashable, Weights]:
     """Return the weights with which `regrid` makes the cells of ``target`` of those of ``ds``; reads coordinates only.
 
-    They are by variable; variables of the same method share theirs.
+    They are by variable; variables of the same method share theirs. Raises `DataError` as `regrid`.
 
     Parameters
     ----------
@@ -212,11 +212,6 @@ def weigh(
         cells of ``ds`` by its coordinates `BOUNDS`; without these, cells of 1-D lat/lon end half-way between points.
     whole : xr.Dataset, optional
         The grid from which the points of ``target`` were stacked: conservative methods need its cells.
-
-    Raises
-    ------
-    DataError
-        As `regrid`.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}

@@ -100,10 +100,7 @@ def group_days(dayofyear: np.ndarray) -> DayGroups:
 def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     """Lay out centred windows over a series of days, by position as xsdba's rolling windows are.
 
-    Raises
-    ------
-    DataError
-        If the window is not an odd number from 1 to 127, or windows of one day of year overlap.
+    Raises `DataError` if the window is not an odd number from 1 to 127, or windows of one day of year overlap.
     """
     check_window(window)
     groups = group_days(dayofyear)
@@ -139,13 +136,7 @@ def joined_members(values: np.ndarray, plan: WindowPlan) -> np.ndarray:
 
 
 def check_window(window: int) -> None:
-    """Check that the kernels can do windows of so many days.
-
-    Raises
-    ------
-    DataError
-        If not.
-    """
+    """Raise `DataError` unless the kernels can do windows of so many days."""
     if not (1 <= window <= LONGEST_WINDOW and window % 2):
         raise DataError(f"A window of {window} days; the kernels do odd windows of 1 to {LONGEST_WINDOW}. Use xsdba.")
 

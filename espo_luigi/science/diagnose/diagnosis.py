@@ -84,12 +84,7 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
 
     Each property is compared by its own measure, which `properties` wrote as an attribute: the bias (sim - ref, in the
     reference's units) or the ratio (sim / ref). The history of each result names the measure. Dimensions as the
-    properties; lazy on dask.
-
-    Raises
-    ------
-    DataError
-        When the grids differ, or a property does not name its measure.
+    properties; lazy on dask. Raises `DataError` when the grids differ, or a property does not name its measure.
 
     References
     ----------
@@ -108,12 +103,8 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Datas
     """Return, per property, the fraction of cells where the scenario is at least as close to the reference.
 
     d = |m_sim| - |m_scen| for a bias, |m_sim - 1| - |m_scen - 1| for a ratio; the fraction is that of d >= 0 among the
-    cells where d is not NaN. One variable, `improved_grid_points` (properties); lazy on dask.
-
-    Raises
-    ------
-    DataError
-        When the grids differ, or the simulation lacks a property of the scenario.
+    cells where d is not NaN. One variable, `improved_grid_points` (properties); lazy on dask. Raises `DataError` when
+    the grids differ, or the simulation lacks a property of the scenario.
     """
     _check_same_grid(sim_measures, scen_measures)
     _check_same_properties(sim_measures, scen_measures)
@@ -224,13 +215,9 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut the box of `lon_bnds` and `lat_bnds` out of a dataset, bounds included, without a buffer.
 
     Works on 1-D `lat` and `lon`, in any order and either longitude convention. Of a curvilinear grid, the smallest part
-    that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
-    and so is that of its products. Fixed fields among the coordinates, such as `orog`, are left out. Lazy.
-
-    Raises
-    ------
-    DataError
-        When no cell lies in the box, or the box crosses the edge of the data's longitudes.
+    that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`, and
+    so is that of its products. Fixed fields among the coordinates, such as `orog`, are left out. Lazy. Raises
+    `DataError` when no cell lies in the box, or the box crosses the edge of the data's longitudes.
     """
     named = {"cat:domain": region["name"]} if "name" in region else {}
     bare = ds.drop_vars([name for name in ds.coords if name not in ("lat", "lon", *ds.dims)])
@@ -256,7 +243,7 @@ def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: A
     """Regrid a simulation to a domain's cells, where the reference has data.
 
     Loads the cells of the simulation that are needed (on Dask's workers), since each block of the result would read the
-    files again; the rest is lazy.
+    files again; the rest is lazy. Raises `DataError` if the reference has fewer days, or the regridding fails.
 
     Parameters
     ----------
@@ -268,11 +255,6 @@ def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: A
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
     **options
         As of `regrid.weigh`. A mask of the simulation is not used.
-
-    Raises
-    ------
-    DataError
-        If the reference has fewer days, or the regridding fails.
     """
     if reference.sizes["time"] <= DAY_WITH_LAND:
         raise DataError(

@@ -32,18 +32,14 @@ def consistent(adjusted: Mapping[str, xr.DataArray], *, how: Consistency) -> xr.
 def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     """Exchange tasmax and tasmin where tasmax < tasmin, as ESPO v2 does; lazy.
 
-    Days on which either is NaN stay as they are.
+    Days on which either is NaN stay as they are. Raises `DataError` if the two have different coordinates, or a unit is
+    unknown.
 
     Returns
     -------
     xarray.Dataset
         `tasmax` and `tasmin` in the units of tasmax, and `dtrpreswap`, tasmax - tasmin before the exchange (K, negative
         where they were exchanged).
-
-    Raises
-    ------
-    DataError
-        If the two have different coordinates, or a unit is unknown.
     """
     pair = _same_units(tasmax, tasmin)
     high, low = pair["tasmax"], pair["tasmin"]
@@ -58,10 +54,7 @@ def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
 def derive_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> xr.DataArray:
     """Return tasmax - dtr, in tasmax's units and dtype, with attributes that say so; lazy.
 
-    Raises
-    ------
-    DataError
-        If a unit is unknown.
+    Raises `DataError` if a unit is unknown.
     """
     tasmin = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
     tasmin.attrs = _attributes_of_tasmin(tasmax, dtr)
@@ -88,12 +81,8 @@ def count_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
 def inversions_before_and_after(dtrpreswap: xr.DataArray, tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     """Count the days of each cell with tasmax < tasmin, `before` they were made consistent and `after`; lazy.
 
-    Cells without data are NaN. `days` are those that have both in the end.
-
-    Raises
-    ------
-    DataError
-        If the series have different coordinates, or a unit is unknown.
+    Cells without data are NaN. `days` are those that have both in the end. Raises `DataError` if the series have
+    different coordinates, or a unit is unknown.
     """
     found = _together(dtrpreswap=dtrpreswap, tasmax=tasmax, tasmin=tasmin)
     after = count_inversions(found["tasmax"], found["tasmin"])

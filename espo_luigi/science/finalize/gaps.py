@@ -68,6 +68,8 @@ def over_time(ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.DataArray]:
 def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: int | None = None) -> xr.Dataset:
     """Return the same dataset, which raises where a block has land cells without any data; lazy on dask.
 
+    Raises `DataError` when it is computed: if more land cells of a block are NaN on all days of a chunk of time.
+
     Parameters
     ----------
     ds
@@ -78,11 +80,6 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: 
         So many land cells of a block may lack data (where the simulation itself lacks them).
     days
         The length of a chunk of time, of which a block may have several; by default a block is one.
-
-    Raises
-    ------
-    DataError
-        When it is computed: if more land cells of a block are NaN on all days of a chunk of time.
     """
     return ds.assign({name: _checked(da, land, allowed, days) for name, da in over_time(ds, land).items()})
 

@@ -24,7 +24,8 @@ _LARGEST_RADIUS_DEGREES = 80
 def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
     """Return the border of a grid's cells: their outer corners, in order around the grid.
 
-    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated.
+    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated. Raises `DataError` if the
+    grid has fewer than two rows or columns.
 
     Parameters
     ----------
@@ -35,11 +36,6 @@ def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
     -------
     xarray.Dataset
         `lat` and `lon` (corner), degrees, longitudes from -180 to 180. In memory.
-
-    Raises
-    ------
-    DataError
-        If the grid has fewer than two rows or columns.
     """
     lat, lon = xr.broadcast(lat, lon)
     if min(lat.shape) < 2:
@@ -92,12 +88,8 @@ def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataA
 def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
     """Return a dataset without the rows and columns that lie outside of an outline, and NaN in other cells outside.
 
-    A cell belongs to its centre. Coordinates keep their values in all cells that are left. Lazy on dask.
-
-    Raises
-    ------
-    DataError
-        If no cell is inside, or the dataset has no horizontal grid.
+    A cell belongs to its centre. Coordinates keep their values in all cells that are left. Lazy on dask. Raises
+    `DataError` if no cell is inside, or the dataset has no horizontal grid.
     """
     y, x = horizontal_dims(ds)
     within = inside(border, ds["lat"], ds["lon"]).transpose(y, x)

@@ -54,12 +54,7 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
 
     ``years`` has each time step's, ascending. Each window keeps its middle ``step`` years, the first also those before,
     the last also those after. Years that remain after the last whole window, which xsdba leaves out, are kept from a
-    further window that ends with them.
-
-    Raises
-    ------
-    DataError
-        If there are fewer years than a window has.
+    further window that ends with them. Raises `DataError` if there are fewer years than a window has.
     """
     first, last = int(years[0]), int(years[-1]) + 1
     if last - first < window:

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.chunks import concat, rechunk_variable
 from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
@@ -112,7 +112,7 @@ def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayO
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return parts of a series, in order of time and on the same cells, as a series; lazy."""
-    return xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact")
+    return concat(parts, "time", data_vars="minimal")
 
 
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:

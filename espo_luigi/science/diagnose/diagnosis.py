@@ -13,7 +13,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.chunks import concat, rechunk
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
 from espo_luigi.science.units import in_units, without_idle_metadata
@@ -110,7 +110,7 @@ def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Datas
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal", compat="override", join="exact")
+    da = concat(fractions, _labels("properties", names))
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
     return with_level(out, scen_measures.attrs, "diag-improved")
 
@@ -128,13 +128,7 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     names = list(first.data_vars)
     rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
     columns = _labels("properties", names)
-    table = xr.concat(
-        [xr.concat(row, dim=columns, coords="minimal", compat="override", join="exact") for row in rows],
-        dim=_labels("realization", measured),
-        coords="minimal",
-        compat="override",
-        join="exact",
-    )
+    table: xr.DataArray = concat((concat(row, columns) for row in rows), _labels("realization", measured))
     low, high = table.min("realization"), table.max("realization")
     scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(
         "realization", ...

@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.chunks import REALIZATION, concat
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
@@ -93,7 +93,7 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     if all(land[y].equals(lands[0][y]) for land in lands):
         joined = reduce(operator.or_, lands)
     else:
-        joined = xr.concat(lands, dim=y, coords="minimal", compat="override", join="exact", combine_attrs="drop")
+        joined = concat(lands, y, combine_attrs="drop")
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 

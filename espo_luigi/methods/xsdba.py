@@ -376,7 +376,27 @@ class YearWindows(Arguments):
         return self
 
 
-class Adjusting(AdjustingSection):
+class AdjustingInWindows(AdjustingSection):
+    """Keyword arguments of an adjustment in windows of years."""
+
+    moving_yearly_window: YearWindows | None = OmitDefault(
+        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
+    )
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> AdjustingInWindows:
+        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
+        for first, last in each_period(self.periods):
+            years = int(last) - int(first) + 1
+            if years < window:
+                raise ValueError(
+                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
+                    "expected periods of as many years, or shorter windows"
+                )
+        return self
+
+
+class Adjusting(AdjustingInWindows):
     """Keyword arguments of the adjustment."""
 
     xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
@@ -387,21 +407,6 @@ class Adjusting(AdjustingSection):
     jitter_under: JitterUnder | None = OmitDefault(
         "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
     )
-    moving_yearly_window: YearWindows | None = OmitDefault(
-        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
-    )
-
-    @model_validator(mode="after")
-    def _windows_fit(self) -> Adjusting:
-        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
-        for first, last in each_period(self.periods):
-            years = int(last) - int(first) + 1
-            if years < window:
-                raise ValueError(
-                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
-                    "expected periods of as many years, or shorter windows"
-                )
-        return self
 
 
 @dataclass(frozen=True)

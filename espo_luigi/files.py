@@ -466,10 +466,7 @@ class HeldFolder:
     def make(cls, path: Path) -> HeldFolder:
         """Make the folder. Raises FileExistsError if the name is taken.
 
-        Raises
-        ------
-        StoreError
-            If somebody moves the folder away, or puts something else there, before it is held.
+        Raises `StoreError` if somebody moves the folder away, or puts something else there, before it is held.
         """
         os.mkdir(path, 0o700)
         folder = cls(path, f"{_KEY}{secrets.token_hex(16)}")
@@ -509,10 +506,7 @@ class HeldFolder:
     def inside(self) -> Path:
         """The folder, by the descriptor of this process; keep this object as long as the path is used.
 
-        Raises
-        ------
-        FileNotFoundError
-            If the name is gone, or is that of another folder.
+        Raises `FileNotFoundError` if the name is gone, or is that of another folder.
         """
         with open_folder(self.path) as descriptor:
             os.stat(self.key, dir_fd=descriptor, follow_symlinks=False)

@@ -132,12 +132,7 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
 
     Where the file system can swap two names, something is under `path` at every moment. Elsewhere the former content is
     moved aside first: after a kill between the two renames, `path` is missing. If the second renaming fails, the former
-    content gets its name back.
-
-    Raises
-    ------
-    StoreError
-        If what stands at `path` is not ours.
+    content gets its name back. Raises `StoreError` if what stands at `path` is not ours.
     """
     former: list[Path] = []
     ours = os.lstat(new).st_ino
@@ -209,10 +204,7 @@ def give_name(new: Path, path: Path) -> None:
 def take_away(path: Path, judge: Judge) -> list[Path]:
     """Give what stands at `path` a hidden name, and return that; nothing if nothing is there.
 
-    Raises
-    ------
-    StoreError
-        If it is not ours.
+    Raises `StoreError` if it is not ours.
     """
     identity = check_ours(path, judge)
     if identity is None:
@@ -273,10 +265,7 @@ def renamed(first: Path, second: Path, how: int) -> bool:
 def delete(hidden: Path) -> None:
     """Delete a file or a tree under a hidden name of ours; readers may see a part of it meanwhile.
 
-    Raises
-    ------
-    StoreError
-        If the name is none of our hidden names.
+    Raises `StoreError` if the name is none of our hidden names.
     """
     if not is_hidden_name(hidden.name):
         raise StoreError(f"{hidden} was not deleted: expected a hidden name that espo_luigi has made")
@@ -289,12 +278,7 @@ def delete(hidden: Path) -> None:
 def write_ours(path: Path, content: str | bytes, judge: Judge) -> None:
     """Replace a file of ours, or make it: a reader sees the old or the new content, whole.
 
-    Mode and group of the former file stay.
-
-    Raises
-    ------
-    StoreError
-        If what stands at `path` is not ours.
+    Mode and group of the former file stay. Raises `StoreError` if what stands at `path` is not ours.
     """
     aside = partial_path(path)
     former = [aside]

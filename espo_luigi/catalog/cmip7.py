@@ -81,10 +81,7 @@ def normal_region(region: str) -> str:
 def suffix_of(attrs: Mapping[Any, Any], path: str) -> str:
     """Return the branding suffix that a file's attributes or path name; empty if it is absent.
 
-    Raises
-    ------
-    DataError
-        If they name several.
+    Raises `DataError` if they name several.
     """
     texts = {
         "branding_suffix": str(attrs.get("branding_suffix", "")).strip(),
@@ -101,10 +98,7 @@ def suffix_of(attrs: Mapping[Any, Any], path: str) -> str:
 def searched_names(ds: xr.Dataset, names: list[str], path: str) -> dict[str, str]:
     """Return the variable that people search for each of `names` in a raw file of CMIP7.
 
-    Raises
-    ------
-    DataError
-        If the suffix and `cell_methods` contradict each other, or neither tells which variable it is.
+    Raises `DataError` if the suffix and `cell_methods` contradict each other, or neither tells which variable it is.
     """
     suffix = suffix_of(ds.attrs, path)
     held = str(ds.attrs.get("variable_id") or described_by_path(path).get("variable_id", ""))

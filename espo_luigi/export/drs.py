@@ -16,8 +16,8 @@ from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import short_hash
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
-from espo_luigi.export.netcdf import Layout, filled, is_project_of_cordex
-from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard
+from espo_luigi.export.netcdf import Layout, is_project_of_cordex
+from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard, filled
 
 FOLDER = Path(__file__).parent / "drs"
 # The fields of paths and attributes, and where a value comes from.
@@ -183,10 +183,7 @@ class Drs(Section):
     def stem(self, fields: Mapping[str, str]) -> Path:
         """Return the path of a product's files below the export's folder, without dates and suffix.
 
-        Raises
-        ------
-        ParameterError
-            If a field has no value, or its value cannot be a part of a file name.
+        Raises `ParameterError` if a field has no value, or its value cannot be a part of a file name.
         """
         name = self.file.removesuffix(f"_{{{DATES}}}.nc")
         for field in dict.fromkeys([*fields_in(self.folder), *fields_in(name)]):
@@ -207,11 +204,7 @@ class Drs(Section):
         """Return the attributes to set, without those that lack a field's value.
 
         Attributes of `variable` keep the fields that are none of `FIELDS`: the product's own attributes stand for them.
-
-        Raises
-        ------
-        ParameterError
-            If `project_id` would be CORDEX.
+        Raises `ParameterError` if `project_id` would be CORDEX.
         """
         made = {
             owner: {name: filled(value, fields) for name, value in attrs.items() if not _lacks(value, fields)}

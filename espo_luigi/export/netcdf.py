@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
+from espo_luigi.fields import filled
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.science.finalize.quantization import CONTAINER
@@ -97,7 +98,8 @@ def described(
     """Return one variable of a product with the metadata of CF 1.11, under its name in files; lazy.
 
     The dataset has the variable, its horizontal coordinates in double precision, its other axes, the grid mapping, and
-    the container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out.
+    the container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out. Raises
+    `DataError` if the product has no such variable, or is not on a map.
 
     Parameters
     ----------
@@ -111,11 +113,6 @@ def described(
     table : mapping
         Gives the names and the cell methods that the variable's own attributes lack; without a long name there, too,
         it is the variable's name.
-
-    Raises
-    ------
-    DataError
-        If the product has no such variable, or is not on a map.
     """
     if variable not in ds.data_vars:
         raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
@@ -212,13 +209,6 @@ def is_project_of_cordex(name: Any, value: Any) -> bool:
     return name == "project_id" and str(value).strip().upper() == "CORDEX"
 
 
-def filled(value: Any, fields: Mapping[Any, Any]) -> Any:
-    """Return a text with the values of fields in braces; unknown fields and other values stay."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"\{(\w+)\}", lambda match: str(fields.get(match[1], match[0])), value)
-
-
 @dataclass(frozen=True)
 class Layout:
     """How a file is cut and encoded.
@@ -265,12 +255,8 @@ def write_netcdf(
 
     Data are float32, compressed by deflate 1 with shuffle; coordinates are double and have no fill value. Memory holds
     a chunk of the file and the chunks of the source that it is made of. `note` gets the SHA-256 of the file before the
-    file gets its name; it is returned.
-
-    Raises
-    ------
-    StoreError
-        If the disk refuses, or a file of that name is not ours by the `judge`. Nothing is left behind.
+    file gets its name; it is returned. Raises `StoreError` if the disk refuses, or a file of that name is not ours by
+    the `judge`. Nothing is left behind.
     """
     with written_aside(path, judge=judge) as partial:
         with _errors_of_the_disk(partial), _new_file(partial, layout) as file:

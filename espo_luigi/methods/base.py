@@ -178,10 +178,7 @@ class Method:
     def chosen(self, setup: Setup) -> Method:
         """Return what computes this: the method itself, or a faster way to the same numbers.
 
-        Raises
-        ------
-        ConfigurationError
-            If the method cannot do what the arguments ask for with these data.
+        Raises `ConfigurationError` if the method cannot do what the arguments ask for with these data.
         """
         return self
 
@@ -220,11 +217,8 @@ class Method:
 def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     """Return the method of a name, `NAME` or `NAME.VARIANT`; a name of xsdba's alone stands for `xsdba.NAME`.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no such method, its package cannot be imported, or it has more than 8 `counts`, or any of variables
-        that are adjusted together.
+    Raises `ConfigurationError` if there is no such method, its package cannot be imported, or it has more than 8
+    `counts`, or any of variables that are adjusted together.
     """
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
@@ -260,10 +254,7 @@ def problem(told: str, loc: tuple[int | str, ...], given: Any) -> InitErrorDetai
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:
     """Return arguments as their section.
 
-    Raises
-    ------
-    ConfigurationError
-        If an argument is unknown, missing or wrong.
+    Raises `ConfigurationError` if an argument is unknown, missing or wrong.
     """
     try:
         return section.model_validate(dict(arguments))

@@ -19,6 +19,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import method_named
 from espo_luigi.science import calendar, seeds
+from espo_luigi.science.chunks import concat
 from espo_luigi.science.diagnose import dependence
 from espo_luigi.science.diagnose.aspects import weights_of_years
 from espo_luigi.science.diagnose.yearly import (
@@ -132,7 +133,8 @@ def compare(
     """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
 
     Computes; lazy series are read block by block, variable by variable. Errors are in the plan's units, those of the
-    share of wet days in 1. The series go to the smaller calendar.
+    share of wet days in 1. The series go to the smaller calendar. Raises `DataError` if a period lacks days, or no cell
+    has data in both.
 
     Parameters
     ----------
@@ -157,11 +159,6 @@ def compare(
         (adjustment, period, season, joint, cell): Spearman's correlation of each pair of variables minus the truth's,
         and the energy distance of the group from the truth; `dependence_noise` (period, season, joint): the errors
         that 95 % of those between two realisations stay below.
-
-    Raises
-    ------
-    DataError
-        If a period lacks days, or no cell has data in both.
     """
     calendars = map(calendar.calendar_of, (truth, simulation))
     common = calendar.minimum_calendar(*calendars, sampling.maximal_calendar)
@@ -186,14 +183,7 @@ def compare(
         )
         for name, plan in plans.items()
     ]
-    errors = xr.concat(
-        made,
-        dim=xr.Variable("variable", np.array(list(plans), dtype=object)),
-        data_vars="all",
-        coords="minimal",
-        compat="override",
-        join="outer",
-    )
+    errors: xr.Dataset = concat(made, xr.Variable("variable", np.array(list(plans), dtype=object)), join="outer")
     units = np.array([plan.units or units_of(known[name]) for name, plan in plans.items()], dtype=object)
     joint = [_dependence(series, of, plans, sampling) for of in sampling.groups]
     return xr.merge(
@@ -226,7 +216,7 @@ def _valid(properties: Iterable[xr.Dataset]) -> xr.DataArray:
     """Return whether a cell has data in both simulations, on all days of all periods."""
     known = [of[[RAW, TRUTH]].isel(property=0, drop=True).to_array("dataset").notnull() for of in properties]
     each = [of.all(["dataset", "period", "season"]) for of in known]
-    return xr.concat(each, dim="variable", coords="minimal", compat="override", join="exact").all("variable")
+    return concat(each, "variable").all("variable")
 
 
 def _of_variable(whole: xr.Dataset, sampled: xr.Dataset, valid: xr.DataArray, labels: Sequence[str]) -> xr.Dataset:
@@ -309,9 +299,7 @@ def _errors(of: xr.Dataset) -> xr.Dataset:
     """Return the errors of the level and of the change, by method and later period."""
     methods = [name for name in of.data_vars if name != TRUTH]
     labels = xr.Variable("adjustment", np.array(methods, dtype=object))
-    minus_truth = xr.concat(
-        [of[name] - of[TRUTH] for name in methods], dim=labels, coords="minimal", compat="override", join="exact"
-    )
+    minus_truth: xr.DataArray = concat((of[name] - of[TRUTH] for name in methods), labels)
     level = minus_truth.isel(period=slice(1, None))
     change = level - minus_truth.isel(period=0, drop=True)
     return xr.Dataset({"level": level, "change": change}).astype(np.float32)

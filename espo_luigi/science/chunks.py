@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +25,12 @@ def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
 def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, int]) -> xr.Variable:
     """Return one variable in `chunks`, lazily."""
     return variable.chunk({dim: size for dim, size in chunks.items() if dim in variable.dims})
+
+
+def concat(parts: Iterable[Any], dim: Any, **how: Any) -> Any:
+    """Return what `xr.concat` makes of parts whose indexes are the same, with the first's other coordinates; lazy."""
+    defaults = {"data_vars": "all", "coords": "minimal", "compat": "override", "join": "exact"}
+    return xr.concat(list(parts), dim, **{**defaults, **how})
 
 
 def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:
@@ -55,10 +61,7 @@ def cell_dims(data: xr.DataArray) -> tuple[Hashable, ...]:
 def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, names: tuple[str, str]) -> None:
     """Check that the second has the first's cells.
 
-    Raises
-    ------
-    DataError
-        If a dimension is missing, or differs in size or in its coordinate.
+    Raises `DataError` if a dimension is missing, or differs in size or in its coordinate.
     """
     for dim in cell_dims(first):
         sizes = first.sizes[dim], second.sizes.get(dim)

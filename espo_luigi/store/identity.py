@@ -50,11 +50,7 @@ def check_still(path: Path, opened: Identity | None) -> None:
     """Check, after a read, that the store at `path` is the store that was opened there.
 
     A store that was replaced never gets its name back. So if the opened store is there after a read, the read saw it.
-
-    Raises
-    ------
-    InputChangedError
-        If the store was replaced or deleted.
+    Raises `InputChangedError` if the store was replaced or deleted.
     """
     now = identity_of(path)
     if now != opened:
@@ -94,7 +90,9 @@ def _raw_at(path: Path) -> str:
 def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[str]:
     """Let the `with` block publish only while its inputs are those that were there at its start.
 
-    Yields the fingerprint of the inputs: a text that is equal as long as they are unchanged.
+    Yields the fingerprint of the inputs: a text that is equal as long as they are unchanged. Raises `InputChangedError`
+    if a store is missing at the start; or if an input is gone or replaced before a publication, or when the block
+    fails.
 
     Parameters
     ----------
@@ -102,12 +100,6 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
         Our own stores: nobody changes them in place, so that marker and identity are enough.
     raw : collection of Path
         Files and Zarr folders of others: also the number, the bytes and the newest time of all files count.
-
-    Raises
-    ------
-    InputChangedError
-        If a store is missing at the start; or if an input is gone or replaced before a publication, or when the block
-        fails.
     """
     descriptions = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
     began_with = {path: describe(path) for path, describe in descriptions.items()}

@@ -113,10 +113,7 @@ class Marker:
     def from_json(cls, text: str) -> Marker:
         """Parse the text of a marker file.
 
-        Raises
-        ------
-        StoreError
-            If the text is not a marker.
+        Raises `StoreError` if the text is not a marker.
         """
         try:
             content = parse_json(text)

@@ -85,11 +85,8 @@ _in_force: list[Publication] = []
 def written_aside(path: Path, *, judge: Judge | None = None) -> Iterator[Path]:
     """Yield a file or folder to make; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
-    Raises
-    ------
-    StoreError
-        If something is at `path` that is not ours: by the `judge`, or else by its marker. If the disk refuses: full,
-        read-only, over quota, no permission.
+    Raises `StoreError` if something is at `path` that is not ours: by the `judge`, or else by its marker; or
+    if the disk refuses: full, read-only, over quota, no permission.
     """
     with partial_of(path, judge=judge) as partial:
         yield partial.content
@@ -163,10 +160,7 @@ def check_replaceable(path: Path) -> None:
 def remove(path: Path, judge: Judge | None = None) -> None:
     """Remove a store, directory or zip, if it is there; it is renamed first, so that no reader sees half of it.
 
-    Raises
-    ------
-    StoreError
-        If it is not ours, by default by its marker, or the folder does not allow it.
+    Raises `StoreError` if it is not ours, by default by its marker, or the folder does not allow it.
     """
     path = Path(path)
     with disk_errors(path, "remove"):

@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.chunks import concat
 from espo_luigi.science.units import convert_to, is_difference
 from espo_luigi.science.variables import VARIABLES, Variable, variable
 
@@ -200,12 +201,8 @@ def of_differences(units: str) -> str:
 def periods_of_change(years: Iterable[int], wanted: tuple[Period, Period]) -> tuple[Period, Period]:
     """Return the two periods to compare: those wanted if all of their years are there, else the longest two.
 
-    These have equal length, the first year and the last, and no gap.
-
-    Raises
-    ------
-    DataError
-        If there are less than two years.
+    These have equal length, the first year and the last, and no gap. Raises `DataError` if there are less than two
+    years.
     """
     there = np.unique(list(years))
     if all(np.isin(np.arange(first, last + 1), there).all() for first, last in wanted):
@@ -264,28 +261,16 @@ def compare(
 ) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
-    Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has
-    the years between which changes are: those asked for, or the longest two that all but the reference have.
-
-    Raises
-    ------
-    DataError
-        If a source has no day in the period.
+    Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has the
+    years between which changes are: those asked for, or the longest two that all but the reference have. Raises
+    `DataError` if a source has no day in the period.
     """
     years = {name: set(Days.of(ds).years.tolist()) for name, ds in sources.items() if name != "reference"}
     chosen = periods_of_change(set.intersection(*years.values()), periods)
     described = {
         name: _described(ds.compute(), period, chosen if name in years else None, table) for name, ds in sources.items()
     }
-    joined = xr.concat(
-        list(described.values()),
-        dim="source",
-        data_vars="all",
-        coords="minimal",
-        compat="override",
-        join="outer",
-        combine_attrs="override",
-    )
+    joined: xr.Dataset = concat(described.values(), "source", join="outer", combine_attrs="override")
     text = " to ".join(f"{begin}-{end}" for begin, end in chosen)
     return joined.assign_coords(source=list(described)).assign_attrs(periods=text, period=f"{period[0]}-{period[1]}")
 

@@ -149,10 +149,7 @@ def _without(attrs: Mapping[Any, Any], patterns: Sequence[str]) -> dict[Any, Any
 def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
     """Name latitude and longitude `lat` and `lon`, dimensions too; other coordinates but time and the grid's go. Lazy.
 
-    Raises
-    ------
-    DataError
-        If latitude, longitude or time is missing.
+    Raises `DataError` if latitude, longitude or time is missing.
     """
     names = {"lat": _named(ds, "latitude", LATITUDE_NAMES), "lon": _named(ds, "longitude", LONGITUDE_NAMES)}
     missing = [name for name, found in names.items() if found is None]
@@ -181,12 +178,8 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
     """Convert to a table's units, precipitation depths by the density of water, with the types of `as_floats`; lazy.
 
     Differences of temperatures always get the attribute that says so. Variables without units in the table keep their
-    own, known or not; an absent attribute becomes an empty text.
-
-    Raises
-    ------
-    DataError
-        If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
+    own, known or not; an absent attribute becomes an empty text. Raises `DataError` if units are absent, unknown or of
+    another quantity; it names `where`, the variable, its units and the expected.
     """
     known = variable(str(data.name), table)
     given = as_difference(data) if known.difference else data
@@ -204,10 +197,7 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
 def as_maps(data: xr.DataArray) -> xr.DataArray:
     """Return a variable on `lat` and `lon` as (time, y, x), without other dimensions of size 1; lazy.
 
-    Raises
-    ------
-    DataError
-        If it has other dimensions, lacks any of these, or holds no numbers.
+    Raises `DataError` if it has other dimensions, lacks any of these, or holds no numbers.
     """
     if data.dtype.kind not in "fiu":
         raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
@@ -246,11 +236,8 @@ def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.Da
 def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     """Select whole years, or from a day to a day, both ends included, of a daily series without gaps; lazy.
 
-    Raises
-    ------
-    DataError
-        If the data begin after 1 January of the first year or end before the last day of the last one (30 December
-        in a 360-day calendar), or days are missing or double.
+    Raises `DataError` if the data begin after 1 January of the first year or end before the last day of the last one
+    (30 December in a 360-day calendar), or days are missing or double.
     """
     start, end = (str(bound) for bound in period)
     first = ds["time"].values[:1]
@@ -268,13 +255,9 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut a box of longitudes and latitudes, bounds included and widened by the region's `tile_buffer`; lazy.
 
     A box may cross the first and the last longitude of a global grid. Columns then run from its western to its eastern
-    bound, and their longitudes go on across the edge. The buffer of a box around the Earth repeats columns.
-    Curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
-
-    Raises
-    ------
-    DataError
-        If no cell is in the box, or a coordinate is missing or out of order.
+    bound, and their longitudes go on across the edge. The buffer of a box around the Earth repeats columns. Curvilinear
+    grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it. Raises
+    `DataError` if no cell is in the box, or a coordinate is missing or out of order.
     """
     if ds["lat"].ndim == 2:
         return _crop_and_mask(ds, _inside(ds, region))
@@ -296,12 +279,8 @@ def cells_inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray | bo
 def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
     """Cut the cells of several regions: of 1-D coordinates, all rows and all columns that any region needs.
 
-    Rows, columns and their coordinates keep the data's order and values.
-
-    Raises
-    ------
-    DataError
-        As `subset_box`, for the first region that does not fit the data.
+    Rows, columns and their coordinates keep the data's order and values. Raises `DataError` as `subset_box`, for the
+    first region that does not fit the data.
     """
     if ds["lat"].ndim == 2:
         return _crop_and_mask(ds, functools.reduce(operator.or_, (_inside(ds, region) for region in regions)))

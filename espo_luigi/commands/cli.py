@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
-# The exit codes of `espo`; `espo shell` ends with that of its shell or command.
-EXIT_CODES: Mapping[str, str] = {
-    "0": "complete, or there was nothing to do",
-    "1": "failed: the message says why (`plan`: something is blocked; `compare`: they differ; `logs`: no log yet)",
-    "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
-    "130, 143, 129": "stopped, as `luigi` is",
-    "141": "the reader of a pipe, such as `head -1`, went away",
-}
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
 _workers_option = click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
@@ -47,7 +39,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return the process's exit code (`EXIT_CODES`)."""
+    """Run a subcommand; return the process's exit code (`espo docs files` lists them)."""
     ready_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing

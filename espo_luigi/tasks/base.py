@@ -104,7 +104,7 @@ class _Stored(argparse.Action):
 
 
 SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
-PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run), "sim-id", takes_parts=True)
+PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)

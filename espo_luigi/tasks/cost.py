@@ -109,7 +109,10 @@ class Experience:
         row = f"{rule} {self._methods[group]}" if group else rule
         if row not in self._measured_rules:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
-        seconds, memory = _by_table(self._measured_rules[row], size * self._cells_by_area)
+        # A job's core-seconds and MiB, as a line over millions of cells x days x variables x members.
+        line, millions = self._measured_rules[row], size * self._cells_by_area / 365e6
+        seconds = line["seconds"] + line["seconds_a_million"] * millions
+        memory = int((line["mib"] + line["mib_a_million"] * millions) * MIB)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
 
     def size_bytes(self, task: SlurmTask) -> float:
@@ -158,13 +161,6 @@ def measured() -> dict[str, Any]:
 def tables() -> dict[str, dict[str, Any]]:
     """Return the package's measurements, by production."""
     return dict(yaml.safe_load(_MEASURED.read_text()))
-
-
-def _by_table(line: Mapping[str, float], values: float) -> tuple[float, int]:
-    """Core-seconds and bytes of memory of a job of so many cells x days x variables x members, by a rule's line."""
-    millions = values / 365e6
-    mib = line["mib"] + line["mib_a_million"] * millions
-    return line["seconds"] + line["seconds_a_million"] * millions, int(mib * MIB)
 
 
 def _job(result: Mapping[str, Any]) -> _Job:

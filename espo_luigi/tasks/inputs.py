@@ -300,8 +300,8 @@ class RefInputCheck(InputTask):
         config = self.context.config
         run, extraction = self.context, config.extraction.reference
         masked = (lambda ds: run.masked(ds)[0]) if extraction.extract_dataset.mask else None
-        boxes, period = partition.boxes(run), config.custom.ref_period
-        return self.examined(self.raw(), extraction, period, boxes, run.mask_variable, masked)
+        boxes = dict.fromkeys(partition.box_of(run, name) for name in partition.pieces(run))
+        return self.examined(self.raw(), extraction, config.custom.ref_period, boxes, run.mask_variable, masked)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

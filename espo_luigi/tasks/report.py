@@ -31,7 +31,6 @@ from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.seeds import cell_generator
 from espo_luigi.science.variables import variable
-from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
@@ -329,7 +328,7 @@ def summary_tasks() -> Iterator[EspoTask]:
             yield FlagMaps(sim_id=sim_id)
         for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
-    for pool, domain in itertools.product(partition.pools(context()), context().domains):
+    for pool, domain in itertools.product(context().pools, context().domains):
         yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
     if _ensembles() and "reference" in context().needed("indicators").datasets:

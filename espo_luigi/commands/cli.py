@@ -217,9 +217,15 @@ class CatalogJson(TypedDict):
 @_json_option
 def catalog(folder: Path | None, out: Path | None, source: str, check: Path | None, as_json: bool) -> int:
     """Make a catalogue of a folder of CMIP or CORDEX files."""
-    if check is not None and not (out or source):
-        return _check_retractions(check, folder, as_json)
-    if check is not None or folder is None or out is None:
+    if check and not (out or source):
+        from espo_luigi.commands.publishing import render_checked
+        from espo_luigi.publication.retractions import check as look_up
+        from espo_luigi.tasks.publish import default_folder
+
+        checked = look_up(check, (folder or default_folder()).absolute())
+        _print_json(asdict(checked)) if as_json else say(render_checked(checked))
+        return 1 if checked.found or checked.unchecked else 0
+    if check or folder is None or out is None:
         raise click.UsageError("expected FOLDER and --out FILE, or --check LIST without --out and --source.")
     from espo_luigi.catalog import make_catalog
 
@@ -231,16 +237,6 @@ def catalog(folder: Path | None, out: Path | None, source: str, check: Path | No
         lines = [f"  not read: {path}: {reason}" for path, reason in report.unreadable]
         say("\n".join([f"{out}: {report.found} file(s)", *lines]))
     return 0
-
-
-def _check_retractions(listed: Path, folder: Path | None, as_json: bool) -> int:
-    from espo_luigi.commands.publishing import render_checked
-    from espo_luigi.publication.retractions import check
-    from espo_luigi.tasks.publish import default_folder
-
-    checked = check(listed, (folder or default_folder()).absolute())
-    _print_json(asdict(checked)) if as_json else say(render_checked(checked))
-    return 1 if checked.found or checked.unknown or checked.cannot_be_checked else 0
 
 
 def _built(tasks: Sequence[Task], workers: int) -> int:
@@ -594,15 +590,11 @@ def validate(final: Path, release: str, as_json: bool) -> int:
 
     FINAL is a folder of products, one archive, or a folder of NetCDF files.
     """
-    from espo_luigi.audit import shown
     from espo_luigi.audit import validate as checks
 
     views.be_quiet_about_other_parameters()
     found = checks.validate(final, lambda line: say(line, file=sys.stderr), release)
-    if as_json:
-        _print_json(shown.as_json(found))
-    else:
-        say(checks.render(found))
+    _print_json(asdict(found)) if as_json else say(checks.render(found))
     return 1 if found.refused or any(check.verdict == "failed" for check in found.checks) else 0
 
 
@@ -631,9 +623,7 @@ def compare(a: Path, b: Path, out: Path, as_json: bool) -> int:
     from espo_luigi.store.marker import marked
 
     check_ours(out.absolute(), marked(out))
-    tell = (lambda text: say(f"\r{text:<70}", end="\r", file=sys.stderr)) if sys.stderr.isatty() else lambda text: None
-    found, maps = comparison.compare(a, b, tell)
-    tell("")
+    found, maps = comparison.compare(a, b, lambda line: say(line, file=sys.stderr))
     comparison.write_page(found, maps, out.absolute(), a, b)
     _print_json(asdict(found)) if as_json else say("\n".join([*comparison.render(found), str(out)]))
     return 0 if found.is_equal else 1

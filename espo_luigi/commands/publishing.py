@@ -67,13 +67,11 @@ def render_published(done: Published) -> str:
 
 
 def render_checked(checked: Checked) -> str:
-    """Return the lines about products made of retracted files, and about files and datasets that are unknown."""
+    """Return the lines about products made of retracted files, and about what could not be checked."""
     lines = [f"{len(checked.found)} product(s) made of what is listed ({checked.listed} identifiers)"]
     for product, files in checked.found.items():
         lines += _named(product, [f"{Path(file).name} ({listed})" for file, listed in files.items()])
-    unchecked = [f"{file} (has {' and '.join(of) or 'no id'})" for file, of in checked.cannot_be_checked.items()]
-    lines += _named("cannot be checked by this list", unchecked)
-    return "\n".join([*lines, *_named("raw files unknown, as their InputCheck is gone", checked.unknown)])
+    return "\n".join([*lines, *_named("cannot be checked", [": ".join(one) for one in checked.unchecked.items()])])
 
 
 def _named(what: str, names: Sequence[str]) -> Iterator[str]:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from pydantic import Field, create_model
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError, nearest
-from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup
+from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, problem
 from espo_luigi.science import seeds
+from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.units import convert_to
 
@@ -70,15 +71,14 @@ class Ibicus(Method):
             # attrs puts the field behind the message.
             names = [one.name for one in error.args if hasattr(one, "name")]
             told, given = str(error.args[0]), getattr(adjusting, names[0]) if names else None
-            problem = PydanticCustomError("debiaser", "{told}", {"told": f"ibicus.{self.variant} refuses it: {told}"})
-            yield InitErrorDetails(type=problem, loc=("adjusting_args", *names[:1]), input=given)
-        if self.variant == "DeltaChange" and not _as_long(training.period, adjusting.periods):
-            problem = PydanticCustomError(
-                "delta_change",
+            yield problem(f"ibicus.{self.variant} refuses it: {told}", ("adjusting_args", *names[:1]), given)
+        periods = [training.period, *each_period(adjusting.periods)]
+        if self.variant == "DeltaChange" and len({int(last) - int(first) for first, last in periods}) > 1:
+            told = (
                 "ibicus.DeltaChange moves the reference's days of training_args.period, and makes as many: expected "
-                "periods of as many years, one or several",
+                "periods of as many years, one or several"
             )
-            yield InitErrorDetails(type=problem, loc=("adjusting_args", "periods"), input=adjusting.periods)
+            yield problem(told, ("adjusting_args", "periods"), adjusting.periods)
 
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Apply the debiaser to each cell, and each member by itself.
@@ -225,14 +225,6 @@ def _made(variant: str, name: str, **arguments: Any) -> Any:
         # Of default settings that ibicus calls experimental; the how-to lists them.
         warnings.simplefilter("ignore")
         return _class(variant).from_variable(name, **arguments)
-
-
-def _as_long(period: Any, periods: Any) -> bool:
-    """Whether each of the periods has as many years as the training's."""
-    from espo_luigi.science.choices import each_period
-
-    lengths = {int(last) - int(first) for first, last in [period, *each_period(periods)]}
-    return len(lengths) == 1
 
 
 def _check_same_days(block: Block) -> None:

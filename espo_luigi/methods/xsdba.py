@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError, nearest
 from espo_luigi.fields import (
@@ -31,7 +31,16 @@ from espo_luigi.fields import (
     converts,
     single_or_mapping,
 )
-from espo_luigi.methods.base import AdjustingSection, Array, Block, Method, Setup, TrainingSection, method_named
+from espo_luigi.methods.base import (
+    AdjustingSection,
+    Array,
+    Block,
+    Method,
+    Setup,
+    TrainingSection,
+    method_named,
+    problem,
+)
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import year_windows
 from espo_luigi.science.choices import DEFAULT_METHOD, METHODS, each_period
@@ -313,16 +322,6 @@ class AdjustArguments(Arguments):
     skip_input_checks: bool | None = Field(default=None, description="whether xsdba checks no units")
 
 
-def _newer_name(section: Any, name: str) -> Any:
-    """Take xscen's newer name of the method's own arguments, `xsdba_train_args`, for `xclim_train_args`."""
-    newer = name.replace("xclim", "xsdba")
-    if not isinstance(section, Mapping) or newer not in section:
-        return section
-    if name in section:
-        raise ValueError(f"{name} and {newer} are two names of the same argument; give one of them")
-    return {name if key == newer else key: value for key, value in section.items()}
-
-
 class Training(TrainingSection):
     """Keyword arguments of the training."""
 
@@ -333,17 +332,14 @@ class Training(TrainingSection):
         default=None, description="{thresh}: dry days of the calibration data are adapted"
     )
     xclim_train_args: Annotated[TrainArguments, NothingIsEmpty] = Field(
-        default_factory=TrainArguments, description="further arguments of the method's train"
+        default_factory=TrainArguments,
+        validation_alias=AliasChoices("xclim_train_args", "xsdba_train_args"),  # xscen's older and newer name
+        description="further arguments of the method's train",
     )
     additive_space: AdditiveSpace | None = OmitDefault(
         "{lower_bound, upper_bound, trans, margin, clip_next_to_bounds}: the space of the training"
     )
     jitter_over: Refused = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_name(cls, value: Any) -> Any:
-        return _newer_name(value, "xclim_train_args")
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> Training:
@@ -384,7 +380,9 @@ class Adjusting(AdjustingSection):
     """Keyword arguments of the adjustment."""
 
     xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
-        default_factory=AdjustArguments, description="further arguments of the method's adjust"
+        default_factory=AdjustArguments,
+        validation_alias=AliasChoices("xclim_adjust_args", "xsdba_adjust_args"),
+        description="further arguments of the method's adjust",
     )
     jitter_under: JitterUnder | None = OmitDefault(
         "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
@@ -392,11 +390,6 @@ class Adjusting(AdjustingSection):
     moving_yearly_window: YearWindows | None = OmitDefault(
         "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_name(cls, value: Any) -> Any:
-        return _newer_name(value, "xclim_adjust_args")
 
     @model_validator(mode="after")
     def _windows_fit(self) -> Adjusting:
@@ -507,10 +500,8 @@ class Xsdba(Method):
     def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
         """Yield an error for each argument that the class lacks, and for each missing argument that it requires."""
         if adjusting.moving_yearly_window and self.variant != "QuantileDeltaMapping":
-            problem = PydanticCustomError("value_error", "only QuantileDeltaMapping ranks in windows of years")
-            yield InitErrorDetails(
-                type=problem, loc=("adjusting_args", "moving_yearly_window"), input=adjusting.moving_yearly_window
-            )
+            told, at = "only QuantileDeltaMapping ranks in windows of years", ("adjusting_args", "moving_yearly_window")
+            yield problem(told, at, adjusting.moving_yearly_window)
         accepted_by = METHOD_ARGUMENTS[self.variant]
         for path, arguments, accepted in (
             (("training_args", "xclim_train_args"), training.xclim_train_args, accepted_by.train),
@@ -518,12 +509,8 @@ class Xsdba(Method):
         ):
             given = arguments.arguments()
             for key in (key for key in given if key not in accepted):
-                problem = PydanticCustomError(
-                    "foreign_argument",
-                    "the method {method} does not take it; it takes {accepted}",
-                    {"method": self.variant, "accepted": ", ".join(accepted)},
-                )
-                yield InitErrorDetails(type=problem, loc=(*path, key), input=given[key])
+                told = f"the method {self.variant} does not take it; it takes {', '.join(accepted)}"
+                yield problem(told, (*path, key), given[key])
             for key in (key for key in accepted if key in accepted_by.required and key not in given):
                 yield InitErrorDetails(type="missing", loc=(*path, key), input=given)
 

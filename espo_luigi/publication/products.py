@@ -24,7 +24,7 @@ from espo_luigi.store.table import read_checksums
 FORMATS = {".zarr": "application/vnd.zarr", ".zarr.zip": "application/zip", ".csv": "text/csv", ".html": "text/html"}
 NETCDF = "application/netcdf"
 # The tasks that look at raw files; the inputs in their markers are these files, with tracking ids.
-_LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
+LOOK_AT_RAW_FILES = ("InputCheck", "RefInputCheck")
 PRODUCT, TRACKING_ID = "espo_luigi_product", "tracking_id"
 _EXPORT_AGAIN = "give `espo export` again"
 
@@ -100,7 +100,7 @@ def find_products(folder: Path) -> list[Product]:
 
 def raw_files(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str, str]]:
     """Return the raw files with their tracking ids, by dataset and fingerprint, from `InputCheck`'s tables."""
-    looked_at = [product.marker for product in products if product.marker.task in _LOOK_AT_RAW_FILES]
+    looked_at = [product.marker for product in products if product.marker.task in LOOK_AT_RAW_FILES]
     # Earlier versions kept addresses as the catalogue has them.
     return {
         raw: {without_secrets(path): tracking for path, tracking in marker.inputs.items()}

@@ -22,60 +22,49 @@ _MAKER = "espo validate"
 OF_OURS = by_content(lambda content: f'"made_by": "{_MAKER}"'.encode() in content, "a release that espo_luigi wrote")
 
 
-# Inode, size and time of modification of each file of an archive, a store or a NetCDF file, by its path in that.
-Identities = Mapping[str, Mapping[str, tuple[int, int, int]]]
-
-
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file; of a store that of its files' lines as `sha256sum` has them, sorted by name."""
+    if path.is_dir():
+        lines = (f"{digest_of(path / name)}  {name}\n" for name in _files_of(path))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def identities(folder: Path, unlisted: list[tuple[Path, str]]) -> Identities:
-    """Return the identities of all archives, stores and NetCDF files as they are now, by their paths in the folder.
+def _files_of(path: Path) -> list[str]:
+    return sorted(file.relative_to(path).as_posix() for file in (path, *path.rglob("*")) if file.is_file())
 
-    Folders that cannot be listed are added to `unlisted`, with the reason.
+
+def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str, Any]]:
+    """Return size and state of all archives, stores, and NetCDF files with their tables, by their paths in the folder.
+
+    A state is the digest of the names, sizes and times of modification of the files. Folders that cannot be listed are
+    added to `unlisted`, with the reason.
     """
-    found: dict[str, dict[str, tuple[int, int, int]]] = {}
-    for path in sorted(find_data(folder, unlisted)):
-        states = {file.relative_to(path).as_posix(): file.stat() for file in (path, *path.rglob("*")) if file.is_file()}
-        told = {name: (state.st_ino, state.st_size, state.st_mtime_ns) for name, state in sorted(states.items())}
-        found[path.relative_to(folder).as_posix()] = told
+    found: dict[str, dict[str, Any]] = {}
+    data = find_data(folder, unlisted)
+    tables = [table for path in data if path.suffix == ".nc" and (table := path.with_suffix(".csv")).is_file()]
+    for path in sorted([*data, *tables]):
+        stats = {name: (path / name).stat() for name in _files_of(path)}
+        lines = "".join(f"{stat.st_size} {stat.st_mtime_ns} {name}\n" for name, stat in stats.items())
+        size, state = sum(stat.st_size for stat in stats.values()), hashlib.sha256(lines.encode()).hexdigest()
+        found[path.relative_to(folder).as_posix()] = {"size_bytes": size, "state": state}
     return found
 
 
-def _entry(path: Path, files: Mapping[str, tuple[int, int, int]], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Size, state and SHA-256 of a file or store; that is not read if size and state are `known`.
-
-    The SHA-256 of a store is that of its files' lines as `sha256sum` has them, sorted by name.
-    """
-    state = "".join(f"{size} {time} {name}\n" for name, (_, size, time) in files.items())
-    told = {
-        "size_bytes": sum(size for _, size, _ in files.values()),
-        "state": hashlib.sha256(state.encode()).hexdigest(),
-    }
-    if told.items() <= known.items():
-        return told | {"sha256": known.get("sha256")}
-    if path.is_dir():
-        lines = "".join(f"{digest_of(path / name)}  {name}\n" for name in files)
-        return told | {"sha256": hashlib.sha256(lines.encode()).hexdigest()}
-    return told | {"sha256": digest_of(path)}
-
-
-def write_release(folder: Path, version: str, checks: Sequence[Any], examined: Identities) -> Path:
+def write_release(folder: Path, version: str, checks: Sequence[Any], examined: Mapping[str, Mapping[str, Any]]) -> Path:
     """Write the release of a folder's files, whole or not at all.
 
     Raises
     ------
     StoreError
-        If the files are not those `examined`, whose identities were taken before the checks, or the disk refuses.
+        If the files are not those `examined`, whose states were taken before the checks, or the disk refuses.
     """
     markers = [product.marker for product in find_products(folder)]
     with disk_errors(folder, "read"):
-        products = {name: _entry(folder / name, files, {}) for name, files in examined.items()}
+        products = {name: {**state, "sha256": digest_of(folder / name)} for name, state in examined.items()}
     # Only now, as files may also change while they are read here.
-    now = identities(folder, [])
+    now = states(folder, [])
     if differ := [name for name in sorted(now.keys() | examined.keys()) if now.get(name) != examined.get(name)]:
         raise StoreError(
             f"{len(differ)} file(s) in {folder} came, went or changed since the checks began, the first {differ[0]}: "
@@ -100,16 +89,17 @@ def differences(folder: Path, *, read_all: bool = True) -> Iterator[str]:
 
     Without `read_all`, files are not read whose names, sizes and times of modification are those of the release.
     """
-    if (folder / RELEASE).exists():
-        listed, found = (read_object(folder / RELEASE) or {}).get("products"), identities(folder, [])
-        listed = listed if isinstance(listed, dict) else {}
-        for name in sorted(listed.keys() | found.keys()):
-            known = listed[name] if isinstance(listed.get(name), dict) else {}
-            told = _entry(folder / name, found[name], {} if read_all else known) if name in found else {}
-            # A copy has another state.
-            got, expected = (of.get("sha256", "no file") for of in (told, known))
-            if got != expected:
-                yield f"{name}: got {got}, expected by {RELEASE} {expected} (SHA-256)"
+    if not (folder / RELEASE).exists():
+        return
+    listed, found = (read_object(folder / RELEASE) or {}).get("products") or {}, states(folder, [])
+    for name in sorted(listed.keys() | found.keys()):
+        known, state = listed.get(name, {}), found.get(name)
+        got = expected = known.get("sha256", "no file")
+        # A copy has another state.
+        if read_all or state is None or not state.items() <= known.items():
+            got = digest_of(folder / name) if state else "no file"
+        if got != expected:
+            yield f"{name}: got {got}, expected by {RELEASE} {expected} (SHA-256)"
 
 
 def check_release(folder: Path, *, required: bool = False) -> bool:

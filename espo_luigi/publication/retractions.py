@@ -15,11 +15,11 @@ from pathlib import Path
 from espo_luigi.errors import CatalogError, StoreError
 from espo_luigi.files import parse_json, read_text
 from espo_luigi.publication.origin import UUID
-from espo_luigi.publication.products import find_products, raw_files
+from espo_luigi.publication.products import LOOK_AT_RAW_FILES, find_products, raw_files
 
 _DATASET = re.compile(r"((?:[\w-]+\.){5,}[\w-]+)(?:\.v|#v?)(\d+)\b")
-# The end of a path in ESGF's tree: a version's folder, and a file (CMIP6), or a variable and a file (CMIP5) in it.
-_IN_TREE = re.compile(r"(?:[^/]+/){6}v\d+(?:/[^/]+){0,2}/?$")
+# A version's folder in ESGF's tree. It has files (CMIP6), or variables' folders with files (CMIP5), or is a Zarr store.
+_IN_TREE = re.compile(r"((?:[^/]+/){6,}v\d+)(?:/[^/]+){0,2}/?$")
 # In an export of errata, the identifiers of issues, which are UUIDs, too.
 _OF_ISSUES = ("uid", "errata_id", "errata_ids")
 _EXPECTED = "expected tracking ids (hdl:21.14100/…), or datasets with a version (CMIP6.….gn.v20190429)"
@@ -27,40 +27,36 @@ _EXPECTED = "expected tracking ids (hdl:21.14100/…), or datasets with a versio
 
 @dataclass(frozen=True)
 class Checked:
-    """Identifiers of a list by product and raw file, datasets whose raw files are unknown, and files out of its reach.
-
-    The last have no identifier of the list's kinds, but those given.
-    """
+    """How many identifiers a list has; those found, by product and raw file; what it cannot check, with the reason."""
 
     listed: int
     found: Mapping[str, Mapping[str, str]]
-    unknown: tuple[str, ...]
-    cannot_be_checked: Mapping[str, tuple[str, ...]]
+    unchecked: Mapping[str, str]
 
 
 def check(path: Path, folder: Path) -> Checked:
-    """Look raw files of the data below a folder up in a list, by their tracking ids and their places in ESGF's tree.
+    """Look raw files of the products below a folder up in a list, by tracking ids and their places in ESGF's tree.
 
     Raises
     ------
     CatalogError, StoreError
         If the list cannot be read, or the folder has no complete data.
     """
-    listed, products = _read(path), find_products(folder)
-    if not any(product.is_data for product in products):
-        raise StoreError(f"no data in {folder} are complete: expected the folder of products (paths.final)")
-    kinds, tables = {"ESGF path" if "/" in key else "tracking id" for key in listed}, raw_files(products)
-    found, unknown, unchecked = dict[str, dict[str, str]](), set[str](), dict[str, tuple[str, ...]]()
-    for product, raw in ((one, raw) for one in products if one.is_data for raw in one.marker.raw.items()):
+    listed, complete = _read(path), find_products(folder)
+    if not (products := [one for one in complete if one.marker.task not in LOOK_AT_RAW_FILES]):
+        raise StoreError(f"no product in {folder} is complete: expected the folder of products (paths.final)")
+    are_paths, tables = {"/" in key for key in listed}, raw_files(complete)
+    found, unchecked = dict[str, dict[str, str]](), dict[str, str]()
+    for product, raw in ((one, raw) for one in products for raw in one.marker.raw.items()):
         if not tables.get(raw):
-            unknown.add(raw[0])
+            unchecked[raw[0]] = "its raw files are unknown, as their InputCheck is gone"
         for file, tracking_id in tables.get(raw, {}).items():
-            has = {"ESGF path": _IN_TREE.search(file.lower()), "tracking id": UUID.search(tracking_id)}
-            if key := next((key for key in _keys(file, tracking_id) if key in listed), ""):
+            keys = _keys(file, tracking_id)
+            if key := next((key for key in keys if key in listed), ""):
                 found.setdefault(str(product.path), {})[file] = listed[key]
-            elif not any(has[kind] for kind in kinds):
-                unchecked[file] = tuple(kind for kind in has if has[kind])
-    return Checked(len(listed), found, tuple(sorted(unknown)), unchecked)
+            elif not are_paths & {"/" in key for key in keys}:
+                unchecked[file] = f"no {' nor '.join('ESGF path' if each else 'tracking id' for each in are_paths)}"
+    return Checked(len(listed), found, unchecked)
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -87,7 +83,7 @@ def _identifiers(text: str) -> dict[str, str]:
 
 
 def _keys(file: str, tracking_id: str) -> list[str]:
-    """The UUID of a file, and folders: a Zarr store's own, a file's (CMIP6), or its variable's parent (CMIP5)."""
-    parts = file.lower().split("/")
-    folders = ["/".join(parts[first:last]) for last in (None, -1, -2) for first in range(len(parts))]
-    return [match[0].lower() for match in UUID.finditer(tracking_id)] + folders
+    """The UUID of a file, and the path of its version's folder in ESGF's tree, which may begin with any folder."""
+    folders = match[1].split("/") if (match := _IN_TREE.search(file.lower())) else []
+    ends = ["/".join(folders[first:]) for first in range(len(folders) - 6)]
+    return [uuid[0].lower() for uuid in UUID.finditer(tracking_id)] + ends

@@ -147,33 +147,8 @@ def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
 
 
 def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Return slices of stacked cells one after the other; lazy. Attributes are those of the first.
-
-    Counts that a slice lacks are left out, as `with_shared_counts` says.
-
-    Raises
-    ------
-    DataError
-        If days or variables differ.
-    """
-    return concatenate(with_shared_counts(slices), STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
-
-
-def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Return the parts without the variables without `time` that other parts lack; logs their names.
-
-    Such variables count days. Parts that an older version made have none.
-    """
-    everywhere = set.intersection(*(set(part.data_vars) for part in parts))
-    lacking = {
-        name: None
-        for part in parts
-        for name, data in part.data_vars.items()
-        if name not in everywhere and "time" not in data.dims
-    }
-    if lacking:
-        logger.warning("Left out, as not all of %d parts have them: %s.", len(parts), ", ".join(map(str, lacking)))
-    return [part.drop_vars(list(lacking), errors="ignore") for part in parts]
+    """Return slices of stacked cells one after the other, with the attributes of the first; as of `concatenate`."""
+    return concatenate(slices, STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
 
 
 def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:
@@ -185,6 +160,8 @@ def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) ->
         If anything but that dimension differs; the error calls the parts `what`.
     """
     try:
+        if len({frozenset(part.data_vars) for part in parts}) > 1:  # xarray would fill with NaN
+            raise ValueError("not all have the same variables")
         return xr.concat(list(parts), dim=dim, coords="minimal", compat="equals", join="exact", **how)
     except (ValueError, xr.MergeError) as error:
         raise DataError(
@@ -294,9 +271,8 @@ def _positions(ds: xr.Dataset, grid: xr.Dataset, name: str) -> np.ndarray:
             f"No coordinate {name!r} on {STACKED_DIM!r} in {_domain(ds)}: cells cannot be put back on their grid."
         )
     axis, values = grid[name].values, ds[name].values
-    order = np.argsort(axis)
-    places = order[np.clip(np.searchsorted(axis, values, sorter=order), 0, axis.size - 1)]
-    missed = np.flatnonzero(axis[places] != values)
+    places = grid.get_index(name).get_indexer(values)
+    missed = np.flatnonzero(places < 0)
     if missed.size:
         raise DataError(
             f"{missed.size} of {values.size} cells of {_domain(ds)} are not on the grid, the first at {name} = "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from espo_luigi.export.folder import export_files
 from espo_luigi.export.netcdf import Layout, described, stretches
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.products import find_products
-from espo_luigi.publication.release import RELEASE, check_release, digest_of, identities, write_release
+from espo_luigi.publication.release import RELEASE, check_release, digest_of, states, write_release
 from espo_luigi.store.table import read_checksums, write_checksums
 
 OTHER = SIM.replace("Model", "Other")
@@ -61,7 +62,8 @@ def catalogue(final: Path) -> None:
 @pytest.fixture()
 def without_checker(monkeypatch: pytest.MonkeyPatch) -> None:
     """compliance-checker is not installed."""
-    monkeypatch.setattr(module, "_compliance_checker", lambda: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "compliance_checker" else find(name))
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,9 @@ def test_a_folder_of_netcdf_files_is_released_by_default(netcdf: Path, without_c
     released = found(netcdf, "1.0")
     assert released.refused == () and released.release == netcdf / RELEASE
     audit = next(check for check in released.checks if check.name == "audit")
-    assert audit.details == ["these are NetCDF files; validate the archives that they were exported from, too"]
+    assert audit.details == [
+        "no archive can be read; of NetCDF files, validate the archives that they were exported from, too"
+    ]
     assert check_release(netcdf)
 
 
@@ -213,8 +217,8 @@ def with_other_dates_in_its_row(final: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "by", "said"),
     [
-        (truncated, {"checksums"}, "day.*Model.* cannot be read: .* truncated"),
-        (a_byte_of_a_chunk, {"checksums"}, "CRC-32 of tasmax/c/0"),
+        (truncated, {"checksums"}, "day.*Model.*: cannot be read: .* truncated"),
+        (a_byte_of_a_chunk, {"checksums"}, "Bad CRC-32 for file 'tasmax/c/0"),
         (remade(without_a_day), {"times"}, "1 days are missing .* the first 2002-02-05"),
         (remade(lambda ds: ds.isel(time=slice(730))), {"times"}, "365 days are missing .* the first 2003-01-01"),
         (remade(without_a_year), {"times"}, "365 days are missing .* the first 2002-01-01"),
@@ -223,7 +227,7 @@ def with_other_dates_in_its_row(final: Path) -> None:
         (remade(too_hot), {"bounds"}, "1 impossible values of tasmax, the first 345 K on 2001-04-11 at latitude 46.25"),
         (remade(crossed), {"bounds"}, "1 impossible values of tasmin"),
         (remade(in_other_units), {"bounds"}, "impossible values of tasmax"),
-        (remade(lambda ds: ds.drop_vars("tasmin")), {"variables"}, "Model.* has no tasmin"),
+        (remade(lambda ds: ds.drop_vars("tasmin")), {"variables"}, "Model.* has no tasmin of , which others have"),
         (without_its_file, {"catalogue"}, "Other.*: the catalogue has it, and its file is gone"),
         (without_its_row, {"catalogue"}, "Model.*2.zarr.zip: no row of the catalogue has it"),
         (with_other_dates_in_its_row, {"catalogue"}, "its row has another date_end"),
@@ -249,6 +253,72 @@ def test_a_planted_defect_is_found_by_the_check_that_must(
         assert any(re.search(said, problem) for problem in problems), problems
 
 
+def split(ds: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
+    return ds[["tasmax"]], ds[["tasmin"]]
+
+
+def test_temperatures_that_cross_are_found_in_archives_and_files_of_their_own(
+    tmp_path: Path, without_checker: None
+) -> None:
+    for folder, ds in ((tmp_path / "whole", product(SIM)), (tmp_path / "crossed", crossed(product(SIM)))):
+        for var, name in (("tasmax", "tasmaxAdjust"), ("tasmin", "tasminAdjust")):
+            publish(ds[[var]], folder / f"{var}.zarr.zip", "ConcatClean", var=var)
+            one, days = described(ds, var, name, {}), stretches(ds["time"], 2)
+            export_files(one, folder / "nc" / f"{name}.sha256", days, Layout({}), store.Marker("Export"))
+        (folder / "nc").rename(tmp_path / f"nc-{folder.name}")
+    assert failed(tmp_path / "whole") == {} and failed(tmp_path / "nc-whole") == {}
+    for folder in (tmp_path / "crossed", tmp_path / "nc-crossed"):
+        (problem,) = failed(folder)["bounds"]
+        assert "1 impossible values of tasmin, the first" in problem and "on 2001-04-11 at latitude 46.25" in problem
+
+
+def test_a_cell_that_all_products_lack_is_found_by_the_reference_s_land(
+    tmp_path: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = product(SIM)
+    land = ds["tasmax"][0].notnull().drop_vars("time")
+    lacking = ds.where(~((ds["lat"] == ds["lat"][2]) & (ds["lon"] == ds["lon"][3])))
+    monkeypatch.setattr(module._Seen, "reference", [land[:2], land[2:]])
+    publish(lacking, archive(tmp_path, SIM))
+    assert "tasmax lacks days in 1 of 18 land cells; expected 0" in failed(tmp_path)["cells"][0]
+    publish(lacking[["tasmax"]], archive(tmp_path, SIM))
+    assert len(failed(tmp_path)["cells"]) == 1
+    monkeypatch.setattr(module._Seen, "reference", [land[:2], land[2:].assign_attrs(incomplete_cells=1)])
+    assert failed(tmp_path) == {}
+
+
+@pytest.mark.parametrize(("more", "is_found"), [(0, False), (1, True)])
+def test_cells_that_a_product_counts_excuse_no_gap_of_others(
+    more: int, is_found: bool, tmp_path: Path, without_checker: None
+) -> None:
+    ds = without_a_cell(product(SIM)).assign_attrs(espo_luigi_incomplete_cells=1)
+    ds["tasmax"][:100, 1, 1 : 1 + more] = np.nan
+    publish(ds, archive(tmp_path, SIM))
+    assert ("cells" in failed(tmp_path)) == is_found
+
+
+def test_units_are_the_same_in_all_products(final: Path, without_checker: None) -> None:
+    with_units = product(SIM)
+    with_units["tasmax"] = (with_units["tasmax"] - np.float32(273.15)).assign_attrs(units="degC")
+    publish(with_units.drop_vars("tasmin"), archive(final, SIM))
+    assert "tasmax has different units: " in failed(final)["bounds"][0]
+
+
+def test_a_product_without_its_facets_is_looked_at_all_the_same(final: Path, without_checker: None) -> None:
+    bare = without_a_day(too_hot(product(SIM)))
+    bare.attrs = {}
+    publish(bare, archive(final, SIM))
+    assert failed(final).keys() >= {"bounds", "times"}
+
+
+def test_a_variable_of_another_domain_is_no_substitute(final: Path, without_checker: None) -> None:
+    for sim_id in (SIM, OTHER):
+        ds = product(sim_id).assign_attrs({"cat:domain": "QC"})
+        publish(ds if sim_id == SIM else ds.drop_vars("tasmin"), archive(final / "QC", sim_id))
+    catalogue(final)
+    assert list(failed(final)) == ["variables"]
+
+
 def test_years_between_stretches_are_no_gap_to_a_stranger(final: Path, without_checker: None) -> None:
     for sim_id, calendar in ((SIM, "noleap"), (OTHER, "360_day")):
         archive(final, sim_id).unlink()
@@ -262,7 +332,9 @@ def flags_of(ds: xr.Dataset) -> xr.Dataset:
     bits[[0, 5], 2, 3] = 2
     bits[7, 2, 3] = 1
     bits.attrs = {"flag_masks": [1, 2], "flag_meanings": "jittered extrapolated"}
-    return xr.Dataset({"tasmax_flags": bits, "tasmin_flags": bits}, attrs=ds.attrs)
+    cells = bits[0].drop_vars("time").astype(np.uint8).assign_attrs(flag_masks=[1], flag_meanings="sign_flipped")
+    both = {f"{var}_{of}": one for var in ("tasmax", "tasmin") for of, one in (("flags", bits), ("cell_flags", cells))}
+    return xr.Dataset(both, attrs=ds.attrs)
 
 
 def renamed(flags: xr.Dataset) -> xr.Dataset:
@@ -274,11 +346,14 @@ def renamed(flags: xr.Dataset) -> xr.Dataset:
     ("change", "said"),
     [
         (lambda flags: flags, None),
-        (lambda flags: flags.where(flags != 2, 0), "in other numbers than tasmax_days_extrapolated has in 1 cells"),
+        (
+            lambda flags: flags.where(flags != 2, 0),
+            "_days_extrapolated counts other days than its flags in 1 cells",
+        ),
         (lambda flags: flags.drop_vars("tasmin_flags"), "no archive has flags of tasmin"),
-        (renamed, "in other numbers than tasmax_days_extrapolated has in 1 cells"),
-        (lambda flags: flags.isel(time=slice(1, None)), "has another time"),
-        (lambda flags: flags.assign_coords(lat=flags["lat"] + 0.5), "has another lat"),
+        (renamed, "_days_extrapolated counts other days than its flags in 1 cells"),
+        (lambda flags: flags.isel(time=slice(1, None)), "its flags have another time"),
+        (lambda flags: flags.assign_coords(lat=flags["lat"] + 0.5), "its flags have another lat"),
     ],
 )
 def test_days_are_flagged_as_often_as_they_are_counted(
@@ -296,9 +371,8 @@ def test_days_are_flagged_as_often_as_they_are_counted(
 
 def test_flags_are_of_all_products_and_have_a_count_to_compare(final: Path, without_checker: None) -> None:
     publish(flags_of(product(SIM)), final / "flags" / f"flags_{SIM}.zarr.zip")
-    assert [line.partition(":")[2] for line in failed(final)["flags"]] == [
-        f" no archive has flags of {var}" for var in ("tasmax", "tasmin")
-    ]
+    (problem,) = failed(final)["flags"]
+    assert "Other" in problem and problem.endswith(": no archive has flags of tasmax, tasmin")
     archive(final, OTHER).unlink()
     (check,) = [one for one in found(final).checks if one.name == "flags"]
     assert check.verdict == "not done" and "no product counts days" in check.details[0]
@@ -323,7 +397,7 @@ def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
 def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> None:
     assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
     assert not check_release(final)
-    write_release(final, "1.0", found(final).checks, identities(final, []))
+    write_release(final, "1.0", found(final).checks, states(final, []))
     assert check_release(final) and failed(final) == {}
     said = json.loads((final / RELEASE).read_text())
     assert said["products"].keys() == {f"day+{one}.zarr.zip" for one in (SIM, OTHER)}
@@ -360,10 +434,21 @@ def test_files_that_change_during_the_checks_are_not_released(
         assert not (final / RELEASE).exists()
 
 
+def test_a_table_beside_a_netcdf_file_belongs_to_the_release(tmp_path: Path) -> None:
+    for name in ("regions.nc", "regions.csv", "catalog.csv"):
+        (tmp_path / name).write_text(name)
+    write_release(tmp_path, "1.0", [], states(tmp_path, []))
+    (tmp_path / "catalog.csv").write_text("made again by espo publish")
+    assert check_release(tmp_path)
+    (tmp_path / "regions.csv").write_text("other")
+    with pytest.raises(StoreError, match=r"regions\.csv: got "):
+        check_release(tmp_path)
+
+
 def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_release(
     final: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_release(final, "1.0", [], identities(final, []))
+    write_release(final, "1.0", [], states(final, []))
     read: list[Path] = []
 
     def digest(path: Path) -> str:

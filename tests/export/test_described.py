@@ -112,7 +112,7 @@ def test_what_is_true_of_the_whole_product_only_is_not_said_of_a_file(prefix: st
 
 
 def test_rounded_bits_are_told_by_the_container_of_cf_1_12() -> None:
-    made = described(round_bits(a_product(), 9, version="1"), "tasmax", "tasmax", {})
+    made = described(round_bits(a_product(), ["tasmax"], 9, version="1"), "tasmax", "tasmax", {})
     assert made.attrs["Conventions"] == "CF-1.11 CF-1.12"
     assert made["tasmax"].attrs["quantization_nsb"] == 9
     assert made[made["tasmax"].attrs["quantization"]].attrs["algorithm"] == "bitround"

@@ -307,7 +307,7 @@ def test_both_names_of_the_arguments_are_the_same_and_nothing_is_changed() -> No
             "the group time is the whole series",
         ),
         ({"jitter_under": {"thres": "1 K"}}, r"training_args\.jitter_under\.thresh: Field required"),
-        ({"xclim_train_args": {}, "xsdba_train_args": {}}, "two names of the same argument"),
+        ({"xclim_train_args": {}, "xsdba_train_args": {}}, r"training_args\.xsdba_train_args: Extra"),
         (
             {"xclim_train_args": {"nquantile": 3}},
             r"training_args\.xclim_train_args\.nquantile: Extra",

@@ -110,36 +110,42 @@ def test_the_exit_code_tells_whether_any_was_found(final: Path, capsys: pytest.C
     assert f"{final}/c.zarr: pr_a.nc (0f2b8e0e-1b2c-4c1d-9c0e-0123456789ab)" in out
     listed.write_text("hdl:21.14100/9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab\n")
     assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
-    assert "cannot be checked by this list: /flat/nameless.nc (has no id)" in capsys.readouterr().out
+    assert "cannot be checked: /flat/nameless.nc: no tracking id" in capsys.readouterr().out
     store.remove(final / "d.zarr")
     assert cli.main(["catalog", "--check", str(listed), str(final), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["found"] == {}
     (final / "a_input.csv").unlink()  # what cannot be looked up is not free of retracted data
     assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
-    assert "raw files unknown, as their InputCheck is gone: a" in capsys.readouterr().out
+    assert "cannot be checked: a: its raw files are unknown, as their InputCheck is gone" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab", {"/flat/nameless.nc": (), "/elsewhere" + OLD: ("ESGF path",)}),
+        ("9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab", {"/flat/nameless.nc", "/elsewhere" + OLD}),
         (
             "CMIP6.ScenarioMIP.CCCma.CanESM5.ssp585.r9i1p1f1.day.pr.gn.v20190429",
-            {"/flat/nameless.nc": (), "/flat/pr_a.nc": ("tracking id",), "/flat/pr_b.nc": ("tracking id",)},
+            {"/flat/nameless.nc", "/flat/pr_a.nc", "/flat/pr_b.nc"},
         ),
-        (json.dumps(SEARCH | {"more": "9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab"}), {"/flat/nameless.nc": ()}),
+        (json.dumps(SEARCH | {"more": "9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab"}), {"/flat/nameless.nc"}),
     ],
 )
 def test_files_without_an_identifier_of_the_lists_kinds_are_not_called_clean(
-    final: Path, text: str, expected: dict[str, tuple[str, ...]]
+    final: Path, text: str, expected: set[str]
 ) -> None:
     raw = {"files of e": "of-e"}
     store.write_store(xr.Dataset({"pr": 1.0}), final / "e.zarr", store.Marker("Move", {}, fingerprints=raw))
     looked = store.Marker("InputCheck", {"sim_id": "e"}, inputs={"/elsewhere" + OLD: ""}, fingerprints=raw)
     store.write_table(["problem"], [], final / "e_input.csv", looked)
-    (final / "list.json" if text[0] == "{" else final / "list").write_text(text)
-    checked = check(final / "list.json" if text[0] == "{" else final / "list", final)
-    assert checked.cannot_be_checked == expected
+    listed = final / ("list.json" if text[0] == "{" else "list")
+    listed.write_text(text)
+    assert check(listed, final).unchecked.keys() == expected
+
+
+def test_tables_of_regions_are_products_too(final: Path) -> None:
+    store.write_table(["mean"], [], final / "regions.csv", store.Marker("Regions", fingerprints={"files of c": "of-c"}))
+    (final / "list").write_text(HANDLES["/flat/pr_a.nc"])
+    assert check(final / "list", final).found.keys() == {str(final / name) for name in ("c.zarr", "regions.csv")}
 
 
 def test_the_products_of_an_empty_folder_are_not_called_clean(
@@ -147,6 +153,6 @@ def test_the_products_of_an_empty_folder_are_not_called_clean(
 ) -> None:
     (tmp_path / "list").write_text(made.FILES["/raw/pr_a.nc"])
     assert cli.main(["catalog", "--check", str(tmp_path / "list"), str(tmp_path / "empty")]) == 1
-    assert "no data in" in capsys.readouterr().err
+    assert "no product in" in capsys.readouterr().err
     assert cli.main(["catalog", "--check", "list", "--out", "x.json"]) == 2
     assert cli.main(["catalog", "folder"]) == 2

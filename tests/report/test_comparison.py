@@ -2,6 +2,7 @@
 
 import functools
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def test_another_seed_is_noise_and_another_mean_is_more(tmp_path: Path) -> None:
 def told(a: np.ndarray, b: np.ndarray, draws: bool | None = True) -> list[bool | None]:
     """Whether differences are beyond noise, of the year and of seasons."""
     first, second = (dataset({"pr": values})["pr"] for values in (a, b))
-    return [row.beyond_noise for row in apart.compare(first, second, lambda text: None, draws)[0]]
+    return [row.beyond_noise for row in apart.compare(first, second, draws)[0]]
 
 
 CELLS = np.arange(63).reshape(7, 9)
@@ -221,11 +222,11 @@ def test_another_seed_of_mbcn_is_noise() -> None:
     for name in ("pr", "tasmax"):
         assert comparison._have_draws(a[name], b[name])
         both = [one[name].transpose("time", "loc") for one in (a, b)]
-        rows, _ = apart.compare(*both, lambda text: None)
+        rows, *_ = apart.compare(both[0], both[1])
         assert rows[0].share > 0.3
         assert [row.beyond_noise for row in rows] == [False] * 5
         both[1] = both[1] + np.where(np.arange(12) % 2, 2, -2).astype("float32")
-        assert apart.compare(*both, lambda text: None)[0][0].beyond_noise
+        assert apart.compare(both[0], both[1])[0][0].beyond_noise
 
 
 def test_each_difference_of_values_without_draws_is_more_than_noise(tmp_path: Path) -> None:
@@ -251,7 +252,6 @@ def test_each_difference_of_values_without_draws_is_more_than_noise(tmp_path: Pa
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("", False),
         (ADJUSTED["tasmax"], False),
         (ADJUSTED["pr"], True),
         (ADJUSTED["tasmax"].replace("None", "'1 mm d-1'"), True),
@@ -266,7 +266,7 @@ def test_an_adjustment_with_random_draws_is_known_by_the_products_attribute(said
     days = dataset(climate(400))["pr"].assign_attrs(bias_adjustment=said)
     assert comparison._have_draws(days, days) is expected
     assert comparison._have_draws(days, days.assign_attrs(bias_adjustment="another")) is False
-    assert comparison._have_draws(days.rename("pr_flags"), days) is None
+    assert comparison._have_draws(days, days.drop_attrs()) is None
     assert comparison._have_draws(days[::90], days[::90]) is None
     assert comparison._have_draws(days.isel(time=0), days.isel(time=0)) is None
 
@@ -302,7 +302,7 @@ def test_keys_and_packages_that_differ_are_named_on_the_page(
     page = tmp_path / "page.html"
     assert cli.main(["compare", str(a), str(b), "--out", str(page), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["keys"], found["versions"]) == ([key, "domain.name"], {"numpy": ["2.4", "2.5"]})
+    assert (found["keys"], found["versions"]) == ([key, "domain.name"], [["numpy", "2.4", "2.5"]])
     assert [row["beyond_noise"] for row in found["differences"][f"{SIM} NAM final tasmax"]] == [True] * 5
     text = page.read_text()
     assert text.count(f"{SIM} NAM final tasmax [") == 5  # a row each of the year and seasons, and no other
@@ -319,7 +319,7 @@ def test_what_is_not_in_both_is_named_and_the_rest_compared(tmp_path: Path, caps
     b = publish(tmp_path / "b", later.isel(lon=slice(None, None, -1)))
     found, _ = compared(a, b)
     assert found.only_in_a == ["alone NAM final pr"]
-    assert found.parts[f"{SIM} NAM final pr"] == ["time: 365 of 1095 only in A", "lat: 1 of 7 only in A"]
+    assert found.notes[f"{SIM} NAM final pr"] == ["time: 365 of 1095 only in A", "lat: 1 of 7 only in A"]
     assert of(found, "pr")["year"].days == 2 * 365 * 54
     assert not of(found, "pr")["year"].share
     assert not found.is_equal
@@ -343,7 +343,7 @@ def test_cells_of_stacked_grids_are_compared_by_place(tmp_path: Path) -> None:
     a = publish(tmp_path / "a", reference, chunks={"time": 400, "loc": 20})
     b = publish(tmp_path / "b", dataset(climate()).stack(loc=("lat", "lon")).reset_index("loc").isel(loc=[40, 7, 9]))
     found, maps = compared(a, b)
-    assert found.parts[f"{SIM} NAM final pr"] == ["loc: 60 of 63 only in A"]
+    assert found.notes[f"{SIM} NAM final pr"] == ["loc: 60 of 63 only in A"]
     row = of(found, "pr")["year"]
     assert (row.days, row.largest, round(row.share * row.days)) == (3 * 3 * 365, 1, 1)
     comparison.write_page(found, maps, tmp_path / "page.html", a, b)  # has no map
@@ -354,8 +354,8 @@ def test_calendars_are_compared_by_date() -> None:
     values = climate(4 * 365)
     noleap = dataset(values)["tasmax"]
     standard = dataset({"tasmax": np.insert(values["tasmax"], 3 * 365 + 59, 0, axis=0)}, "standard")["tasmax"]
-    first, second, said = apart.shared(noleap, standard)
-    np.testing.assert_array_equal(first.values, second.values)
+    rows, _, said = apart.compare(noleap, standard)
+    assert (rows[0].days, rows[0].share) == (4 * 365 * 59, 0)
     assert said == ["calendars noleap and standard, compared by date", "time: 1 of 1461 only in B"]
 
 
@@ -364,19 +364,105 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:
     other_units = ours.assign(tasmax=ours["tasmax"].assign_attrs(units="degC"))
     a, b = publish(tmp_path / "a", ours), publish(tmp_path / "b", other_units)
     found, _ = compared(a, b)
-    assert list(found.refused) == [f"{SIM} NAM final tasmax"]
-    assert "in K and ('time', 'lat', 'lon') in degC; expected the same" in found.refused[f"{SIM} NAM final tasmax"]
+    ((name, (reason,)),) = found.notes.items()
+    assert name == f"{SIM} NAM final tasmax"
+    assert "in K and ('time', 'lat', 'lon') in degC; expected the same" in reason
     assert not found.is_equal
     with pytest.raises(DataError, match=r"got .*'lat', 'lon'.* in mm d-1 and .*'rlat'"):
-        apart.shared(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
+        apart.compare(ours["pr"], ours["pr"].rename(lat="rlat", lon="rlon"))
     with pytest.raises(DataError, match="no time in common"):
-        apart.shared(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
+        apart.compare(ours["pr"], dataset(climate(), first="2050-01-01")["pr"])
     with pytest.raises(StoreError, match="has no product"):
         compared(a, tmp_path / "nothing")
-    with pytest.raises(StoreError, match=r"nothing to compare: .*c has other"):
-        compared(a, publish(tmp_path / "c", dataset(climate(), **{"cat:id": "other"})))
+    found, _ = compared(a, publish(tmp_path / "c", dataset(climate(), **{"cat:id": "other"})))
+    assert found.only_in_b == ["other NAM final pr", "other NAM final tasmax"]
+    assert not found.is_equal
     publish(a, ours, "twice")
     found, _ = compared(a, publish(b, ours, "once"))
     places = {f"{name} {variable}" for name in ("day.zarr.zip", "twice.zarr.zip") for variable in ours}
-    assert {*found.only_in_a, *found.differences, *found.refused} == places
+    assert {*found.only_in_a, *found.differences, *found.notes} == places
     assert found.only_in_b == ["once.zarr.zip pr", "once.zarr.zip tasmax"]
+
+
+def test_flags_of_cells_are_compared_too(tmp_path: Path) -> None:
+    days = xr.zeros_like(dataset(climate())["pr"], np.uint16).drop_attrs().rename("pr_flags")
+    flags = days.to_dataset().assign(pr_cell_flags=days.isel(time=0, drop=True).astype("uint8"))
+    flags.attrs = dataset(climate()).attrs
+    other = flags.assign(pr_cell_flags=flags["pr_cell_flags"].where(flags["lat"] < 48, 1))
+    found, _ = compared(publish(tmp_path / "a", flags), publish(tmp_path / "b", other))
+    (row,) = of(found, "pr_cell_flags").values()
+    assert (row.season, row.days, row.share, row.beyond_noise) == ("year", 63, 1 / 7, None)
+    assert not found.is_equal
+
+
+def test_a_damaged_chunk_is_named_and_the_rest_compared(tmp_path: Path) -> None:
+    a, b = (publish(tmp_path / name, dataset(climate())) for name in "ab")
+    archive = b / "day.zarr.zip"
+    with zipfile.ZipFile(archive) as members:
+        chunk = next(member for member in members.infolist() if member.filename == "pr/c/0/0/0")
+    content = bytearray(archive.read_bytes())
+    middle = chunk.header_offset + 30 + len(chunk.filename) + chunk.file_size // 2
+    content[middle : middle + 40] = bytes(40)
+    archive.write_bytes(content)
+    found, _ = compared(a, b)
+    assert list(found.notes) == [f"{SIM} NAM final pr"]
+    assert found.notes[f"{SIM} NAM final pr"][0].startswith("not compared: ")
+    assert list(found.differences) == [f"{SIM} NAM final tasmax"]
+
+
+def test_a_truncated_archive_is_no_missing_product(tmp_path: Path) -> None:
+    a, b = (publish(tmp_path / name, dataset(climate())) for name in "ab")
+    publish(b, dataset(climate(400), **{"cat:id": "other"}), "other")
+    archive = b / "day.zarr.zip"
+    archive.write_bytes(archive.read_bytes()[:-100])
+    with pytest.raises(StoreError, match=r"b/day\.zarr\.zip is truncated"):
+        compared(a, b)
+
+
+def test_exported_files_are_refused_with_what_to_compare_instead(tmp_path: Path) -> None:
+    folder = tmp_path / "nc"
+    folder.mkdir()
+    dataset(climate(400)).to_netcdf(folder / "pr_day.nc")
+    with pytest.raises(StoreError, match=r"nc has no product: expected .*; not the files that `espo export` has made"):
+        compared(folder, folder)
+
+
+def test_each_pair_of_versions_is_named(tmp_path: Path) -> None:
+    small, other = dataset(climate(400)), {"cat:id": "other"}
+    a = publish(tmp_path / "a", small, versions={"numpy": "2.4"})
+    publish(a, small.assign_attrs(other), "other", versions={"numpy": "2.3"})
+    b = publish(tmp_path / "b", small, versions={"numpy": "2.5", "numba": "1"})
+    publish(b, small.assign_attrs(other), "other", versions={"numpy": "2.5"})
+    assert compared(a, b)[0].versions == [("numba", "–", "1"), ("numpy", "2.3", "2.5"), ("numpy", "2.4", "2.5")]
+
+
+def test_only_the_maps_of_the_page_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = climate(400)
+    a = publish(tmp_path / "a", dataset(ours))
+    b = publish(tmp_path / "b", dataset({name: values + np.float32(1) for name, values in ours.items()}))
+    monkeypatch.setattr(comparison, "MOST_MAPS", 1)
+    found, maps = compared(a, b)
+    assert (len(found.different), len(maps)) == (2, 1)
+    comparison.write_page(found, maps, page := tmp_path / "page.html", a, b)
+    assert "Maps of 1 of 2 variables that differ." in page.read_text()
+
+
+def test_text_of_others_is_no_html(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    folders = []
+    for number, name in enumerate(("--><b>a", "b")):
+        values = {"pr": climate(400)["pr"] + np.float32(number)}
+        ds = dataset(values, **{"cat:id": f"{evil}{SIM}"})
+        ds["pr"].attrs["units"] = f"mm {evil}"
+        kept: Any = {"fingerprints": {evil: name}, "versions": {evil: f"{number}{evil}"}}
+        folders.append(
+            publish(publish(tmp_path / name, ds, **kept), ds.assign_attrs({"cat:id": f"{number}{evil}"}), "x")
+        )
+    found, maps = compared(*folders)
+    comparison.write_page(found, maps, page := tmp_path / "page.html", *folders)
+    text = page.read_text()
+    assert (found.keys, len(found.only_in_a)) == ([evil], 1)
+    assert text.count("&lt;script&gt;alert(1)") > 8
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert text.count("-->") == 1

@@ -93,11 +93,11 @@ def test_outcomes_are_exported_and_published(
 
 def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker of CF has looked at the exported files already."""
-    monkeypatch.setattr(validate, "_compliance_checker", lambda: None)
+    monkeypatch.setitem(validate.CHECKS, "cf", ("looked at already", lambda seen: ()))
     (netcdf,) = outcomes.rglob("*regions.nc")
     checks = validate.validate(outcomes, lambda line: None).checks
     assert {check.name: check.details for check in checks if check.verdict == "failed"} == {}
-    assert {check.name for check in checks if check.verdict == "not done"} == {"cf", "flags", "audit"}
+    assert {check.name for check in checks if check.verdict == "not done"} == {"flags", "audit"}
     stores = [key for key, kept in outcomes_of(context()).items() if kept().path.exists()]
     work([tasks.ExportOutcome(outcome=key, drs="espo-g6", folder=str(out)) for key in stores[:6]])
     work([tasks.Export(sim_id=NOLEAP, var=var, drs="espo-g6", folder=str(out)) for var in ("tasmin", "tasmax")])

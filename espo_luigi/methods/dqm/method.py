@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.machine import given_cpus
 from espo_luigi.methods import xsdba
-from espo_luigi.methods.base import Array, Block, Method, Setup, Step
+from espo_luigi.methods.base import Array, Block, Method, Setup, Step, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm import quantile_mapping, ranking
 from espo_luigi.methods.dqm.windows import YearWindow, plan_windows, year_windows
@@ -71,8 +71,9 @@ class Kernels(Method):
     def problems(self, training: Any, adjusting: Any) -> Iterator[InitErrorDetails]:
         """Yield an error for another method of xsdba's, and for what xsdba's errors are, too."""
         if training.method != self.method:
-            problem = PydanticCustomError("value_error", f"the method {self.name} is {self.method} alone")
-            yield InitErrorDetails(type=problem, loc=("training_args", "method"), input=training.method)
+            yield problem(
+                f"the method {self.name} is {self.method} alone", ("training_args", "method"), training.method
+            )
         yield from xsdba.Xsdba(self.method).problems(training, adjusting)
 
     @staticmethod

@@ -1,25 +1,23 @@
 """How far two versions of a variable are apart: by season and cell, in one pass over blocks.
 
-Each cell's random draws (noise below a threshold, days made wet, rotations) have their own seed. So differences by
-other draws alone are independent from cell to cell, and have no sign: the mean over cells is small against its standard
-error, and no cell stands out. Days of a cell are not independent, as draws in the training change factors of all years.
-Yet draws spare the order of days, and a cell's mean: its square is a small share of the mean square of differences.
-Noise is told by cube roots, since differences of a few extreme days would hide those of all others.
+Each cell draws its random numbers by itself: differences by draws alone are independent from cell to cell, and have no
+sign. Days of a cell are not independent, as draws in the training change factors of all years. Yet draws spare the
+order of days and a cell's mean. Cube roots keep a few extreme days from hiding the differences of all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from dask.array.core import normalize_chunks, slices_from_chunks
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import calendar_of
-from espo_luigi.science.diagnose.yearly import SEASONS, Days
+from espo_luigi.science.diagnose.yearly import SEASONS
 
 # A block has at most so many values; with blocks of 3.7 million, a process took 0.38 GB in all.
 _BLOCK_VALUES = 2**23
@@ -39,8 +37,8 @@ class Difference:
 
     `days` counts values (days and cells) in both, `missing` those in A or B alone. `share` is the share of `days`
     that differ. `q999` is the quantile 0.999 of absolute differences, to 0.05 %. `beyond_noise` is false where other
-    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of flags, and
-    of what is not daily.
+    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of what is
+    not daily, and of what does not say how it was adjusted, such as flags.
     """
 
     season: str
@@ -53,31 +51,72 @@ class Difference:
     beyond_noise: bool | None
 
 
-def shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, list[str]]:
-    """Return the days and cells that both variables have, lazily, `time` first; and words on the rest.
+def compare(
+    first: xr.DataArray, second: xr.DataArray, draws: bool | None = True
+) -> tuple[list[Difference], xr.Dataset, list[str]]:
+    """Compare the days and cells that both have: all year and by season; maps of `share`, `largest` and `mean`.
 
-    Raises
-    ------
-    DataError
-        If dimensions or units differ, or they have no day or no cell in common.
+    Also return words on days and cells of one alone. Without times, all year is the only season. `draws` says whether
+    values have random draws, of the same adjustment; without any, each difference is beyond noise. None leaves that
+    open. Raises `DataError` if dimensions or units differ, or no day or no cell is in both.
     """
-    units = [one.attrs.get("units") for one in (first, second)]
-    if set(first.dims) != set(second.dims) or units[0] != units[1]:
-        got = " and ".join(f"{data.dims} in {unit}" for data, unit in zip((first, second), units, strict=True))
+    first, second, said = _shared(first, second)
+    has_time, cells = first.dims[0] == "time", first.shape[1:]
+    season = first["time"].values // 100 % 100 % 12 // 3 if has_time else np.zeros(first.shape[0], int)
+    # By season and cell: values in both, in one of them, and different; sums of differences; and of `_moments`.
+    sums, largest = np.zeros((9 if draws else 4, 4, *cells)), np.zeros((4, *cells))
+    bins = np.zeros((4, _BINS), np.int64)
+    for days, *place in _blocks(first, second):
+        both = [data[(days, *place)].values for data in (first, second)]
+        for of in np.unique(season[days]):
+            a, b = (values[season[days] == of] for values in both)
+            at, apart = (of, *place), b - a.astype(np.float64)
+            known = apart == apart
+            apart[~known] = 0
+            moments = _moments(*(np.where(known, values, 0) for values in (a, b))) if draws else ()
+            added = [known, np.isnan(a) != np.isnan(b), apart != 0, apart, *moments]
+            sums[(..., *at)] += [each.sum(axis=0) for each in added]
+            size = np.abs(apart)
+            largest[at] = np.maximum(largest[at], size.max(axis=0))
+            codes = size[known].astype(np.float32).view(np.uint32) >> _DROPPED_BITS
+            bins[of] += np.bincount(codes, minlength=_BINS)
+    cuts = [("year", slice(None)), *((name, slice(at, at + 1)) for at, name in enumerate(SEASONS) if has_time)]
+    rows = [_row(name, sums[:, cut].sum(axis=1), largest[cut], bins[cut], draws) for name, cut in cuts]
+    number, _, different, total = sums[:4].sum(axis=1)
+    most = np.maximum(number, 1)
+    maps = {"share": different / most, "largest": largest.max(axis=0), "mean": total / most}
+    grid = first.isel({first.dims[0]: 0}, drop=True)
+    return rows, xr.Dataset({name: grid.copy(data=field) for name, field in maps.items()}).where(number > 0), said
+
+
+def _row(season: str, sums: np.ndarray, largest: np.ndarray, bins: np.ndarray, draws: bool | None) -> Difference:
+    days, missing, different, total = (float(each.sum()) for each in sums[:4])
+    code = np.array(np.searchsorted(np.cumsum(bins.sum(axis=0)), 0.999 * days), np.uint32)
+    q999, most = (code << _DROPPED_BITS).view(np.float32), max(days, 1)
+    beyond = draws is False or (draws and _beyond_noise(sums[0], sums[4:], season == "year"))
+    beyond_noise = missing > 0 or (different > 0 and beyond)
+    far = different / most, float(largest.max()), float(q999), total / most
+    return Difference(season, int(days), int(missing), *far, beyond_noise)
+
+
+def _shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray, list[str]]:
+    """The days and cells in both, lazily, `time` first and labelled by `_labels`; and words on the others."""
+    both = {"A": first, "B": second}
+    if set(first.dims) != set(second.dims) or first.attrs.get("units") != second.attrs.get("units"):
+        got = " and ".join(f"{data.dims} in {data.attrs.get('units')}" for data in both.values())
         raise DataError(f"got {got}; expected the same units and dimensions")
-    calendars = [calendar_of(one) for one in (first, second) if "time" in one.dims]
-    said = [f"calendars {' and '.join(calendars)}, compared by date"] if len(set(calendars)) > 1 else []
-    for dim in first.dims:
-        _, *places = np.intersect1d(_labels(first, dim), _labels(second, dim), return_indices=True)
-        if not places[0].size:
-            raise DataError(f"they have no {dim} in common")
-        order, both = np.argsort(places[0]), {"A": first, "B": second}
-        sizes = {name: data.sizes[dim] for name, data in both.items() if data.sizes[dim] > order.size}
-        said += [f"{dim}: {size - order.size} of {size} only in {name}" for name, size in sizes.items()]
-        cuts = [slice(at[0], at[-1] + 1) if (np.diff(at) == 1).all() else at for at in (at[order] for at in places)]
-        first, second = (data.isel({dim: cut}) for data, cut in zip(both.values(), cuts, strict=True))
     dims = sorted(first.dims, key=lambda dim: dim != "time")
-    return first.transpose(*dims), second.transpose(*dims), said
+    calendars = [calendar_of(data) for data in both.values() if "time" in dims]
+    said = [f"calendars {' and '.join(calendars)}, compared by date"] if len(set(calendars)) > 1 else []
+    labels = [{dim: (dim, _labels(data, dim), data[dim].attrs) for dim in dims} for data in both.values()]
+    labelled = [data.assign_coords(of).transpose(*dims) for data, of in zip(both.values(), labels, strict=True)]
+    one, other = xr.align(*labelled, join="inner")
+    for dim in dims:
+        if not one.sizes[dim]:
+            raise DataError(f"they have no {dim} in common")
+        sizes = {name: data.sizes[dim] for name, data in both.items() if data.sizes[dim] > one.sizes[dim]}
+        said += [f"{dim}: {size - one.sizes[dim]} of {size} only in {name}" for name, size in sizes.items()]
+    return one, other, said
 
 
 def _labels(data: xr.DataArray, dim: Any) -> np.ndarray:
@@ -89,77 +128,20 @@ def _labels(data: xr.DataArray, dim: Any) -> np.ndarray:
     if "lat" not in data.coords or data["lat"].dims != (dim,) or dim == "lat":
         return np.round(index, 4)
     # Cells of a stacked grid have no labels.
-    lat, lon = (np.round(data[name].values, 4) for name in ("lat", "lon"))
-    return np.asarray(lat + 1j * lon)
+    return np.asarray(data["lat"].values.round(4) + 1j * data["lon"].values.round(4))
 
 
-def compare(
-    first: xr.DataArray, second: xr.DataArray, tell: Callable[[str], object], draws: bool | None = True
-) -> tuple[list[Difference], xr.Dataset]:
-    """Return the differences of all year and of each season, and maps of `share`, `largest` and `mean`; computes.
-
-    Both have the same days, cells and units, as `shared` returns them. Without times, all year is the only season.
-    `tell` gets the progress. `draws` says whether values have random draws, of the same adjustment; without any, each
-    difference is beyond noise. None leaves that open.
-    """
-    has_time, cells = first.dims[0] == "time", first.shape[1:]
-    season = Days.of(first).season if has_time else np.zeros(first.shape[0], int)
-    # By season and cell: values in both, in one of them, and different; sums of differences; and `_moments`.
-    counts, sums, largest = np.zeros((3, 4, *cells), np.int64), np.zeros((4, *cells)), np.zeros((4, *cells))
-    moments = np.zeros((5, 4, *cells))
-    bins, blocks = np.zeros((4, _BINS), np.int64), list(_blocks(first, second))
-    for number, (days, *place) in enumerate(blocks, 1):
-        tell(f"{first.name}: block {number} of {len(blocks)}")
-        both = [data[(days, *place)].values for data in (first, second)]
-        for of in np.unique(season[days]):
-            a, b = (values[season[days] == of] for values in both)
-            at, apart = (..., of, *place), b - a.astype(np.float64)
-            known = apart == apart
-            apart[~known] = 0
-            counts[at] += [np.count_nonzero(each, axis=0) for each in (known, np.isnan(a) != np.isnan(b), apart)]
-            sums[at] += apart.sum(axis=0)
-            if draws:
-                moments[at] += _moments(*(np.where(known, values, 0) for values in (a, b)))
-            size = np.abs(apart)
-            largest[at] = np.maximum(largest[at], size.max(axis=0))
-            codes = size[known].astype(np.float32).view(np.uint32) >> _DROPPED_BITS
-            bins[of] += np.bincount(codes, minlength=_BINS)
-    of_season = {name: slice(number, number + 1) for number, name in enumerate(SEASONS if has_time else ())}
-    rows = []
-    for name, cut in ({"year": slice(None)} | of_season).items():
-        told = draws and _beyond_noise(counts[0, cut].sum(axis=0), moments[:, cut].sum(axis=1), name == "year")
-        rows.append(_row(name, counts[:, cut], sums[cut], largest[cut], bins[cut].sum(axis=0), draws is False or told))
-    total = np.where(counts[0].any(axis=0), counts[0].sum(axis=0), np.nan)
-    maps = {"share": counts[2].sum(axis=0) / total, "largest": largest.max(axis=0), "mean": sums.sum(axis=0) / total}
-    grid = first.isel({first.dims[0]: 0}, drop=True)
-    return rows, xr.Dataset({name: grid.copy(data=field) for name, field in maps.items()}).where(total > 0)
-
-
-def _row(
-    season: str, counts: np.ndarray, sums: np.ndarray, largest: np.ndarray, bins: np.ndarray, beyond: bool | None
-) -> Difference:
-    days, missing, different = (int(count.sum()) for count in counts)
-    code = np.array([np.searchsorted(np.cumsum(bins), 0.999 * days)], np.uint32)
-    q999, mean = (code << _DROPPED_BITS).view(np.float32)[0], sums.sum() / max(days, 1)
-    beyond_noise = missing > 0 or (different > 0 and beyond)
-    far = different / max(days, 1), float(largest.max()), float(q999), float(mean)
-    return Difference(season, days, missing, *far, beyond_noise)
-
-
-def _blocks(first: xr.DataArray, second: xr.DataArray) -> Iterator[tuple[slice, ...]]:
-    """Blocks of the larger chunks of both, unless they are too large: chunks are read once or a few times."""
+def _blocks(first: xr.DataArray, second: xr.DataArray) -> Sequence[tuple[slice, ...]]:
+    """Blocks of the larger chunks of both, joined or cut: chunks are read once or a few times."""
     chunks = [data.encoding.get("preferred_chunks", {}) for data in (first, second)]
-    sizes = [max(of.get(dim, 100) for of in chunks) for dim in first.dims]
-    while np.prod(sizes) > _BLOCK_VALUES:
-        sizes[int(np.argmax(sizes))] //= 2
-    for starts in product(*(range(0, size, step) for size, step in zip(first.shape, sizes, strict=True))):
-        yield tuple(slice(start, start + step) for start, step in zip(starts, sizes, strict=True))
+    stored = normalize_chunks([max(of.get(dim, 100) for of in chunks) for dim in first.dims], first.shape)
+    return slices_from_chunks(normalize_chunks("auto", first.shape, _BLOCK_VALUES, np.int8, previous_chunks=stored))
 
 
-def _moments(a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
-    """Sums over days, of cube roots: differences, those of squares, squared differences, values of both, squares."""
+def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of cube roots: differences, those of squares, squared differences, sums of both, and of their squares."""
     u, v = (np.cbrt(values.astype(np.float64)) for values in (a, b))
-    return [each.sum(axis=0) for each in (v - u, v**2 - u**2, (v - u) ** 2, u + v, u**2 + v**2)]
+    return v - u, v**2 - u**2, (v - u) ** 2, u + v, u**2 + v**2
 
 
 def _beyond_noise(days: np.ndarray, moments: np.ndarray, is_year: bool) -> bool | None:

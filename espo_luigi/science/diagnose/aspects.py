@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -299,18 +299,10 @@ def aspects_of(
     return {aspect.name: aspect for aspect in every if set(aspect.needs) <= there}
 
 
-@cache
-def every_aspect() -> Mapping[str, Aspect]:
-    """Return the aspects of all variables of the table; units are converted, whose library takes long to import."""
-    return aspects_of(VARIABLES)
-
-
 def described(compared: xr.Dataset, name: str) -> tuple[str, str]:
-    """Return an aspect's name in words and its units, from what `compare_aspects` made, now or in a former version."""
-    if "long_name" in compared.coords:
-        of_aspect = compared.sel(aspect=name)
-        return str(of_aspect["long_name"].item()), str(of_aspect["units"].item())
-    return every_aspect()[name].long_name, every_aspect()[name].units
+    """Return an aspect's name in words and its units, from what `compare_aspects` made."""
+    of_aspect = compared.sel(aspect=name)
+    return str(of_aspect["long_name"].item()), str(of_aspect["units"].item())
 
 
 def yearly_sums(
@@ -435,7 +427,7 @@ def compare_aspects(
     *,
     adjusted: Collection[str],
     seed: str,
-    known: Mapping[str, Aspect] | None = None,
+    known: Mapping[str, Aspect],
 ) -> xr.Dataset:
     """Compare raw and adjusted aspects with the reference's, and resample years to tell the noise.
 
@@ -452,7 +444,7 @@ def compare_aspects(
     seed
         Names the draws of years: the same name gives the same numbers.
     known
-        The aspects (`aspects_of`) that `sums` may have; by default those of the table's variables.
+        The aspects (`aspects_of`) that `sums` may have.
 
     Returns
     -------
@@ -479,7 +471,6 @@ def compare_aspects(
         join="exact",
         combine_attrs="override",
     )
-    known = every_aspect() if known is None else known
     random = cell_generator(seed, "years", 0)
     names = [name for name in known if name in members]
     compared = xr.concat(

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
-
 CONTAINER = "quantization_info"
 
 
-def round_bits(ds: xr.Dataset, keepbits: int | Mapping[str, int], *, version: str) -> xr.Dataset:
-    """Round the mantissas of floating data variables to the nearest, half to even; lazy on dask.
+def round_bits(ds: xr.Dataset, names: Iterable[Hashable], keepbits: int, *, version: str) -> xr.Dataset:
+    """Round the mantissas of floating variables to the nearest, half to even; lazy on dask.
 
-    The relative error is at most 2**-(keepbits + 1). NaN and infinite values stay. Coordinates and other types stay.
-    Each rounded variable says how many bits are kept; the variable `quantization_info` names the algorithm.
-
-    Parameters
-    ----------
-    ds
-        Any dimensions.
-    keepbits
-        The bits that are kept: of all variables, or of each by name. 1 to 23 of float32, 1 to 52 of float64.
-    version
-        The version of this package, which `quantization_info` names.
-
-    Raises
-    ------
-    DataError
-        If a variable is missing, is not floating, or has no so many bits.
+    `keepbits` are 1 to 23 of float32, 1 to 52 of float64: the relative error is at most 2**-(keepbits + 1). NaN and
+    infinite values stay. Each rounded variable says how many bits are kept; the variable `quantization_info` names the
+    algorithm and the `version` of this package.
     """
-    floating = [name for name, da in ds.data_vars.items() if da.dtype.kind == "f"]
-    wanted = dict.fromkeys(floating, keepbits) if isinstance(keepbits, int) else dict(keepbits)
-    if missing := [name for name in wanted if name not in floating]:
-        raise DataError(f"bits of {missing} are to be rounded; expected floating variables, got {floating}.")
-    if not wanted:
-        return ds
-    container = xr.Variable(
-        (), np.int8(0), {"algorithm": "bitround", "implementation": f"espo_luigi version {version}"}
-    )
-    return ds.assign({name: _rounded(name, ds[name], bits) for name, bits in wanted.items()} | {CONTAINER: container})
+    told = {"algorithm": "bitround", "implementation": f"espo_luigi version {version}"}
+    rounded = {name: _rounded(ds[name], keepbits) for name in names}
+    return ds.assign({**rounded, CONTAINER: xr.Variable((), np.int8(0), told)})
 
 
 def round_mantissas(values: np.ndarray, keepbits: int) -> np.ndarray:
@@ -62,10 +40,7 @@ def round_mantissas(values: np.ndarray, keepbits: int) -> np.ndarray:
     return np.where(np.isnan(native), native, rounded.view(native.dtype))
 
 
-def _rounded(name: Hashable, data: xr.DataArray, keepbits: int) -> xr.DataArray:
-    most = np.finfo(data.dtype).nmant
-    if isinstance(keepbits, bool) or not 1 <= keepbits <= most:
-        raise DataError(f"{keepbits} bits of {name} are to be kept; expected 1 to {most} of {data.dtype}.")
+def _rounded(data: xr.DataArray, keepbits: int) -> xr.DataArray:
     if data.chunks is None:
         rounded = data.copy(data=round_mantissas(data.values, keepbits))
     else:

@@ -10,6 +10,7 @@ import xarray as xr
 from espo_luigi.errors import DataError
 from espo_luigi.science import grid
 from espo_luigi.science.diagnose import aspects, yearly
+from espo_luigi.science.variables import VARIABLES
 
 DATA = Path(__file__).parents[2] / "data"
 PERIOD = (1981, 2010)
@@ -40,7 +41,7 @@ def sums(sources: dict[str, xr.Dataset]) -> xr.Dataset:
 def number(sums: xr.Dataset, name: str, source: str) -> np.ndarray:
     """The aspect over all years, by cell."""
     of_years = (one.sel(source=source).sum("year").values for one in aspects.sums_of(sums, name))
-    return aspects.every_aspect()[name].number(*of_years)
+    return aspects.aspects_of(VARIABLES)[name].number(*of_years)
 
 
 def runs(inside: np.ndarray) -> list[int]:

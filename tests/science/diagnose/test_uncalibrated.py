@@ -6,8 +6,10 @@ import xarray as xr
 
 from espo_luigi.science.chunks import REALIZATION
 from espo_luigi.science.diagnose import aspects, yearly
+from espo_luigi.science.variables import VARIABLES
 
 SOURCES = ["reference", "raw", "adjusted"]
+KNOWN = aspects.aspects_of(VARIABLES)
 REPETITIONS = 200
 # Of 200 repetitions, so many false verdicts at a level of 5 % have a chance of 1 in 1000.
 MOST_FALSE = 21
@@ -40,10 +42,10 @@ def of_years(seed: int, *, bias: float, members: int = 1, years: int = 30, cells
 
 @pytest.mark.parametrize(("members", "bias"), [(1, 0.0), (1, 1.5), (2, 1.5)])
 def test_where_nothing_differs_verdicts_are_false_in_five_of_a_hundred_repetitions(members: int, bias: float) -> None:
-    false = {"verdict": dict.fromkeys(aspects.every_aspect(), 0), "off": dict.fromkeys(aspects.every_aspect(), 0)}
+    false = {"verdict": dict.fromkeys(KNOWN, 0), "off": dict.fromkeys(KNOWN, 0)}
     for seed in range(REPETITIONS):
         compared = aspects.compare_aspects(
-            of_years(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed)
+            of_years(seed, bias=bias, members=members), adjusted=["tasmax"], seed=str(seed), known=KNOWN
         )
         for one in aspects.verdicts(compared):
             false["verdict"][one.aspect] += one.nearer + one.farther > 0
@@ -77,7 +79,7 @@ def compared(reference: xr.Dataset, raw: xr.Dataset, adjusted: xr.Dataset) -> di
     beside = {name: ds.roll(cell=1) for name, ds in sources.items()}
     period = (int(reference["time"].dt.year[0]), int(reference["time"].dt.year[-1]))
     sums = aspects.yearly_sums(sources, beside, period=period)
-    found = aspects.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test")
+    found = aspects.compare_aspects([sums], adjusted=["tasmax", "dtr", "pr"], seed="test", known=KNOWN)
     return {one.aspect: one for one in aspects.verdicts(found)}
 
 
@@ -132,18 +134,16 @@ def test_an_adjustment_that_destroys_the_order_of_days_is_called_worse(reference
 
 def test_tasmin_of_tasmax_and_range_is_calibrated_in_its_mean_but_not_in_its_quantiles() -> None:
     adjusted = ["tasmax", "dtr", "pr"]
-    assert aspects.every_aspect()["mean_tasmin_DJF"].is_calibrated(adjusted)
-    assert not aspects.every_aspect()["above_q95_tasmin"].is_calibrated(adjusted)
-    assert aspects.every_aspect()["above_q95_tasmin"].is_calibrated(["tasmin"])
-    assert not any(
-        aspects.every_aspect()[name].is_calibrated(["tasmin", "tasmax", "pr"]) for name in ("wet_spell", "snow_days")
-    )
+    assert KNOWN["mean_tasmin_DJF"].is_calibrated(adjusted)
+    assert not KNOWN["above_q95_tasmin"].is_calibrated(adjusted)
+    assert KNOWN["above_q95_tasmin"].is_calibrated(["tasmin"])
+    assert not any(KNOWN[name].is_calibrated(["tasmin", "tasmax", "pr"]) for name in ("wet_spell", "snow_days"))
 
 
 def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
     pool = of_years(7, bias=0.0, members=3)
-    together = aspects.compare_aspects(pool, adjusted=[], seed="a")
-    alone = [aspects.compare_aspects([one], adjusted=[], seed="a") for one in pool]
+    together = aspects.compare_aspects(pool, adjusted=[], seed="a", known=KNOWN)
+    alone = [aspects.compare_aspects([one], adjusted=[], seed="a", known=KNOWN) for one in pool]
     mean = xr.concat([one["value"] for one in alone], "member").mean("member")
     xr.testing.assert_allclose(together["value"], mean)
     noise = xr.concat([one["noise"] for one in alone], "member").mean("member")
@@ -154,19 +154,19 @@ def test_a_pool_has_the_mean_of_its_members_and_less_noise() -> None:
 
 def test_the_noise_of_a_mean_is_its_standard_error_and_the_same_seed_gives_the_same_numbers() -> None:
     sums = of_years(8, bias=0.0, cells=400)
-    found = aspects.compare_aspects(sums, adjusted=[], seed="a")
+    found = aspects.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN)
     expected = np.sqrt(2 / 30)
     noise = found["noise"].sel(aspect="lag1_tasmax_JJA", side="raw").mean()
     np.testing.assert_allclose(noise, expected, rtol=0.15)
-    xr.testing.assert_identical(found, aspects.compare_aspects(sums, adjusted=[], seed="a"))
-    assert not found["p_value"].equals(aspects.compare_aspects(sums, adjusted=[], seed="b")["p_value"])
+    xr.testing.assert_identical(found, aspects.compare_aspects(sums, adjusted=[], seed="a", known=KNOWN))
+    assert not found["p_value"].equals(aspects.compare_aspects(sums, adjusted=[], seed="b", known=KNOWN)["p_value"])
 
 
 def test_few_years_or_a_cell_without_data_have_no_verdict() -> None:
-    few = aspects.compare_aspects(of_years(9, bias=0.0, years=9), adjusted=[], seed="a")
+    few = aspects.compare_aspects(of_years(9, bias=0.0, years=9), adjusted=[], seed="a", known=KNOWN)
     assert few["value"].notnull().all() and not list(aspects.verdicts(few))
     sea = of_years(9, bias=0.0)[0].where(xr.DataArray(np.arange(12) != 4, dims="cell"), 0.0)
-    found = aspects.compare_aspects([sea], adjusted=[], seed="a")
+    found = aspects.compare_aspects([sea], adjusted=[], seed="a", known=KNOWN)
     for name in ("p_value", "verdict", "value"):
         missing = found[name].isnull().any([dim for dim in found[name].dims if dim != "cell"])
         assert np.flatnonzero(missing).tolist() == [4], name
@@ -192,7 +192,7 @@ def test_what_a_further_source_lacks_is_nan_and_verdicts_are_those_without_it() 
     found = []
     for of in (sources, further):
         sums = aspects.yearly_sums(of, of, period=(1981, 1990), together=[("tasmax", "pr")])
-        found.append(aspects.compare_aspects([sums], adjusted=["tasmax", "pr"], seed="test"))
+        found.append(aspects.compare_aspects([sums], adjusted=["tasmax", "pr"], seed="test", known=KNOWN))
     without, made = found
     xr.testing.assert_identical(made.sel(source=list(SOURCES)), without)
     more = made["value"].sel(source="DQM")

@@ -1,0 +1,55 @@
+"""Two variables compared: numbers that are counted by hand."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from espo_luigi.errors import DataError
+from espo_luigi.science.diagnose import apart
+
+# Two days of January, one of July, in two cells.
+DAYS = ("2001-01-30", "2001-01-31", "2001-07-01")
+
+
+def series(values: list[list[float]], days: tuple[str, ...] = DAYS) -> xr.DataArray:
+    time = np.array(days, "datetime64[ns]")
+    coords = {"time": time, "cell": ["x", "y"]}
+    return xr.DataArray(np.array(values, "float32"), coords, ("time", "cell"), "pr", {"units": "mm d-1"})
+
+
+def test_differences_of_two_cells_are_those_counted_by_hand() -> None:
+    a = series([[1, 2], [3, np.nan], [5, 6]])
+    b = series([[1, 4], [2, 7], [5, np.nan]])
+    rows, maps, said = apart.compare(a, b, draws=False)
+    year, winter, spring, summer, autumn = rows
+    # Differences are 0, 2 and -1 in winter, and 0 in summer; a value of each season is in one only.
+    assert (year.days, year.missing, year.share, year.largest, year.mean) == (4, 2, 0.5, 2, 0.25)
+    assert (winter.days, winter.missing, winter.share, winter.largest, winter.mean) == (3, 1, 2 / 3, 2, 1 / 3)
+    assert (summer.days, summer.missing, summer.share, summer.largest, summer.mean) == (1, 1, 0, 0, 0)
+    assert [row.q999 for row in rows] == [2, 2, 0, 0, 0]
+    assert [row.days for row in (spring, autumn)] == [0, 0]
+    assert [row.beyond_noise for row in rows] == [True, True, False, True, False]
+    np.testing.assert_allclose(maps["share"], [1 / 3, 1])
+    np.testing.assert_allclose(maps["largest"], [1, 2])
+    np.testing.assert_allclose(maps["mean"], [-1 / 3, 2])
+    assert said == []
+
+
+def test_the_same_days_and_cells_in_another_order_are_equal() -> None:
+    a = series([[1, 2], [3, 4], [5, 6]])
+    b = series([[0, 0], [6, 5], [4, 3]], ("2000-12-31", DAYS[2], DAYS[1])).assign_coords(cell=["y", "x"])
+    (year, *_), _, said = apart.compare(a, b.transpose("cell", "time"))
+    assert (year.days, year.share) == (4, 0)
+    assert said == ["time: 1 of 3 only in A", "time: 1 of 3 only in B"]
+
+
+def test_few_cells_leave_noise_open() -> None:
+    a = series([[1, 2], [3, 4], [5, 6]])
+    assert apart.compare(a, a + 1)[0][0].beyond_noise is None
+
+
+def test_a_day_that_is_there_twice_is_refused() -> None:
+    a = series([[1, 2], [3, 4], [5, 6]])
+    twice = series([[1, 2], [3, 4], [5, 6]], (DAYS[0], DAYS[0], DAYS[2]))
+    with pytest.raises((DataError, ValueError), match="duplicate"):
+        apart.compare(a, twice)

@@ -43,6 +43,7 @@ from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInpu
 from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.variables import VARIABLES
+from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables
 from espo_luigi.tasks.inputs import COUNTED
 from espo_luigi.tasks.publish import Published
@@ -354,7 +355,7 @@ def in_order(codes: Mapping[str, str]) -> dict[str, str]:
 PRINTED: Mapping[str, Any] = {
     "catalog": cli.CatalogJson,
     "catalog --check": Checked,
-    "clean": list[cli.LeftoverJson],
+    "clean": list[Leftover],
     "compare": Comparison,
     "explain": Way,
     "explain --sample": Audit,

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
@@ -421,14 +421,6 @@ def _stop(how: str) -> None:
     say(stop_from_outside(how))
 
 
-class LeftoverJson(TypedDict):
-    """A file or folder that nothing needs any more."""
-
-    path: Path
-    size_bytes: int
-    deleted: bool
-
-
 @espo.command(epilog="Example: espo clean --yes")
 @click.option("--yes", is_flag=True, help="Delete them; refused while a driver works there.")
 @_json_option
@@ -447,7 +439,7 @@ def clean(yes: bool, as_json: bool) -> None:
             if yes:
                 clean.delete(one)
     if as_json:
-        return _print_json([LeftoverJson(path=one.path, size_bytes=one.size_bytes, deleted=yes) for one in found])
+        return _print_json([asdict(replace(one, deleted=yes)) for one in found])
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
     say(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
 

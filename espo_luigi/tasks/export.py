@@ -244,10 +244,6 @@ class Exports(luigi.WrapperTask):
         for task in self._exports:
             task.check()
 
-    def complete(self) -> bool:
-        """Return True if all exports are complete."""
-        return all(task.complete() for task in self._exports)
-
 
 @dataclass(frozen=True)
 class Names:

@@ -65,8 +65,14 @@ def cgroup_cpu_quota(own: str, root: Path) -> float | None:
 def cgroup_memory_limit(own: str, root: Path) -> int | None:
     """Return the lowest memory limit, in bytes, of the cgroups in `own` and of all above them; None without any.
 
-    `own` is what ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1). Cgroups are
-    mounted at `root`, ``/sys/fs/cgroup``. Slurm limits the step or the job, which are above the leaf of a process.
+    Slurm limits the step or the job, which are above the leaf that a process is in.
+
+    Parameters
+    ----------
+    own
+        What ``/proc/self/cgroup`` holds: ``0::/path`` (version 2), ``9:memory:/path`` (version 1).
+    root
+        Where cgroups are mounted: ``/sys/fs/cgroup``.
     """
     limits = []
     for line in own.splitlines():

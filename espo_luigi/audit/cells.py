@@ -82,7 +82,10 @@ def lands(run: RunContext) -> tuple[Land, ...]:
 def find_cell(run: RunContext, lat: float, lon: float) -> Cell:
     """Return the land cell that a point lies in.
 
-    Raises `ParameterError` if the point is none of the globe, lies outside of the domain, or in a cell of the sea.
+    Raises
+    ------
+    ParameterError
+        If the point is none of the globe, lies outside of the domain, or in a cell of the sea.
     """
     if not (abs(lat) <= 90 and abs(lon) <= 360):
         raise ParameterError(f"{lat:g} °N {lon:g} °E is no place; expected latitudes of -90 to 90, longitudes to 360.")
@@ -148,8 +151,14 @@ def _reference(piece: str, name: str) -> Any:
 class Series:
     """Cells of a pool, in the order of `places`, as the rules make them.
 
-    `references` are in each calendar, as `Train` gets them; `members` has the regridded series of the pool's members,
-    by id; `training` and `adjusted` are by the name that the configuration adjusts, with a pool's members together.
+    Attributes
+    ----------
+    references
+        In each calendar, as `Train` gets them.
+    members
+        The regridded series of the pool's members, by id.
+    training, adjusted
+        By the name that the configuration adjusts; a pool's members are together.
     """
 
     pool: str

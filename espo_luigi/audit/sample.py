@@ -94,8 +94,12 @@ class Audit:
 def audit(number: int, seed: int) -> Audit:
     """Compare a random sample of the run's products with what their raw files give; reads each raw file once.
 
-    A method that draws random numbers for blocks of cells takes a reading for each block. Raises `StoreError` if no
-    simulation's product is there, or the reference's stores are not.
+    A method that draws random numbers for blocks of cells takes a reading for each block.
+
+    Raises
+    ------
+    StoreError
+        If no simulation's product is there, or the reference's stores are not.
     """
     began, run = time.monotonic(), context()
     _products.cache_clear()

@@ -96,7 +96,14 @@ def check_suffix(path: Path) -> None:
 
 
 def draw(way: Way, path: Path) -> None:
-    """Draw each adjusted variable before and after, on the days around the day, and write `path` (`check_suffix`)."""
+    """Draw each adjusted variable before and after, on the days around the day, and write `path`.
+
+    Raises
+    ------
+    ParameterError
+        If the file's suffix is none of those that can be drawn.
+    """
+    check_suffix(path)
     write_ours(path, picture(_figure_of(way), path.suffix, 150), PICTURE_OF_OURS)
 
 

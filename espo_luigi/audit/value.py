@@ -72,10 +72,16 @@ class Product:
 
 @dataclass(frozen=True)
 class Way:
-    """The way of a day's values in a cell: `date` in the calendar of the product, `raw_date` in that of the raw files.
+    """The way of a day's values in a cell.
 
-    `source` is the store that the regridded series was read from; "" if it was made of raw files. `other_versions` has
-    packages whose version differs from the product's: that of the product, and that of this process.
+    Attributes
+    ----------
+    date, raw_date
+        In the calendars of the product and of the raw files.
+    source
+        The store that the regridded series was read from; "" if it was made of raw files.
+    other_versions
+        Packages whose version differs from the product's: that of the product, and that of this process.
     """
 
     sim_id: str
@@ -93,9 +99,14 @@ class Way:
 def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way:
     """Return the way of the values of a simulation, at a point, on a day; of a variable of the product, or of all.
 
-    Raises `ParameterError` if the simulation, variable, cell or day is none of the run's; `DataError` if the inputs of
-    the cell lack a year or more, or a step does not give the product's value; `StoreError` if the product or the
-    reference is not there.
+    Raises
+    ------
+    ParameterError
+        If the simulation, variable, cell or day is none of the run's.
+    DataError
+        If the inputs of the cell lack a year or more, or a step does not give the product's value.
+    StoreError
+        If the product or the reference is not there.
     """
     run = context()
     sim_id, infos = _known(run, sim_id, var)
@@ -147,8 +158,12 @@ def _known(run: RunContext, sim_id: str, var: str) -> tuple[str, dict[str, Any]]
 def step_of(data: xr.DataArray, date: str) -> int:
     """Return the time step of a day (YYYY-MM-DD) in a product.
 
-    Raises `DataError` if the product's calendar has no such day; `ParameterError` if the day lies outside of the
-    product.
+    Raises
+    ------
+    DataError
+        If the product's calendar has no such day.
+    ParameterError
+        If the day lies outside of the product.
     """
     axis = TimeAxis.of(data)
     places = np.flatnonzero(np.floor(axis.days) == axis.number(date))

@@ -34,7 +34,10 @@ def described_platform() -> str:
 def requirements_text() -> str:
     """Return a requirements file with the exact versions of all installed packages.
 
-    Raises `InstallationError` if pip is missing.
+    Raises
+    ------
+    InstallationError
+        If pip is missing.
     """
     # `pip freeze` would name folders and URLs, which another machine lacks.
     return f"# {described_platform()}\n{_pip('list', '--format=freeze')}"
@@ -50,8 +53,14 @@ def write_requirements(path: Path) -> str:
 def collect_wheels(folder: Path) -> str:
     """Let pip collect the wheels of this project and of all that it requires; return a sentence about them.
 
-    They have the versions that are installed here. The folder appears whole. Raises `InstallationError` if pip is
-    missing or fails; `StoreError` if there is a folder that this command has not made, or a file.
+    They have the versions that are installed here. The folder appears whole.
+
+    Raises
+    ------
+    InstallationError
+        If pip is missing or fails.
+    StoreError
+        If there is a folder that this command has not made, or a file.
     """
     with written_aside(folder, judge=by_manifest(_MAKER)) as content, tempfile.TemporaryDirectory() as private:
         wheels = _make_wheels(Path(private))

@@ -44,8 +44,12 @@ def translation_of(old: Path) -> dict[str, str]:
     """Return the names and texts of files that say what the configuration files of a folder say, in current keys.
 
     They are those that the folder's luigi.cfg names, or config.yml and paths.yml. Environment variables stay as they
-    are; files of properties are copied; other files that the folder holds are named by their full paths. Raises
-    `ConfigurationError` if a file is missing, cannot be read, or asks for something that is not done here.
+    are; files of properties are copied; other files that the folder holds are named by their full paths.
+
+    Raises
+    ------
+    ConfigurationError
+        A file is missing, cannot be read, or asks for something that is not done here.
     """
     from espo_luigi.config.dialects import translate
     from espo_luigi.config.load import folders_of, merged
@@ -120,7 +124,10 @@ def _as_yaml(content: Mapping[str, Any]) -> str:
 def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write texts into `folder`, which may exist, by their names; return their paths.
 
-    Raises `FileExistsError` if any of the files exists; nothing is written then.
+    Raises
+    ------
+    FileExistsError
+        If any of the files exists; nothing is written then.
     """
     if existing := [name for name in texts if os.path.lexists(folder / name)]:
         raise FileExistsError(

@@ -66,7 +66,10 @@ class Request:
 def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
     """Become `salloc`, which runs a shell or a command inside an allocation.
 
-    Raises `SubmissionError` if this is inside a job already, or there is no `salloc`.
+    Raises
+    ------
+    SubmissionError
+        If this is inside a job already, or there is no `salloc`.
     """
     job_id = slurm.job_id(os.environ)
     if job_id is not None:

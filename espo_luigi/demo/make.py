@@ -52,16 +52,31 @@ _MAKER = "the demonstration of espo_luigi; all data are invented"
 
 
 def ensure_demo(section: Mapping[str, Any]) -> Path:
-    """Make the example's raw files and catalogues, unless they are there already; return their folder, absolute.
+    """Make the example's raw files and catalogues, unless they are there already.
 
     Makes about 230 MB in a few seconds (v2: 60 MB, humid: 30 MB): NetCDF files with the names and attributes of CMIP6
     or CMIP7, and their catalogues `simulation.json` and `reconstruction.json`. The same seed gives the same data.
-    Several processes may call it at once. Raises `ConfigurationError` if the section lacks a folder or has an unknown
-    key, era or production, or its seed is not a whole number of 0 or more; `StoreError` if the disk refuses.
+    Several processes may call it at once.
 
-    The configuration's section `demo` has `folder`, relative to the working folder, `seed` (default 1), `mip_era`,
-    CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, humid those of five variables
-    with humidity, both of CMIP6 only.
+    Parameters
+    ----------
+    section : mapping
+        The configuration's section `demo`: `folder`, relative to the working folder, `seed` (default 1), `mip_era`,
+        CMIP6 (default) or CMIP7, and `production`: v2 makes the data of ESPO v2's example, humid those of five
+        variables with humidity, both of CMIP6 only.
+
+    Returns
+    -------
+    Path
+        The folder, absolute.
+
+    Raises
+    ------
+    ConfigurationError
+        If the section lacks a folder or has an unknown key, era or production, or its seed is not a whole number of 0
+        or more.
+    StoreError
+        If the disk refuses.
     """
     folder, seed = _checked(section)
     record = {"edition": _EDITION, "seed": seed, "folder": str(folder)}

@@ -86,7 +86,15 @@ class Days:
 
 
 def days_of(calendar: str, first: int, last: int) -> Days:
-    """The noons of the years `first` to `last`, both included, in the calendar `noleap`, `360_day` or `standard`."""
+    """The noons of whole years in a calendar.
+
+    Parameters
+    ----------
+    calendar : str
+        `noleap`, `360_day` or `standard`.
+    first, last : int
+        The years, both included.
+    """
     if calendar in DAYS_IN_YEAR:
         length = DAYS_IN_YEAR[calendar]
         years = np.repeat(np.arange(first, last + 1), length)

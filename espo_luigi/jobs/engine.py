@@ -71,7 +71,10 @@ class BatchEngine:
     def run(self, order: JobOrder) -> float:
         """Submit the (fitted) job, or adopt an earlier driver's, wait for it, and return the seconds that it took.
 
-        Raises `JobError` if the job does not succeed; it carries the `Failure`.
+        Raises
+        ------
+        JobError
+            If the job does not succeed; it carries the `Failure`.
         """
         persistently(lambda: self._write(order), math.inf, self._pause, self._trouble.warn)
         outcome = self._manager.submit(order).wait()

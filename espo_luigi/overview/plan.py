@@ -116,8 +116,12 @@ class Plan:
 def plan_of(rules: Sequence[str], selection: Selection, roots: Sequence[Task] = ()) -> Plan:
     """Plan a run of `All`, or until some of its rules, narrowed by a selection; or a run of `roots`.
 
-    Raises `ConfigurationError` if luigi.cfg has an unknown name; `ParameterError` if a rule, a simulation or a region
-    is not part of the run, or no task is left.
+    Raises
+    ------
+    ConfigurationError
+        If luigi.cfg has an unknown name.
+    ParameterError
+        If a rule, a simulation or a region is not part of the run, or no task is left.
     """
     check_names()
     if rules and (selection.until or selection.only):

@@ -337,7 +337,10 @@ def scheduler() -> Scheduler:
 def traces_like(words: Sequence[str]) -> list[Trace]:
     """Return the ordered jobs of the rule that the first word names, whose parameters match the other words.
 
-    Raises `ParameterError` if no job matches.
+    Raises
+    ------
+    ParameterError
+        If no job matches.
     """
     family, *rest = words
     workdir = Path(settings().workdir).absolute()

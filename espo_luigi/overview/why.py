@@ -50,8 +50,12 @@ _AGAIN = "Correct the cause and give the same command again: what is complete is
 def why(words: Sequence[str], module: str = "") -> str:
     """Return a paragraph about the task that the words name: a path, or a rule and some of its parameters' values.
 
-    With the name of a user's module, that module's rules are known, too. Raises `ParameterError` or `UnknownPathError`
-    if they name no task, or several.
+    With the name of a user's module, that module's rules are known, too.
+
+    Raises
+    ------
+    ParameterError, UnknownPathError
+        If they name no task, or several.
     """
     search = Search([All(), *(tasks_of(module) if module else ())])
     if len(words) == 1 and (made := _made_in(Path(words[0]), search.ends)):

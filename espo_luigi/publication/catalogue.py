@@ -64,8 +64,14 @@ def add_to_catalogue(catalogue: Path, products: Sequence[Product], folder: Path)
     """Put the data among `products` into a catalogue; a missing catalogue is made.
 
     Rows of the same files are replaced, and rows of missing files below `folder` are removed. All other rows stay.
-    Several processes may do this at the same time: no row is lost. Raises `CatalogError` if the catalogue is there, and
-    cannot be read or changed; `StoreError` if the disk refuses, or another process writes it for too long.
+    Several processes may do this at the same time: no row is lost.
+
+    Raises
+    ------
+    CatalogError
+        If the catalogue is there, and cannot be read or changed.
+    StoreError
+        If the disk refuses, or another process writes it for too long.
     """
     check_catalogue(catalogue)
     catalogue, folder = catalogue.parent.resolve() / catalogue.name, folder.absolute()
@@ -178,9 +184,12 @@ def alone(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[Wr
     The file is replaced whole or not at all.
 
     The lock is a file beside it, with host, process and start of its holder. The lock of a dead process of this host is
-    taken at once. The lock of a process of a second host is taken once it has not been refreshed for long. Raises
-    `StoreError` if another process holds the lock for longer than `patience_seconds`, or the folder cannot be written
-    to.
+    taken at once. The lock of a process of a second host is taken once it has not been refreshed for long.
+
+    Raises
+    ------
+    StoreError
+        If another process holds the lock for longer than `patience_seconds`, or the folder cannot be written to.
     """
     lock, locks = DriverLock(path.parent, SILENT_SECONDS, name=f".{path.name}.lock"), HeldLocks(logger.warning)
     deadline = time.monotonic() + patience_seconds

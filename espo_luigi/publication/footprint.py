@@ -90,8 +90,15 @@ def union(boxes: Sequence[Sequence[float]]) -> list[float]:
 def footprint_of(ds: xr.Dataset) -> Footprint:
     """Return the footprint of a dataset's cells, to their edges; its latitudes and longitudes are computed.
 
-    These are `lat` and `lon` in degrees, along one dimension each (rows and columns), or both along the same two.
-    Raises `DataError` if there are no such coordinates.
+    Parameters
+    ----------
+    ds : Dataset
+        `lat` and `lon` in degrees, along one dimension each (rows and columns), or both along the same two.
+
+    Raises
+    ------
+    DataError
+        If there are no such coordinates.
     """
     axes = {name: ds.variables.get(name) for name in ("lat", "lon")}
     dims = {name: () if axis is None else axis.dims for name, axis in axes.items()}

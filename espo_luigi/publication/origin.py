@@ -71,7 +71,12 @@ def crate(
     """Return the metadata file of a folder's products.
 
     Markers refer to things that neither they nor `about` hold any more, as the text of a former configuration. These
-    are taken from the `former` metadata file. Raises `InstallationError` if rocrate is not installed.
+    are taken from the `former` metadata file.
+
+    Raises
+    ------
+    InstallationError
+        If rocrate is not installed.
     """
     made = _Crate(products, folder.absolute())
     made.describe(about)
@@ -308,8 +313,12 @@ def doi_of(text: str) -> str:
 def relations(products: Sequence[Product], dois: Mapping[str, str]) -> Relations:
     """Return the relations of products to their inputs.
 
-    The products are data, whose markers name raw datasets, and the tables of raw files that `InputCheck` has written.
-    `dois` has the DOI of each raw dataset that has one, by its id.
+    Parameters
+    ----------
+    products : sequence of Product
+        Data, whose markers name raw datasets, and the tables of raw files that `InputCheck` has written.
+    dois : mapping of str to str
+        The DOI of each raw dataset that has one, by its id.
     """
     tables = raw_files(products)
     raw = {dataset for product in products if product.is_data for dataset in product.marker.raw.items()}
@@ -331,10 +340,19 @@ def raw_datasets(products: Sequence[Product]) -> set[str]:
 
 
 def read_dois(table: Path, datasets: Collection[str]) -> dict[str, str]:
-    """Read a table of DOIs: the DOI of each of the raw `datasets` whose id fits one of its patterns.
+    """Read a table of DOIs: the DOI of each dataset whose id fits one of its patterns.
 
-    It is CSV with the columns `pattern` (of an id, with `*` and `?`) and `doi`; further columns are ignored. Raises
-    `CatalogError` if a column is missing, a DOI is none, a pattern fits no dataset, or a dataset has two DOIs.
+    Parameters
+    ----------
+    table : Path
+        CSV with the columns `pattern` (of an id, with `*` and `?`) and `doi`; further columns are ignored.
+    datasets : collection of str
+        The ids of the raw datasets.
+
+    Raises
+    ------
+    CatalogError
+        If a column is missing, a DOI is none, a pattern fits no dataset, or a dataset has two DOIs.
     """
     try:
         # The first line has the names of columns.

@@ -112,9 +112,18 @@ def raw_files(products: Iterable[Product]) -> dict[tuple[str, str], Mapping[str,
 def find_exported(folder: Path, products: Mapping[str, str]) -> dict[str, list[ExportedFile]]:
     """Return the files of each product that was exported whole, in the order of their paths.
 
-    `folder` was given to `espo export`; `products` has the id of the marker of each of this run's products, by its path
-    below their folder. Raises `StoreError` if the folder holds no whole product, a product of another run, a product
-    that was made again since, or not what its checksum files say.
+    Parameters
+    ----------
+    folder : Path
+        The folder that was given to `espo export`.
+    products : mapping of str to str
+        The id of the marker of each of this run's products, by its path below their folder.
+
+    Raises
+    ------
+    StoreError
+        If the folder holds no whole product, a product of another run, a product that was made again since, or not
+        what its checksum files say.
     """
     folder = folder.absolute()
     tables = [path for path in folder.rglob("*.sha256") if not path.name.startswith(".")]

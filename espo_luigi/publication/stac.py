@@ -54,10 +54,17 @@ _NOT_PROPERTIES = ("path", "format", "date_start", "date_end", "variable")
 
 @dataclass(frozen=True)
 class StacOptions:
-    """The options of a STAC catalogue: the `folder` where it goes, and a folder of NetCDF files of `espo export`.
+    """The options of a STAC catalogue.
 
-    `addresses` are the URLs under which the folder of products can be reached; the first is the main, the others are
-    alternates. Without, links are relative.
+    Parameters
+    ----------
+    folder : Path
+        Where the catalogue goes.
+    addresses : tuple of str
+        The URLs under which the folder of products can be reached; the first is the main, the others are alternates.
+        Without, links are relative.
+    exported : Path, optional
+        A folder of NetCDF files of `espo export`.
     """
 
     folder: Path
@@ -87,8 +94,14 @@ def write_stac(
     """Write a catalogue of the simulations among products, as a whole or not at all.
 
     The same products give the same bytes. A former catalogue of the same collection is replaced; it gives the checksums
-    of unchanged archives. Raises `StoreError` if no product is a simulation on a map, the folder holds anything else,
-    or the disk refuses; `InstallationError` if pystac is not installed.
+    of unchanged archives.
+
+    Raises
+    ------
+    StoreError
+        If no product is a simulation on a map, the folder holds anything else, or the disk refuses.
+    InstallationError
+        If pystac is not installed.
     """
     check_installed("pystac", "a STAC catalogue")
     # A folder that is a link stays a link, and relative addresses are those of the folders behind links.

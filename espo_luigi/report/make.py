@@ -63,7 +63,12 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
     """Write the page `out`; so many forked processes draw its figures, or, if 0, this process.
 
     Beside it are `…-figures/` (PNG), `…-improvement.csv` and, of ensembles, the page `…-changes/`; the page has a list
-    of what lacks. Raises `StoreError` if anything there is no report's, or has changed since, or the disk refuses.
+    of what lacks.
+
+    Raises
+    ------
+    StoreError
+        If anything there is no report's, or has changed since, or the disk refuses.
     """
     judges = _judges(out)
     check_report_replaceable(out)

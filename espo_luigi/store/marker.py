@@ -32,9 +32,12 @@ TABLE_MARK = f"# {MARKER_NAME}: "
 PAGE_MARK, PAGE_END = f"<!-- {MARKER_NAME}: ", " -->"
 # A page may have megabytes; the longest line with a marker has some thousand inputs.
 _LONGEST_LINE = 4 * 2**20
-# PKWARE's APPNOTE, sections 4.3.7 and 4.3.16.
+# PKWARE's APPNOTE, sections 4.3.7 and 4.3.14 to 4.3.16.
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
-_END_BYTES = 22
+_END = struct.Struct("<4s4H2IH")
+_ZIP64_LOCATOR = struct.Struct("<4sIQI")
+_ZIP64_END = struct.Struct("<4sQ2H2I4Q")
+_SENTINEL = 0xFFFFFFFF
 # Of a marker, or of the metadata of a store.
 _LARGEST_MEMBER = 64 * 2**20
 
@@ -174,9 +177,17 @@ def marked(path: Path) -> Judge:
     """Return the judge of a store, archive, table or page: ours if it has a marker, though it may be incomplete."""
     if path.suffix == ".zip":
         return _judge(lambda file: _read_member(file, MARKER_NAME))
-    if path.suffix in (".csv", ".html", ".sha256"):
+    if path.suffix == ".csv":
+        return _judge(lambda file: _marker_line(file) or _has_header_of_problems(file))
+    if path.suffix in (".html", ".sha256"):
         return _judge(_marker_line)
     return _store_judge
+
+
+def _has_header_of_problems(file: BinaryIO) -> bool | None:
+    """True for a table of problems of an earlier version, which left out the last line; else None."""
+    file.seek(0)
+    return file.readline(_LONGEST_LINE).startswith(b"action,problem,variable,file,") or None
 
 
 def _judge(find: Callable[[BinaryIO], Any]) -> Judge:
@@ -216,9 +227,8 @@ def _marker_of_archive(zip_path: Path) -> str | None:
     This reads a few hundred bytes, however many members there are. Chunks are checked when they are read.
     """
     with open_regular(zip_path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _END_BYTES))
-        end = file.read()
-        if not (len(end) == _END_BYTES and end.startswith(b"PK\x05\x06") and end.endswith(b"\0\0")):  # no comment
+        size = file.seek(0, os.SEEK_END)
+        if not _has_whole_directory(file, size):
             return None
         file.seek(0)
         text = _read_member(file, MARKER_NAME)
@@ -236,3 +246,36 @@ def _read_member(file: BinaryIO, name: str) -> bytes | None:
     file.seek(extra_length, os.SEEK_CUR)
     # Python would make room for the up to 4 GB that the header may name.
     return file.read(size) if size <= _LARGEST_MEMBER else None
+
+
+def _has_whole_directory(file: BinaryIO, size: int) -> bool:
+    """Whether the file ends in an end record, right behind the directory that this names."""
+    if size < _END.size:
+        return False
+    end = size - _END.size
+    file.seek(end)
+    signature, *_, directory_size, directory_start, comment_length = _END.unpack(file.read(_END.size))
+    if signature != b"PK\x05\x06" or comment_length:
+        return False
+    if _SENTINEL in (directory_size, directory_start) or _has_zip64(file, end):
+        end, directory_size, directory_start = _read_zip64(file, end)
+    if directory_start + directory_size != end or directory_start < 0:
+        return False
+    file.seek(directory_start)
+    return file.read(4) == b"PK\x01\x02"
+
+
+def _has_zip64(file: BinaryIO, end: int) -> bool:
+    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+    return file.read(4) == b"PK\x06\x07"
+
+
+def _read_zip64(file: BinaryIO, end: int) -> tuple[int, int, int]:
+    """The start of the Zip64 end record, and size and start of the directory; (-1, 0, 0) if there is no such record."""
+    file.seek(max(end - _ZIP64_LOCATOR.size, 0))
+    signature, _, record_start, _ = _ZIP64_LOCATOR.unpack(file.read(_ZIP64_LOCATOR.size))
+    if signature != b"PK\x06\x07" or not 0 <= record_start <= end - _ZIP64_END.size:
+        return -1, 0, 0
+    file.seek(record_start)
+    *_, directory_size, directory_start = _ZIP64_END.unpack(file.read(_ZIP64_END.size))
+    return record_start, directory_size, directory_start

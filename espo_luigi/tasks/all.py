@@ -62,7 +62,10 @@ class Selection:
     def ends(self, roots: Iterable[Task]) -> list[Task]:
         """Return the last tasks of the selected part of the graph below `roots`.
 
-        Raises `ParameterError` if the graph lacks a rule, a simulation or a region that is named, or nothing is left.
+        Raises
+        ------
+        ParameterError
+            If the graph lacks a rule, a simulation or a region that is named, or nothing is left.
         """
         if self.only and (self.first or self.until):
             raise ParameterError("--only excludes --from and --until: it is both of them for one rule")

@@ -49,10 +49,16 @@ _PACKAGES = ("espo_luigi", "xarray", "xclim", "xsdba", "numpy", "numba", "scipy"
 
 
 class WildcardParameter(luigi.Parameter):
-    """A parameter that takes only names from the configuration or the catalogue: the `choices` of a run.
+    """A parameter that takes only names from the configuration or the catalogue.
 
-    The option `selected_by` of `All` and `espo plan` selects such names; a rule's command line takes it, too. If it
-    `takes_parts`, the command line takes a part of a simulation's id, and the task gets the whole id.
+    Parameters
+    ----------
+    choices : callable
+        Returns all valid names of a run.
+    selected_by : str
+        The option of `All` and `espo plan` that selects such names; a rule's command line takes it, too.
+    takes_parts : bool
+        Whether the command line takes a part of a simulation's id; the task gets the whole id.
     """
 
     def __init__(

@@ -42,7 +42,13 @@ def leftovers() -> list[Leftover]:
 
 
 def delete(leftover: Leftover) -> None:
-    """Delete a leftover that was found inside the same `alone`. Raises `StoreError` if the folder does not allow it."""
+    """Delete a leftover that was found inside the same `alone`.
+
+    Raises
+    ------
+    StoreError
+        If the folder does not allow it.
+    """
     if leftover.path.name.endswith(PARTIAL_SUFFIX):
         remove_partial(leftover.path)
     else:

@@ -30,7 +30,10 @@ def tasks_of(module: str) -> list[EspoTask]:
 def rules_of(module: str) -> list[type[EspoTask]]:
     """Import a module and return the rules that the module defines.
 
-    Raises `ParameterError` if there is no such module, or it defines no rule.
+    Raises
+    ------
+    ParameterError
+        If there is no such module, or it defines no rule.
     """
     try:
         imported = importlib.import_module(module)
@@ -53,7 +56,10 @@ def _rules_among(values: Iterable[object]) -> list[type[EspoTask]]:
 def task_for(path: Path, module: str = "") -> EspoTask:
     """Return the task that makes `path`, of this package's rules or of a user's module.
 
-    Raises `UnknownPathError` if no task does; the message names the nearest path that a task makes.
+    Raises
+    ------
+    UnknownPathError
+        If no task does; the message names the nearest path that a task makes.
     """
     wanted = path.absolute()
     refusals = []

@@ -40,7 +40,10 @@ def members(run: Any, pool: str) -> list[str]:
 def pools_by_name(run: Any, simulations: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the members of each pool, in the order of the simulations.
 
-    Raises `CatalogError` if members of a pool have several domains or phases of CMIP.
+    Raises
+    ------
+    CatalogError
+        If members of a pool have several domains or phases of CMIP.
     """
     found: dict[str, list[str]] = {}
     for sim_id in simulations:
@@ -125,8 +128,10 @@ def _area(box: Region) -> float:
 def cut_piece(reference: xr.Dataset, run: Any, piece: str) -> xr.Dataset:
     """Cut the box of a piece out of a map of the whole reference.
 
-    Raises `ConfigurationError` if the reference has no cell in the piece, or ends inside the piece; the message names
-    the piece's key.
+    Raises
+    ------
+    ConfigurationError
+        If the reference has no cell in the piece, or ends inside the piece; the message names the piece's key.
     """
     box, key = box_of(run, piece).arguments(), key_of(run, piece)
     found = cut_box(reference, box, key)
@@ -151,7 +156,10 @@ def cut_box(whole: xr.Dataset, box: Mapping[str, Any], key: str) -> xr.Dataset:
 def missing_land(found: xr.Dataset, box: Mapping[str, Any], key: str) -> str:
     """Return a sentence if `found`, the reference inside `box`, has no land; else "".
 
-    Raises `DataError` if the reference cannot be read.
+    Raises
+    ------
+    DataError
+        If the reference cannot be read.
     """
     try:
         if holds_land(found):

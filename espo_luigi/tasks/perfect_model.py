@@ -101,7 +101,10 @@ class PerfectPair(EspoTask):
 def adjustments(run: RunContext) -> dict[str, list[Adjustment]]:
     """Return how each method of the comparison adjusts the variables, by the method's label.
 
-    Raises `ConfigurationError` if a method cannot adjust the variables, or there are no usual settings for them.
+    Raises
+    ------
+    ConfigurationError
+        If a method cannot adjust the variables, or there are no usual settings for them.
     """
     config, own = run.config, run.config.biasadjust
     found = {ADJUSTED: [_adjustment(run, how, how.variables or (key,)) for key, how in own.variables.items()]}
@@ -238,7 +241,10 @@ def later_periods(run: RunContext) -> list[tuple[int, int]]:
 def taking_part(run: RunContext) -> list[str]:
     """Return the simulations that take part; a part of an id stands for the id.
 
-    Raises `ParameterError` if a name of the configuration belongs to no simulation, or to several.
+    Raises
+    ------
+    ParameterError
+        If a name of the configuration belongs to no simulation, or to several.
     """
     named = run.config.perfect_model.simulations
     sim_ids = [run.full_id(name) for name in named] or list(run.simulations)

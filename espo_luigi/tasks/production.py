@@ -83,7 +83,10 @@ class Slices(Boxes):
     def cut(self, run: Any, reference: xr.Dataset, name: str) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the slice, and the grid of the whole domain, whose `land` is the slice's.
 
-        Raises `DataError` if the reference has not the number of land cells that the run was planned with.
+        Raises
+        ------
+        DataError
+            If the reference has not the number of land cells that the run was planned with.
         """
         cells = stack.stack_drop_nans(reference.drop_vars(("mask", "orog"), errors="ignore"))
         check_land_cells(run, cells.sizes[stack.STACKED_DIM])
@@ -204,8 +207,10 @@ class Production:
 def production_of(config: RunConfig) -> Production:
     """Return the production of a configuration: the one that it names; else, with `subregions`, ESPO v2.
 
-    Raises `ConfigurationError` if there is no production of that name, or what an installed package registers cannot be
-    used.
+    Raises
+    ------
+    ConfigurationError
+        If there is no production of that name, or what an installed package registers cannot be used.
     """
     name = config.production or ("espo-2024" if config.subregions is None else "espo-v2")
     return registered(Production, name, _OURS)(config)

@@ -107,9 +107,15 @@ def publish(
     """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
     `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs. By default, the crate is
-    written if rocrate is installed. With `released`, all files must be of a release. Raises `CatalogError` or
-    `StoreError` if nothing is complete, a file cannot be written, or the products or exported files are not those of
-    their `RELEASE.json`; `InstallationError` if a package is missing that a wanted file needs.
+    written if rocrate is installed. With `released`, all files must be of a release.
+
+    Raises
+    ------
+    CatalogError, StoreError
+        If nothing is complete, a file cannot be written, or the products or exported files are not those of their
+        `RELEASE.json`.
+    InstallationError
+        If a package is missing that a wanted file needs.
     """
     for package, purpose, is_wanted in (("rocrate", "an RO-Crate", with_crate), ("pystac", "a STAC catalogue", stac)):
         if is_wanted:

@@ -330,7 +330,10 @@ def _outcome(error: BaseException) -> ResultWord:
 def allocated(asked: Resources, rule: str) -> Resources:
     """Return the resources of this job: as asked, with the memory of a retry, limited to the node's memory.
 
-    Raises `SizingError` if the scheduler gave fewer CPUs than asked, or the memory is too small for the workers.
+    Raises
+    ------
+    SizingError
+        If the scheduler gave fewer CPUs than asked, or the memory is too small for the workers.
     """
     scheduler = schedulers.around()
     given = scheduler.given(os.environ) if scheduler else {}

@@ -181,6 +181,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())
         self.check_outputs()
+        _ = self._has_looked
+
+    @functools.cached_property
+    def _has_looked(self) -> bool:
+        self.look()
+        return True
+
+    def look(self) -> None:
+        """Raise an error for what takes a while to find out; `check` calls it until it passes."""
 
     def check_outputs(self) -> None:
         """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""

@@ -30,6 +30,7 @@ from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter,
 from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
+from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, maps_in_a_file
 
@@ -150,12 +151,7 @@ class OffDiagSimPropMeas(OffDiagTask):
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
     uncut = ("in_regchunked",)
-    in_regchunked = upstream(
-        (Move, Rechunk),
-        "out_regchunked",
-        which=lambda task: task.context.production.summarised["regchunked"][0],
-        piece=hosting_piece("sim"),
-    )
+    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=hosting_piece("sim"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
     reads_step = "sim"

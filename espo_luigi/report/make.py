@@ -76,7 +76,7 @@ def write_report(view: RunView, out: Path, marker: store.Marker | None = None, p
         with written_aside(changes_folder(out), judge=by_manifest(_MAKER)) as partial:
             write_changes(view, partial, processes)
             write_manifest(partial, _MAKER)
-    undrawn, shares = make_sections(view, changes_folder(out).name)
+    undrawn, shares = make_sections(view, out)
     parts = with_pictures(undrawn, processes)
     figures, *others = judges
     title = f"Report of a production: {len(view.simulations)} simulation(s), adjusted to {view.reference}"
@@ -119,18 +119,21 @@ def _judges(out: Path) -> dict[Path, Judge]:
     return {figures: by_manifest(_MAKER), **noted}
 
 
-def make_sections(view: RunView, changes: str = "") -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
+def make_sections(
+    view: RunView, out: Path = Path("report.html")
+) -> tuple[list[Section], dict[tuple[str, str], xr.DataArray]]:
     """Return the sections, their figures not yet drawn, and the shares of improved cells by domain and model.
 
-    `changes` is the folder of the page about changes.
+    `out` is the page: links lead to other files from there.
     """
     jobs = [job for job in read_jobs(view.workdir) if job.rule != _OURSELVES]
     failed = [job for job in read_failures(view.workdir, view.engine) if job.label.split()[:1] != [_OURSELVES]]
     improved, shares = improvement_section(view)
     summaries, reader = distributions.read_summaries(view)
     compared, comparing = read_compared(view)
+    changes = f"{changes_folder(out).name}/{PAGE}"
     return [
-        summary_section(view, failed, first_page(compared)),
+        summary_section(view, failed, out, first_page(compared)),
         improved,
         *uncalibrated_section(compared, comparing),
         *together_section(compared),
@@ -140,7 +143,7 @@ def make_sections(view: RunView, changes: str = "") -> tuple[list[Section], dict
         *flags_section(view),
         distributions.series_section(summaries, reader, view.period, view.table),
         distributions.change_section(summaries, reader, WANTED_PERIODS, view.table),
-        *([Section("What changes", [Link(_OF_CHANGES, f"{changes}/{PAGE}")])] if view.ensembles else []),
+        *([Section("What changes", [Link(_OF_CHANGES, changes)])] if view.ensembles else []),
         problem_sections.health_section(view),
         run_section(view, jobs),
     ], shares
@@ -167,9 +170,10 @@ def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[li
     return ["domain", "simulation", *names], rows
 
 
-def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[Any] = ()) -> Section:
+def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: Sequence[Any] = ()) -> Section:
     """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
-    said = read_object(view.final / RELEASE)
+    said, release = read_object(view.final / RELEASE) or {}, os.path.relpath(view.final / RELEASE, out.parent)
+    released = [Link(f"Release {said['version']} of {said['date']}", release)] if {"version", "date"} <= {*said} else []
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(_by_pool(view))],
@@ -178,7 +182,6 @@ def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[An
         ["Configuration", f"{', '.join(map(str, view.config_files))} (hash {view.config_hash})"],
         ["Jobs ran on", view.engine],
         ["Products", str(view.final)],
-        *([["Release", f"{said.get('version')} of {said.get('date')}: {view.final / RELEASE}"]] if said else []),
         ["Records and logs", str(view.workdir)],
     ]
     there = sum(made.complete for made in view.products)
@@ -189,6 +192,7 @@ def summary_section(view: RunView, failed: Sequence[Failed], judged: Sequence[An
             *problem_sections.failures(view, failed),
             *judged,
             Table(["What", "Value"], rows, "The run"),
+            *released,
             *provenance_table(view),
             *products_table(view),
         ],

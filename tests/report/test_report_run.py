@@ -12,7 +12,7 @@ from espo_luigi.jobs.lifecycle.records import Record
 from espo_luigi.jobs.order import JobOrder, write_json
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.report import job_use
-from espo_luigi.report.html import Table, Text
+from espo_luigi.report.html import Link, Text
 from espo_luigi.report.make import run_section, summary_section
 from espo_luigi.report.reading import RunView, read_jobs
 
@@ -98,11 +98,11 @@ def test_a_result_that_says_too_little_is_no_job() -> None:
         job_use.Job.of({"family": "Train"})
 
 
-def test_the_summary_names_the_release_of_the_products(tmp_path: Path) -> None:
+def test_the_summary_links_the_release_of_the_products(tmp_path: Path) -> None:
     view = RunView((), "abc", "ERA5-Land", (), (), (1991, 2020), tmp_path, tmp_path / "run", "local")
     (tmp_path / "RELEASE.json").write_text('{"made_by": "espo validate", "version": "1.0", "date": "2026-11-26"}')
-    rows = [row for block in summary_section(view, []).blocks if isinstance(block, Table) for row in block.rows]
-    assert ["Release", f"1.0 of 2026-11-26: {tmp_path / 'RELEASE.json'}"] in rows
+    blocks = summary_section(view, [], tmp_path / "report" / "report.html").blocks
+    assert Link("Release 1.0 of 2026-11-26", "../RELEASE.json") in blocks
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,10 @@ class Experience:
     def _memory(self, rule: str, size: float, limit: int) -> tuple[int, Basis]:
         """The jobs' largest peak; for a task larger than all, scaled, at most the limit."""
         if rule not in self._peaks:
-            self._peaks[rule] = _peaks(self._jobs[rule])
+            # The largest peak, and the largest size with the largest peak of the jobs of that size.
+            jobs = self._jobs[rule]
+            by_size = max((job.size, job.memory_bytes) for job in jobs)
+            self._peaks[rule] = max(job.memory_bytes for job in jobs), *by_size
         peak, largest, of_largest = self._peaks[rule]
         if not largest or size <= largest:
             return peak, Basis.JOBS
@@ -177,16 +180,6 @@ def _job(result: Mapping[str, Any]) -> _Job:
 
 def _place(wildcards: Mapping[str, str]) -> Place:
     return tuple(wildcards.get(name, "") for name in _PLACES)
-
-
-def _peaks(jobs: list[_Job]) -> tuple[int, float, int]:
-    """The largest peak of memory, the largest size, and the largest peak of the jobs of that size."""
-    largest = max(job.size for job in jobs)
-    return (
-        max(job.memory_bytes for job in jobs),
-        largest,
-        max(job.memory_bytes for job in jobs if job.size == largest),
-    )
 
 
 def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:

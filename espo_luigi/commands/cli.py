@@ -555,17 +555,18 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     the RO-Crate `ro-crate-metadata.json` in the folder of the products. With --stac or --datacite, only these are
     written, unless --catalog or --crate is given, too.
     """
-    from espo_luigi.commands.publishing import relations_options, render_published, stac_options
+    from espo_luigi.commands.publishing import relations_file, render_published, stac_options
     from espo_luigi.tasks.publish import publish
 
     stac = stac_options(asked["stac"], asked["exported"], asked["href"])
-    relations = relations_options(asked["datacite"], asked["doi_table"])
+    relations = relations_file(asked["datacite"], asked["doi_table"])
     by_default = not (catalog or crate or stac or relations)
     done = publish(
         with_catalogue=catalog or by_default,
         with_crate=crate or (None if by_default else False),
         stac=stac,
         relations=relations,
+        doi_table=asked["doi_table"],
         released=asked["released"],
     )
     if as_json:

@@ -323,7 +323,10 @@ def part_reached(ds: xr.Dataset, target: xr.Dataset, **options: Any) -> xr.Datas
 def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     """Check that no cell of a target lies more than so many `cells` of the source beyond the source's grid.
 
-    Raises `DataError` if any does.
+    Raises
+    ------
+    DataError
+        If any does.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     away = cells_away(source.grid, destination.grid)
@@ -343,7 +346,10 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
 def check_covered(weights: Mapping[Hashable, Weights]) -> None:
     """Check that the source covers all cells of the target of the variables that are regridded conservatively.
 
-    Raises `DataError` if cells are not covered, or with `conservative` only in part.
+    Raises
+    ------
+    DataError
+        If cells are not covered, or with `conservative` only in part.
     """
     for name, its in weights.items():
         if its.method == "bilinear":
@@ -364,7 +370,12 @@ def check_covered(weights: Mapping[Hashable, Weights]) -> None:
 def check_filled(weights: Mapping[Hashable, Weights], options: Mapping[str, Any], key: str) -> None:
     """Check that all cells of the target get values: the ends of the source's grid leave none without.
 
-    `options` are those of `weigh`, at ``key`` of the configuration. Raises `DataError` if a cell would have none.
+    `options` are those of `weigh`, at ``key`` of the configuration.
+
+    Raises
+    ------
+    DataError
+        If a cell would have none.
     """
     for name, its in weights.items():
         lacking = np.isnan(np.asarray(its.matrix.sum(axis=1)).ravel())

@@ -150,7 +150,10 @@ def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
 def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:
     """Return parts one after the other along a dimension; lazy. `how` are further arguments of `xarray.concat`.
 
-    Raises `DataError` if anything but that dimension differs; the error calls the parts `what`.
+    Raises
+    ------
+    DataError
+        If anything but that dimension differs; the error calls the parts `what`.
     """
     try:
         if len({frozenset(part.data_vars) for part in parts}) > 1:  # xarray would fill with NaN

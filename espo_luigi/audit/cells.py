@@ -288,14 +288,11 @@ def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) ->
     at = dict(zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True))
     places = {dim: np.flatnonzero(product[dim].values == grid[dim].values[place]) for dim, place in at.items()}
     own = product.isel({dim: found[:1] for dim, found in places.items()})
-    if not all(own.sizes[dim] for dim in at) or (run.is_regional(sim_id) and _is_empty(own)):
+    first_day = (data.isel(time=0) for data in own.data_vars.values() if "time" in data.dims)
+    is_covered = all(own.sizes[dim] for dim in at)
+    if not is_covered or (run.is_regional(sim_id) and all(bool(data.isnull().all()) for data in first_day)):
         raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
     return own.squeeze(list(at))
-
-
-def _is_empty(product: xr.Dataset) -> bool:
-    """Whether the variables have no value on the first day."""
-    return all(bool(data.isel(time=0).isnull().all()) for data in product.data_vars.values() if "time" in data.dims)
 
 
 def open_product(path: Any) -> xr.Dataset:

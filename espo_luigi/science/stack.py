@@ -50,12 +50,8 @@ def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
 def land_of(ds: xr.Dataset) -> xr.DataArray:
     """Return which cells of a dataset that is not stacked `stack_drop_nans` keeps: (y, x), boolean, in memory.
 
-    Its attribute `incomplete_cells` counts cells where another variable has no data at its first time step.
-
-    Raises
-    ------
-    DataError
-        When the dataset has no horizontal grid.
+    Its attribute `incomplete_cells` counts cells where another variable has no data at its first time step. Raises
+    `DataError` when the dataset has no horizontal grid.
     """
     y, x = horizontal_dims(ds)
     first, *others = _masks(ds, y, x).values()
@@ -254,10 +250,7 @@ def _stack_coord(ds: xr.Dataset, name: Hashable, dims: tuple[str, str], cells: n
 def places_on(ds: xr.Dataset, grid: xr.Dataset) -> np.ndarray:
     """Return the numbers, in C order, that stacked cells have on the complete grid.
 
-    Raises
-    ------
-    DataError
-        When a cell is not on the grid, by exact equality of coordinates.
+    Raises `DataError` when a cell is not on the grid, by exact equality of coordinates.
     """
     y, x = horizontal_dims(grid)
     places: np.ndarray = _positions(ds, grid, y) * grid.sizes[x] + _positions(ds, grid, x)

@@ -102,7 +102,7 @@ class _Stored(argparse.Action):
 
 
 SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
-PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run), "sim-id", takes_parts=True)
+PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
@@ -173,6 +173,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())
         self.check_outputs()
+        _ = self._has_looked
+
+    @functools.cached_property
+    def _has_looked(self) -> bool:
+        self.look()
+        return True
+
+    def look(self) -> None:
+        """Raise an error for what takes a while to find out; `check` calls it until it passes."""
 
     def check_outputs(self) -> None:
         """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""

@@ -523,10 +523,10 @@ class ConcatCleanPreswap(JoinTask):
         return replace(own, clip_var={}, add_attrs=texts)
 
 
-def final_archives(variables: Callable[[Any], str | list[str]], output: str = "out_final") -> Any:
+def final_archives(variables: Callable[[Any], str | list[str]], output: str = "out_final", **fixed: Any) -> Any:
     """Declare an input: a simulation's final archive, or those of its variables; with `out_flags`, of their flags."""
     rules = (ConcatenationFinal, ConcatClean)
-    return upstream(rules, output, which=lambda task: task.context.production.final_rule, var=variables)
+    return upstream(rules, output, which=lambda task: task.context.production.final_rule, **fixed, var=variables)
 
 
 class HealthChecks(EspoTask):

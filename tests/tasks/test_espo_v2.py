@@ -380,7 +380,7 @@ def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_mem
     asked = [task for task in in_order(tasks.All()) if isinstance(task, tasks.NotCalibrated)]
     pools = {(task.pool, task.diag_domain) for task in asked}
     assert {POOL, REGIONAL_POOL} < {pool for pool, _ in pools}
-    assert pools == {(pool, domain) for pool in partition.pools(context()) for domain in context().domains}
+    assert pools == {(pool, domain) for pool in context().pools for domain in context().domains}
 
 
 def test_products_lie_in_a_tree_of_facets_and_make_finds_their_tasks(v2: Any, tmp_path: Path) -> None:

@@ -62,12 +62,6 @@ class Request:
         """The sizes of each node's part."""
         return Resources(1, int(self.sizes["cpus_per_task"]), self.sizes["memory"], self.sizes["time"])
 
-    def checked(self) -> Request:
-        """Return this request; raises SubmissionError if the site refuses it."""
-        if refusals := self.site.refusals(self.resources, self.options, max_jobs=1):
-            raise SubmissionError("; ".join(refusals))
-        return self
-
 
 def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
     """Become `salloc`, which runs a shell or a command inside an allocation.
@@ -189,7 +183,10 @@ def request_of(given: Mapping[str, str]) -> Request:
         **{name: text for name, text in asked.as_text().items() if name in ("memory", "time")},
     }
     _numbers(asked_for)
-    return Request(asked_for, section.options_of({}, {}), section.site()).checked()
+    request = Request(asked_for, section.options_of({}, {}), section.site())
+    if refusals := request.site.refusals(request.resources, request.options, max_jobs=1):
+        raise SubmissionError("; ".join(refusals))
+    return request
 
 
 def _sizes(asked: Mapping[str, str], options: JobOptions) -> list[str]:

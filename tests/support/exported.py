@@ -39,7 +39,7 @@ def product(calendar: str, bits: int | None = None) -> xr.Dataset:
     lat = ("lat", np.float32(np.linspace(45, 47.75, 12)), {"standard_name": "latitude", "units": "degrees_north"})
     lon = ("lon", np.float32(np.linspace(-67, -64.75, 10)), {"standard_name": "longitude", "units": "degrees_east"})
     ds = xr.Dataset(data, {"time": time, "lat": lat, "lon": lon}, {"cat:source": "Demo", "history": "Invented."})
-    return ds if bits is None else round_bits(ds, bits, version="1")
+    return ds if bits is None else round_bits(ds, list(data), bits, version="1")
 
 
 def make_archives(bits: int | None = None) -> dict[str, xr.Dataset]:

@@ -54,6 +54,13 @@ def render_path(template: str, fields: Mapping[str, str]) -> Path:
     return Path(template.format_map(fields))
 
 
+def filled(value: Any, fields: Mapping[Any, Any]) -> Any:
+    """Return a text with the values of fields in braces; unknown fields and other values stay."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"\{(\w+)\}", lambda match: str(fields.get(match[1], match[0])), value)
+
+
 def match_path(template: str, constants: Mapping[str, str], path: Path) -> dict[str, str] | None:
     """Return the wildcards that turn `template` into `path`, or None; `constants` are the fields already known."""
     pattern = ""
@@ -269,9 +276,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _as_bounds(value: Any) -> tuple[float, float]:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("expected two numbers, [lowest, highest]")
-    if not all(_is_finite(bound) for bound in value):
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_finite, value)):
         raise ValueError("expected two numbers, [lowest, highest]")
     low, high = (float(bound) for bound in value)
     if not low < high:

@@ -509,10 +509,7 @@ class HeldFolder:
     def inside(self) -> Path:
         """The folder, by the descriptor of this process; keep this object as long as the path is used.
 
-        Raises
-        ------
-        FileNotFoundError
-            If the name is gone, or is that of another folder.
+        Raises `FileNotFoundError` if the name is gone, or is that of another folder.
         """
         with open_folder(self.path) as descriptor:
             os.stat(self.key, dir_fd=descriptor, follow_symlinks=False)

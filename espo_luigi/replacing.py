@@ -209,10 +209,7 @@ def give_name(new: Path, path: Path) -> None:
 def take_away(path: Path, judge: Judge) -> list[Path]:
     """Give what stands at `path` a hidden name, and return that; nothing if nothing is there.
 
-    Raises
-    ------
-    StoreError
-        If it is not ours.
+    Raises `StoreError` if it is not ours.
     """
     identity = check_ours(path, judge)
     if identity is None:
@@ -273,10 +270,7 @@ def renamed(first: Path, second: Path, how: int) -> bool:
 def delete(hidden: Path) -> None:
     """Delete a file or a tree under a hidden name of ours; readers may see a part of it meanwhile.
 
-    Raises
-    ------
-    StoreError
-        If the name is none of our hidden names.
+    Raises `StoreError` if the name is none of our hidden names.
     """
     if not is_hidden_name(hidden.name):
         raise StoreError(f"{hidden} was not deleted: expected a hidden name that espo_luigi has made")

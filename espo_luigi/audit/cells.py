@@ -20,7 +20,6 @@ from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.quality import is_flags
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
@@ -177,8 +176,7 @@ class Series:
     @property
     def variables(self) -> dict[str, xr.DataArray]:
         """The adjusted variables."""
-        given = [(str(name), one) for ds in self.adjusted.values() for name, one in ds.data_vars.items()]
-        return {name: one for name, one in given if name != TREATED and not is_flags(name)}
+        return {str(name): ds[name] for ds in self.adjusted.values() for name in ds.data_vars if name != TREATED}
 
     def references_for(self, task: Adjust) -> list[xr.Dataset]:
         """Return the references that a task of adjusting gets."""
@@ -239,7 +237,8 @@ def adjust(given: Series, only: Sequence[str]) -> Series:
         if task.how.chosen.trains:
             made = Train(**names).compute(given.references, in_order, given.before)
             training[var] = [made.compute(scheduler="synchronous")]
-        scenario = task.compute(training[var], in_order, given.references_for(task), given.before)
+        used = training[var], in_order, given.references_for(task), given.before
+        scenario = task.compute(*used, with_flags=False)
         adjusted[var] = scenario.compute(scheduler="synchronous")
     return replace(given, training=training, adjusted=adjusted)
 

@@ -10,17 +10,3 @@ from espo_luigi.catalog.build import CatalogReport, make_catalog
 from espo_luigi.catalog.open import open_fixed, open_grid_mapping, open_match
 from espo_luigi.catalog.read import Asset, read_catalogue
 from espo_luigi.catalog.search import Catalog, Match, derived_otherwise, warn_of_dropped
-
-__all__ = [
-    "Asset",
-    "Catalog",
-    "CatalogReport",
-    "Match",
-    "derived_otherwise",
-    "make_catalog",
-    "open_fixed",
-    "open_grid_mapping",
-    "open_match",
-    "read_catalogue",
-    "warn_of_dropped",
-]

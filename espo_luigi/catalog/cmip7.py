@@ -101,10 +101,7 @@ def suffix_of(attrs: Mapping[Any, Any], path: str) -> str:
 def searched_names(ds: xr.Dataset, names: list[str], path: str) -> dict[str, str]:
     """Return the variable that people search for each of `names` in a raw file of CMIP7.
 
-    Raises
-    ------
-    DataError
-        If the suffix and `cell_methods` contradict each other, or neither tells which variable it is.
+    Raises `DataError` if the suffix and `cell_methods` contradict each other, or neither tells which variable it is.
     """
     suffix = suffix_of(ds.attrs, path)
     held = str(ds.attrs.get("variable_id") or described_by_path(path).get("variable_id", ""))

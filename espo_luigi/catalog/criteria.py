@@ -217,10 +217,7 @@ def listed(values: Iterable[Any], separator: str = ", ", most: int = 12) -> str:
 def as_periods(periods: Sequence[str] | Sequence[Sequence[str]] | None) -> tuple[Period, ...]:
     """Return periods, ``(start, end)`` or a sequence of such pairs, as a tuple of pairs; empty for None.
 
-    Raises
-    ------
-    CatalogError
-        If it is none of these, or a period ends before it starts.
+    Raises `CatalogError` if it is none of these, or a period ends before it starts.
     """
     pairs = [tuple(str(bound) for bound in period) for period in each_period(periods)] if periods else []
     proper = tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)

@@ -45,6 +45,9 @@ def open_match(
 ) -> xr.Dataset:
     """Open the files of a search's match as a dataset of daily data; lazy (dask).
 
+    Raises `DataError` if a file is missing or unreadable, lacks a variable, has unknown units or another grid or
+    calendar than the others, or days are missing or double.
+
     Parameters
     ----------
     match : Match
@@ -65,12 +68,6 @@ def open_match(
         The match's `variables` (time, y, x) in the table's units, as float32 or float64, in their calendar; coordinates
         `time` (midnight of the day that holds the middle of a stamp's interval, or else the stamp), `lat`, `lon` (and
         those of a rotated grid's dimensions); attributes of the files and, as ``cat:…``, of the catalogue.
-
-    Raises
-    ------
-    DataError
-        If a file is missing or unreadable, lacks a variable, has unknown units or another grid or calendar than the
-        others, or days are missing or double.
     """
     opened = [(asset, open_years(asset, match, dict(xr_open_kwargs or {}))) for asset in match.assets]
     # Each variable of a file is a dataset of its own.
@@ -110,6 +107,8 @@ def _with_days(ds: xr.Dataset, match: Match, may_lack: Sequence[str]) -> xr.Data
 def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.Dataset:
     """Open the fixed fields of a search's match, on the grid of its opened series; in memory.
 
+    Raises `DataError` if a file is missing or unreadable, lacks the field, or is on another grid.
+
     Parameters
     ----------
     match : Match
@@ -123,11 +122,6 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
     -------
     xarray.Dataset
         Each field (y, x) in the units and the type of its file, on the coordinates of `ds`.
-
-    Raises
-    ------
-    DataError
-        If a file is missing or unreadable, lacks the field, or is on another grid.
     """
     options = {**(xr_open_kwargs or {}), "chunks": {}}
     fields = {name: _open_field(name, asset, match, options) for name, asset in match.fixed.items()}
@@ -145,12 +139,8 @@ def open_fixed(match: Match, ds: xr.Dataset, *, xr_open_kwargs: Mapping[str, Any
 def open_grid_mapping(match: Match, variable: str, *, xr_open_kwargs: Mapping[str, Any] | None = None) -> xr.DataArray:
     """Open the grid mapping of a variable (such as `rotated_pole`), a scalar whose attributes matter; without data.
 
-    A DataArray without a name is returned if the files have none.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or unreadable.
+    A DataArray without a name is returned if the files have none. Raises `DataError` if the file is missing or
+    unreadable.
     """
     asset = next(asset for asset in match.assets if variable in asset.variables)
     with _open_file(asset, match, {**(xr_open_kwargs or {}), "chunks": {}}, math.inf) as ds:

@@ -131,13 +131,8 @@ def make_id(columns: Mapping[str, str]) -> str:
 def parse_date(text: str | None, where: str = "", *, end: bool = False) -> datetime | None:
     """The day of a catalogue's date, at its beginning or end; dates without day or month mean all of the month or year.
 
-    Hours are dropped: daily data are stamped at midnight or at noon. A day that the Gregorian calendar lacks
-    (30 February of a 360-day calendar) becomes the month's last.
-
-    Raises
-    ------
-    CatalogError
-        If the text is not a date.
+    Hours are dropped: daily data are stamped at midnight or at noon. A day that the Gregorian calendar lacks (30
+    February of a 360-day calendar) becomes the month's last. Raises `CatalogError` if the text is not a date.
     """
     if text is None:
         return None
@@ -319,10 +314,7 @@ def read_catalogue(path: Path) -> list[Asset]:
 def table_of(path: Path) -> Path:
     """Return the CSV file of a catalogue.
 
-    Raises
-    ------
-    CatalogError
-        If the JSON file cannot be read, or holds the rows itself.
+    Raises `CatalogError` if the JSON file cannot be read, or holds the rows itself.
     """
     description = _description(path)
     if description.get("catalog_file") is None:

@@ -137,10 +137,7 @@ class Catalog:
     def from_files(cls, paths: Sequence[Path]) -> Catalog:
         """Read catalogues (intake-esm JSON files) in order; double rows count once.
 
-        Raises
-        ------
-        CatalogError
-            If no catalogue is given, or a catalogue is missing or unreadable.
+        Raises `CatalogError` if no catalogue is given, or a catalogue is missing or unreadable.
         """
         if not paths:
             raise CatalogError("no catalogue to search; name at least one in data_catalogs.")
@@ -157,10 +154,9 @@ class Catalog:
         whole: Period | None = None,
         other_search_criteria: Mapping[str, Any] | None = None,
         exclusions: Mapping[str, Any] | None = None,
-        allow_resampling: bool = False,
         allow_conversion: bool = True,
         match_hist_and_fut: bool = False,
-        restrict_members: Mapping[str, int] | None = None,
+        most_members: int | None = None,
         tell_dropped: Callable[[str, str, Mapping[str, str]], None] = warn_of_dropped,
     ) -> dict[str, Match]:
         """Find the datasets that have every wanted variable, at exactly its frequency, over all periods.
@@ -186,15 +182,13 @@ class Catalog:
         other_search_criteria, exclusions : mapping, optional
             Values by column: one or a list; text with ``*``, ``?``, ``^`` or ``$`` is a regular expression, other text
             is matched exactly. All criteria must hold; any exclusion excludes.
-        allow_resampling : bool
-            Must be False: only the exact frequency is found.
         allow_conversion : bool
             Whether variables of `OF_RAW_DATA` may be derived; a stored one that covers the periods has priority.
         match_hist_and_fut : bool
             Copy historical rows to each future experiment of the same run. Futures without history are dropped, even if
             their own files cover the periods.
-        restrict_members : mapping, optional
-            ``{"ordered": n}`` keeps the first n members, in natural order, of datasets that differ by member only.
+        most_members : int, optional
+            Keeps the first so many members, in natural order, of datasets that differ by member only.
         tell_dropped : callable
             Gets the id of each dropped dataset, the reason, and the columns of its first row; by default a warning.
 
@@ -209,10 +203,6 @@ class Catalog:
             If nothing is found: with the number of rows after each step, and what values there are. If a row that the
             search may want has a cell that cannot be used: with its file and line.
         """
-        if allow_resampling:
-            raise CatalogError(
-                "allow_resampling is true; expected false: only data of exactly the wanted frequency are used."
-            )
         faulty = _faults_of(self.assets)
         trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]
         if not self.assets:
@@ -242,7 +232,7 @@ class Catalog:
             name: Match(name, tuple(rows), rows[0].variables, columns=rows[0].columns)
             for name, rows in doubtful.items()
         }
-        kept = restrict_to_members(candidates | found, restrict_members) if restrict_members else candidates | found
+        kept = _first_members(candidates | found, most_members) if most_members else candidates | found
         if damaged := _faults_of(asset for name in kept for asset in doubtful.get(name, ())):
             raise CatalogError(
                 f"the search wants {_told(damaged)}. Correct the catalogue, or leave such rows out by exclusions in "
@@ -373,17 +363,8 @@ def _natural(columns: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 
 
-def restrict_to_members(found: Mapping[str, Match], restrictions: Mapping[str, int]) -> dict[str, Match]:
-    """Keep the first members, in natural order, of those datasets that differ by member only.
-
-    Raises
-    ------
-    CatalogError
-        If a restriction other than a positive ``ordered`` is asked for.
-    """
-    number = restrictions.get("ordered")
-    if set(restrictions) != {"ordered"} or not isinstance(number, int) or number < 1:
-        raise CatalogError(f"restrict_members is {dict(restrictions)}; expected {{ordered: n}} with n = 1 or more.")
+def _first_members(found: Mapping[str, Match], number: int) -> dict[str, Match]:
+    """Keep the first members, in natural order, of those datasets that differ by member only."""
     groups: dict[tuple[str, ...], list[Match]] = defaultdict(list)
     for match in found.values():
         # Hindcasts of several starts (s1960-r1i1p1f1) are not members of a common ensemble.

@@ -77,4 +77,4 @@ def render_checked(checked: Checked) -> str:
 def _named(what: str, names: Sequence[str]) -> Iterator[str]:
     yield from (f"  {what}: {name}" for name in names[:_NAMED])
     if len(names) > _NAMED:
-        yield f"  {what}: {len(names) - _NAMED} more, listed in the file"
+        yield f"  {what}: {len(names) - _NAMED} more, which `--json` lists"

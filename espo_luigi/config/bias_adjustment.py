@@ -172,31 +172,21 @@ class BiasAdjust(Section):
     )
 
     @model_validator(mode="after")
-    def _each_once(self) -> BiasAdjust:
-        times, told = (
-            Counter(self.adjusted),
-            "{}: adjusted twice; expected each variable in one place, and `null` elsewhere",
-        )
-        errors = [
-            problem(told.format(", ".join(twice)), ("variables", key, "variables"), list(how.variables))
-            for key, how in self.variables.items()
-            if (twice := [name for name in how.variables if times[name] > 1])
-        ]
-        if errors:
+    def _fit(self) -> BiasAdjust:
+        if errors := [*self._problems()]:
             raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
-    @model_validator(mode="after")
-    def _known_to_their_methods(self) -> BiasAdjust:
-        errors = []
+    def _problems(self) -> Iterator[InitErrorDetails]:
+        times = Counter(self.adjusted)
         for key, how in self.variables.items():
+            if twice := ", ".join(name for name in how.variables if times[name] > 1):
+                told = f"{twice}: adjusted twice; expected each variable in one place, and `null` elsewhere"
+                yield problem(told, ("variables", key, "variables"), list(how.variables))
             known = how.chosen.variables
-            if foreign := [name for name in how.variables or (key,) if known and name not in known]:
-                told = f"the method {how.name} has no settings for {', '.join(foreign)}; it has: {', '.join(known)}"
-                errors.append(problem(told, ("variables", key, "method"), how.name))
-        if errors:
-            raise ValidationError.from_exception_data(type(self).__name__, errors)
-        return self
+            if foreign := ", ".join(name for name in how.variables or (key,) if known and name not in known):
+                told = f"the method {how.name} has no settings for {foreign}; it has: {', '.join(known)}"
+                yield problem(told, ("variables", key, "method"), how.name)
 
     @property
     def adjusted(self) -> tuple[str, ...]:
@@ -231,8 +221,8 @@ class BiasAdjust(Section):
         return list(dict.fromkeys(map(self.group_of, variables)))
 
 
-class XscenCleanUp(Section):
-    """The treatment of the adjusted variables."""
+class _CleanUpOfVariables(Section):
+    """What both workflows clean up, and keys of xscen's `clean_up` without effect here."""
 
     round_var: Named[Annotated[Integer, Field(ge=0, le=30)]] = Field(
         default={}, description="decimals that are kept, by variable"
@@ -240,6 +230,17 @@ class XscenCleanUp(Section):
     limit_var: Named[Literal["potential_radiation"]] = OmitDefault(
         "a limit that depends on day and latitude, by variable; rsds: potential_radiation", {}
     )
+    maybe_unstack_dict: Ignored = None
+    variables_and_units: Refused = None
+    convert_calendar_kwargs: Refused = None
+    missing_by_var: Refused = None
+    attrs_to_remove: Unused = None
+    common_attrs_only: Unused = None
+
+
+class XscenCleanUp(_CleanUpOfVariables):
+    """The treatment of the adjusted variables."""
+
     to_level: str = Field(default="cleaned_up", description="the attribute cat:processing_level")
     add_attrs: Annotated[Named[AnyMapping], NothingIsEmpty] = Field(
         default={},
@@ -248,15 +249,9 @@ class XscenCleanUp(Section):
             "{institution}, {project} and {version}"
         ),
     )
-    maybe_unstack_dict: Ignored = None
-    variables_and_units: Refused = None
-    convert_calendar_kwargs: Refused = None
-    missing_by_var: Refused = None
     clip_var: Refused = None
     change_attr_prefix: Unused = None
     remove_all_attrs_except: Unused = None
-    attrs_to_remove: Unused = None
-    common_attrs_only: Unused = None
 
 
 def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -272,17 +267,11 @@ def _as_patterns(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-class VariableCleanUp(Section):
-    """The treatment of a variable's product in ESPO v2, in this order."""
+class VariableCleanUp(_CleanUpOfVariables):
+    """The treatment of a variable's product in ESPO v2: rounding, clipping, the limit, and then attributes."""
 
-    round_var: Named[Annotated[Integer, Field(ge=0, le=30)]] = Field(
-        default={}, description="decimals that are kept, by variable"
-    )
     clip_var: Named[tuple[Number | None, Number | None]] = Field(
         default={}, description="the lowest and the highest value, by variable, in its unit"
-    )
-    limit_var: Named[Literal["potential_radiation"]] = OmitDefault(
-        "a limit that depends on day and latitude, by variable; rsds: potential_radiation", {}
     )
     remove_all_attrs_except: Named[Annotated[Names, AfterValidator(_as_patterns)]] = Field(
         default={},
@@ -294,13 +283,7 @@ class VariableCleanUp(Section):
     change_attr_prefix: str = Field(
         default="", description="takes the place of `cat:` in names of attributes, if given"
     )
-    maybe_unstack_dict: Ignored = None
     to_level: Ignored = None
-    variables_and_units: Refused = None
-    convert_calendar_kwargs: Refused = None
-    missing_by_var: Refused = None
-    attrs_to_remove: Unused = None
-    common_attrs_only: Unused = None
 
 
 class DerivedVariable(Section):

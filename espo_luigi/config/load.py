@@ -167,12 +167,8 @@ def _read_with_base(path: Path, read: dict[Path, YamlFile], above: tuple[Path, .
 def _known_sections(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the known sections; log a warning for the unknown.
 
-    ESPO-G's files may have unknown sections.
-
-    Raises
-    ------
-    ConfigurationError
-        If an unknown section has nearly the name of a known one: what it says would be lost.
+    ESPO-G's files may have unknown sections. Raises `ConfigurationError` if an unknown section has nearly the name of a
+    known one: what it says would be lost.
     """
     for section in content:
         if section not in SECTIONS:

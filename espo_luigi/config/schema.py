@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -28,7 +27,7 @@ from espo_luigi.config.outcomes import (
 from espo_luigi.config.regions import Custom, Paths, Region, Subregions
 from espo_luigi.config.searching import ExtractionSection, Regrid, RepairRow
 from espo_luigi.config.variables import VariableSection
-from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section
+from espo_luigi.fields import AnyMapping, ByFileName, Ignored, OmitDefault, Section, filled
 from espo_luigi.science.choices import NEEDED_FOR, TEMPERATURES, Consistency, each_period
 from espo_luigi.science.derivations import inputs_of
 from espo_luigi.science.variables import VARIABLES, Variable, variable
@@ -45,13 +44,6 @@ def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _as_text(value: Any) -> Any:
     """A version such as 1.0, which YAML takes for a number."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _filled_in(value: Any, fields: Mapping[str, str]) -> Any:
-    """A text with its known `{fields}` replaced; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), value)
 
 
 class Project(Section):
@@ -190,25 +182,18 @@ class RunConfig(Section):
         given = self.clean_up.variables.get(variable)
         if given is None:
             return {}
-        fields, arguments = self._fields_of_attributes, given.arguments("add_attrs")
-        filled = {
-            name: {key: _filled_in(value, fields) for key, value in attrs.items()}
-            for name, attrs in given.add_attrs.items()
-        }
-        return {**arguments, "add_attrs": filled}
+        return {**given.arguments("add_attrs"), "add_attrs": self._filled_in(given.add_attrs)}
 
     @property
     def attributes(self) -> dict[str, dict[str, Any]]:
-        """The attributes that products are given, by variable; the fields in their texts are filled in.
+        """The attributes that products are given, by variable; the fields in their texts are filled in."""
+        return self._filled_in(self.clean_up.xscen_clean_up.add_attrs)
 
-        Braces around anything else stay as they are.
+    def _filled_in(self, attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The attributes with `{reference}` and the further fields in their texts replaced, as far as they have values.
+
+        A field without a value, and braces around anything else, stay.
         """
-        fields, given = self._fields_of_attributes, self.clean_up.xscen_clean_up.add_attrs
-        return {name: {key: _filled_in(value, fields) for key, value in attrs.items()} for name, attrs in given.items()}
-
-    @property
-    def _fields_of_attributes(self) -> dict[str, str]:
-        """The values of `{reference}` and the further fields, by name; fields without a value are left out."""
         project, adjusted = self.project or Project(), self.biasadjust.variables.values()
         years = [period for adjustment in adjusted for period in each_period(adjustment.adjusting_args.periods)]
         periods = ["-".join(adjustment.training_args.period) for adjustment in adjusted]
@@ -222,7 +207,8 @@ class RunConfig(Section):
             "project": project.name,
             "version": project.version,
         }
-        return {name: value for name, value in fields.items() if value}
+        known = {name: value for name, value in fields.items() if value}
+        return {name: {key: filled(value, known) for key, value in attrs.items()} for name, attrs in attributes.items()}
 
     @property
     def flags(self) -> dict[str, Any]:

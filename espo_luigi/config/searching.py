@@ -52,7 +52,7 @@ class SearchDataCatalogs(Section):
     variables_and_freqs: Annotated[ByFileName[Frequency], Field(min_length=1)] = Field(
         description="the variables that are wanted, each with its frequency"
     )
-    allow_resampling: bool = Field(default=False, description="make a frequency from a higher one")
+    allow_resampling: Literal[False] = Field(default=False, description="false: the wanted frequency itself is found")
     allow_conversion: bool = Field(default=False, description="derive missing variables (dtr from tasmax and tasmin)")
     match_hist_and_fut: bool = Field(default=False, description="join each future experiment with its historical run")
     restrict_members: RestrictMembers | None = Field(
@@ -76,8 +76,7 @@ class SearchDataCatalogs(Section):
     @property
     def most_members(self) -> int | None:
         """How many members of a model and experiment are kept; None if all are."""
-        kept = self.restrict_members.arguments() if self.restrict_members else {}
-        return kept.get("ordered")
+        return self.restrict_members.arguments().get("ordered") if self.restrict_members else None
 
 
 ENGINES = ("netcdf4", "h5netcdf", "scipy", "pydap", "zarr")

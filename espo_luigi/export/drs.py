@@ -16,8 +16,8 @@ from espo_luigi.config.messages import explain
 from espo_luigi.config.schema import short_hash
 from espo_luigi.config.yaml_files import read_yaml
 from espo_luigi.errors import ConfigurationError, ParameterError, nearest, not_one_of, problems_in
-from espo_luigi.export.netcdf import Layout, filled, is_project_of_cordex
-from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard
+from espo_luigi.export.netcdf import Layout, is_project_of_cordex
+from espo_luigi.fields import AnyMapping, Chunk, Integer, Named, Names, Section, check_wildcard, filled
 
 FOLDER = Path(__file__).parent / "drs"
 # The fields of paths and attributes, and where a value comes from.

@@ -100,7 +100,8 @@ def export_files(
 
     A file is ours if the former checksums, or the notes of an attempt that was cut short, have its SHA-256: no file
     else is replaced or removed. Files of an earlier attempt at the same export stay. Files that an export of former
-    inputs or settings has left go.
+    inputs or settings has left go. Raises `StoreError` if a file has a name of these files and is not ours: nothing is
+    written then. So it does if the disk refuses.
 
     Parameters
     ----------
@@ -114,11 +115,6 @@ def export_files(
         How files are cut.
     marker : Marker
         Its id is the export's; it is the last line of the checksums.
-
-    Raises
-    ------
-    StoreError
-        If a file has a name of these files and is not ours: nothing is written then. If the disk refuses.
     """
     stem = checksums.name.removesuffix(CHECKSUMS)
     paths = [checksums.with_name("_".join(filter(None, (stem, stretch.dates))) + ".nc") for stretch in days]

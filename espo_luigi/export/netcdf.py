@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError, StoreError
+from espo_luigi.fields import filled
 from espo_luigi.files import aside_of, open_new, sync_path
 from espo_luigi.replacing import Judge, by_digest
 from espo_luigi.science.finalize.quantization import CONTAINER
@@ -210,13 +211,6 @@ def _global(attrs: Mapping[Any, Any]) -> dict[str, Any]:
 def is_project_of_cordex(name: Any, value: Any) -> bool:
     """Return whether an attribute says that data are CORDEX's, whose guidance forbids that to uncoordinated results."""
     return name == "project_id" and str(value).strip().upper() == "CORDEX"
-
-
-def filled(value: Any, fields: Mapping[Any, Any]) -> Any:
-    """Return a text with the values of fields in braces; unknown fields and other values stay."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"\{(\w+)\}", lambda match: str(fields.get(match[1], match[0])), value)
 
 
 @dataclass(frozen=True)

@@ -178,10 +178,7 @@ class Method:
     def chosen(self, setup: Setup) -> Method:
         """Return what computes this: the method itself, or a faster way to the same numbers.
 
-        Raises
-        ------
-        ConfigurationError
-            If the method cannot do what the arguments ask for with these data.
+        Raises `ConfigurationError` if the method cannot do what the arguments ask for with these data.
         """
         return self
 

@@ -21,17 +21,17 @@ from pydantic_core import InitErrorDetails
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
-from espo_luigi.methods.base import AdjustingSection, Block, Method, Setup, Step, TrainingSection, problem
+from espo_luigi.methods.base import Block, Method, Setup, Step, TrainingSection, problem
 from espo_luigi.methods.bounded import Bounded
 from espo_luigi.methods.dqm.windows import YearWindow, spans_of
 from espo_luigi.methods.xsdba import (
     AdditiveSpace,
+    AdjustingInWindows,
     Group,
     Grouping,
     GroupOfDays,
     JitterUnder,
     Kind,
-    YearWindows,
     as_quantiles,
 )
 from espo_luigi.science import seeds
@@ -156,21 +156,13 @@ class DOTCTraining(OTCTraining):
     )
 
 
-class TogetherAdjusting(AdjustingSection):
-    """`adjusting_args` of variables together."""
-
-    moving_yearly_window: YearWindows | None = OmitDefault(
-        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
-    )
-
-
 _TRAINING: Mapping[str, type[TrainingSection]] = {"MBCn": MBCnTraining, "OTC": OTCTraining, "dOTC": DOTCTraining}
 
 
 class Together(Method):
     """MBCn, by our kernels or by xsdba, and xsdba's OTC and dOTC."""
 
-    Adjusting = TogetherAdjusting
+    Adjusting = AdjustingInWindows
     trains = False
     variables_together = True
     needs_reference_to_adjust = True
@@ -201,12 +193,6 @@ class Together(Method):
         years, window = last - first + 1, adjusting.moving_yearly_window
         periods = [(int(one), int(other)) for one, other in each_period(adjusting.periods)]
         told = "" if self.variant != "MBCn" else " with `engine: xsdba`"
-        if window and (short := [f"{one}-{other}" for one, other in periods if other - one + 1 < window.window]):
-            yield problem(
-                f"has windows of {window.window} years, and {', '.join(short)} has fewer",
-                ("adjusting_args", "moving_yearly_window"),
-                window,
-            )
         if self.variant == "OTC" and (window or periods != [(first, last)]):
             yield problem(
                 f"OTC corrects the years of the training only, {first}-{last}; expected them, or `method: dOTC`",

@@ -376,7 +376,27 @@ class YearWindows(Arguments):
         return self
 
 
-class Adjusting(AdjustingSection):
+class AdjustingInWindows(AdjustingSection):
+    """Keyword arguments of an adjustment in windows of years."""
+
+    moving_yearly_window: YearWindows | None = OmitDefault(
+        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
+    )
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> AdjustingInWindows:
+        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
+        for first, last in each_period(self.periods):
+            years = int(last) - int(first) + 1
+            if years < window:
+                raise ValueError(
+                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
+                    "expected periods of as many years, or shorter windows"
+                )
+        return self
+
+
+class Adjusting(AdjustingInWindows):
     """Keyword arguments of the adjustment."""
 
     xclim_adjust_args: Annotated[AdjustArguments, NothingIsEmpty] = Field(
@@ -387,21 +407,6 @@ class Adjusting(AdjustingSection):
     jitter_under: JitterUnder | None = OmitDefault(
         "{thresh}: noise replaces the simulation's values under it; of dtr, 1e-4 K by default"
     )
-    moving_yearly_window: YearWindows | None = OmitDefault(
-        "{window, step}: each window of years is adjusted by itself, and its middle years are kept"
-    )
-
-    @model_validator(mode="after")
-    def _windows_fit(self) -> Adjusting:
-        window = self.moving_yearly_window.window if self.moving_yearly_window else 1
-        for first, last in each_period(self.periods):
-            years = int(last) - int(first) + 1
-            if years < window:
-                raise ValueError(
-                    f"moving_yearly_window has windows of {window} years, and the period {first}-{last} has {years}; "
-                    "expected periods of as many years, or shorter windows"
-                )
-        return self
 
 
 @dataclass(frozen=True)
@@ -596,7 +601,7 @@ class Xsdba(Method):
 
     def _adjust_in_windows(self, block: Block, trained: xr.Dataset, setup: Setup, options: Options) -> xr.Dataset:
         """Adjust each window of years by itself, and join what is kept of them."""
-        import xarray as xr
+        from espo_luigi.science.chunks import concat
 
         adjusting, parts = {key: one for key, one in setup.adjusting.items() if key != "moving_yearly_window"}, []
         for first, last, kept_first, kept_last in year_windows(setup.time.year, **options.year_windows):
@@ -604,7 +609,7 @@ class Xsdba(Method):
             of_window = {**block, "simulation": block["simulation"].isel(time=slice(first, last))}
             made = self.adjust(of_window, trained, replace(setup, time=time, adjusting=adjusting))
             parts.append(made.isel(time=slice(kept_first - first, kept_last - first)))
-        return xr.concat(parts, "time", coords="minimal", compat="override", join="exact")
+        return concat(parts, "time")
 
     def _trained(self, trained: xr.Dataset, setup: Setup, options: Options) -> Any:
         """Return xsdba's trained object, of its own training or of our kernels'."""

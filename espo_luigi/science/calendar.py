@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.chunks import rechunk_variable
+from espo_luigi.science.chunks import concat, rechunk_variable
 from espo_luigi.science.variables import Filling
 
 XarrayObject = TypeVar("XarrayObject", xr.Dataset, xr.DataArray)
@@ -86,10 +86,7 @@ def calendar_of(obj: xr.Dataset | xr.DataArray) -> str:
 def minimum_calendar(*names: str) -> str:
     """Return the calendar with the fewest days: 360_day < noleap < standard (any Gregorian) < all_leap.
 
-    Raises
-    ------
-    DataError
-        If a name is no known calendar.
+    Raises `DataError` if a name is no known calendar.
     """
     return min((canonical(name) for name in names), key=_ORDER.index)
 
@@ -98,19 +95,12 @@ def convert(obj: XarrayObject, calendar: str, *, align_on: Literal["year", "date
     """Convert a daily series to another calendar, lazily; the same object if it already has it.
 
     To noleap, only 29 February goes. To 360_day with `align_on="year"`, the position within the year is scaled, which
-    drops 5 days a year spread evenly (6 in a leap year). Values are never interpolated. The time dimension keeps
-    a single chunk if it was one.
-
-    Raises
-    ------
-    DataError
-        If either calendar is unknown.
+    drops 5 days a year spread evenly (6 in a leap year). Values are never interpolated. The time dimension keeps a
+    single chunk if it was one. Raises `DataError` if either calendar is unknown.
     """
     wanted = canonical(calendar)
     if calendar_of(obj) == wanted:
         return obj
-    if wanted == "360_day" and align_on == "year":
-        return _to_360_days(obj)
     return obj.convert_calendar(cast("Any", wanted), align_on=align_on)
 
 
@@ -128,7 +118,7 @@ def whole_years(obj: XarrayObject, first: str | int, last: str | int) -> XarrayO
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return parts of a series, in order of time and on the same cells, as a series; lazy."""
-    return xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact")
+    return concat(parts, "time", data_vars="minimal")
 
 
 def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | None = None) -> XarrayObject:
@@ -149,22 +139,6 @@ def floor_to_day(obj: XarrayObject, to_midpoint: np.ndarray | xr.DataArray | Non
     index = TimeAxis(axis.calendar, midnights).index
     attrs = {name: value for name, value in obj["time"].attrs.items() if name != "bounds"}
     return obj.assign_coords(time=xr.DataArray(index, dims="time", attrs=attrs))
-
-
-def _to_360_days(obj: XarrayObject) -> XarrayObject:
-    """Scale each day's position in its year to 360 days, and keep the first of the days that meet.
-
-    What xarray's `convert_calendar` does date by date, which takes seconds for thirty years.
-    """
-    axis = TimeAxis.of(obj)
-    years = axis.year
-    lengths = np.array([cftime.is_leap_year(year, axis.calendar) for year in range(years.min(), years.max() + 1)]) + 365
-    position = np.round(360 * axis.dayofyear / lengths[years - years.min()]).astype(np.int64)
-    days = (years - _FIRST_YEAR) * 360 + position - 1
-    _, kept = np.unique(days, return_index=True)
-    index = TimeAxis("360_day", days[kept] + axis.days[kept] % 1).index
-    attrs = {name: value for name, value in obj["time"].attrs.items() if name != "calendar"}
-    return obj.isel(time=kept).assign_coords(time=xr.DataArray(index, dims="time", attrs=attrs))
 
 
 def encode_dates(index: xr.CFTimeIndex, units: str) -> np.ndarray | None:
@@ -265,7 +239,8 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
 
     Gaps between days with data are interpolated linearly ("forward", "both") or become 0 ("zero"). After the last day
     with data, "forward" and "both" repeat it; before the first day, "both" repeats that day and "forward" leaves NaN.
-    Units, dtypes, attributes and other variables stay. Blocks of the result hold all of time.
+    Units, dtypes, attributes and other variables stay. Blocks of the result hold all of time. Raises `DataError` if
+    times are not in order.
 
     Parameters
     ----------
@@ -273,11 +248,6 @@ def fill_in_time(ds: xr.Dataset, *, how: Mapping[str, Filling]) -> xr.Dataset:
         Variables with `time`, in order, and any other dimensions; any calendar.
     how
         The filling of each variable; variables that `ds` lacks are ignored.
-
-    Raises
-    ------
-    DataError
-        If times are not in order.
     """
     days = TimeAxis.of(ds).days
     _check_order(days, ds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +25,12 @@ def rechunk(ds: xr.Dataset, chunks: Mapping[Any, int]) -> xr.Dataset:
 def rechunk_variable(variable: xr.Variable, chunks: Mapping[Any, int]) -> xr.Variable:
     """Return one variable in `chunks`, lazily."""
     return variable.chunk({dim: size for dim, size in chunks.items() if dim in variable.dims})
+
+
+def concat(parts: Iterable[Any], dim: Any, **how: Any) -> Any:
+    """Return what `xr.concat` makes of parts whose indexes are the same, with the first's other coordinates; lazy."""
+    defaults = {"data_vars": "all", "coords": "minimal", "compat": "override", "join": "exact"}
+    return xr.concat(list(parts), dim, **{**defaults, **how})
 
 
 def block_sizes(ds: xr.Dataset) -> dict[Hashable, int]:

@@ -161,10 +161,7 @@ class Cells:
 def evenly(field: xr.DataArray, count: int) -> Cells:
     """Return so many cells of a map (y, x) that have data, evenly spaced in the order of its rows; all, if it has less.
 
-    Raises
-    ------
-    DataError
-        If no cell has data.
+    Raises `DataError` if no cell has data.
     """
     y, x = horizontal_dims(field.to_dataset(name="field"))
     row, column = np.nonzero(field.transpose(y, x).notnull().values)

@@ -23,6 +23,8 @@ _OF_MEMBERS = {name: f"{name}_of_members" for name in (REPAIRS, INSERTED_DAYS, L
 def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.Dataset:
     """Return a pool: its members along `realization`, first, by their names; lazy.
 
+    Raises `DataError` if calendars, days or cells differ.
+
     Parameters
     ----------
     members
@@ -30,11 +32,6 @@ def pool_of_members(members: Sequence[xr.Dataset], names: Sequence[str]) -> xr.D
         days and problems of raw files are kept of each member.
     names
         The labels along `realization`.
-
-    Raises
-    ------
-    DataError
-        If calendars, days or cells differ.
     """
     calendars = {name: calendar_of(member) for name, member in zip(names, members, strict=True)}
     if len(set(calendars.values())) > 1:

@@ -21,6 +21,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
+from espo_luigi.science.quality import without_mark
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
 
@@ -111,13 +112,9 @@ def regrid(
     ds: xr.Dataset,
     target: xr.Dataset,
     *,
-    regridder_kwargs: Mapping[str, object] | None = None,
-    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
     chunks: Mapping[Any, int] | None = None,
-    skip_coarser: bool = False,
-    methods: Mapping[str, RegridMethod] | None = None,
-    whole: xr.Dataset | None = None,
     weights: Mapping[Hashable, Weights] | None = None,
+    **options: Any,
 ) -> xr.Dataset:
     """Interpolate every variable of ``ds`` that lies on its grid to the grid or the stacked points of ``target``.
 
@@ -129,24 +126,11 @@ def regrid(
         a single stage to points ignores the mask, and logs a warning. On the target's own grid the rest is NaN.
     target : xr.Dataset
         Only its coordinates are used: lat/lon of one common dimension (points), 1-D each (grid) or 2-D.
-    regridder_kwargs : mapping, optional
-        xESMF's names: ``extrap_method`` (None, inverse_dist, nearest_s2d), ``extrap_dist_exponent`` (2),
-        ``extrap_num_src_pnts`` (8). Others have no influence.
-    intermediate_grids : mapping of mappings, optional
-        In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
     chunks : mapping, optional
         Cells of a block along the target's dimensions (-1, or not given: all). A block is one Dask task, with
         all of time: it reads the rows and columns of the source that it needs, and nothing else.
-    skip_coarser : bool
-        Leave out intermediate grids whose ``d_lon`` or ``d_lat`` exceeds the largest step of ``ds`` in that direction.
-        Of a 2-D lat/lon the step is the largest distance between neighbours, in degrees of a great circle.
-    methods : mapping, optional
-        The interpolation of all stages, by variable (bilinear). Conservative ones are of first order, and know the
-        cells of ``ds`` by its coordinates `BOUNDS`; without these, cells of 1-D lat/lon end half-way between points.
-    whole : xr.Dataset, optional
-        The grid from which the points of ``target`` were stacked: conservative methods need its cells.
     weights : mapping, optional
-        What `weigh` made of the same arguments.
+        What `weigh` makes of the datasets and the ``options``; by default, it is called here.
 
     Returns
     -------
@@ -175,8 +159,7 @@ def regrid(
     attrs |= {key: value for key, value in target.attrs.items() if key == "cat:domain"}
     attrs["cat:processing_level"] = "regridded"
     if weights is None:
-        options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-        weights = weigh(ds, target, **options, skip_coarser=skip_coarser, methods=methods, whole=whole)
+        weights = weigh(ds, target, **options)
     attrs |= _gaps(ds, source.dims, weights) | _methods_told(weights)
     if source.is_same_as(destination):
         log.info("source and target have the same %s and %s: not regridded", source.lat, source.lon)
@@ -213,15 +196,26 @@ def weigh(
 ) -> dict[Hashable, Weights]:
     """Return the weights with which `regrid` makes the cells of ``target`` of those of ``ds``; reads coordinates only.
 
-    They are by variable; variables of the same method share theirs.
+    They are by variable; variables of the same method share theirs. Raises `DataError` as `regrid`.
 
-    Raises
-    ------
-    DataError
-        As `regrid`.
+    Parameters
+    ----------
+    regridder_kwargs : mapping, optional
+        xESMF's names: ``extrap_method`` (None, inverse_dist, nearest_s2d), ``extrap_dist_exponent`` (2),
+        ``extrap_num_src_pnts`` (8). Others have no influence.
+    intermediate_grids : mapping of mappings, optional
+        In order, the grids passed on the way: ``{name: {"cf_grid_2d": bounds and steps, "regridder_kwargs": …}}``.
+    skip_coarser : bool
+        Leave out intermediate grids whose ``d_lon`` or ``d_lat`` exceeds the largest step of ``ds`` in that direction.
+        Of a 2-D lat/lon the step is the largest distance between neighbours, in degrees of a great circle.
+    methods : mapping, optional
+        The interpolation of all stages, by variable (bilinear). Conservative ones are of first order, and know the
+        cells of ``ds`` by its coordinates `BOUNDS`; without these, cells of 1-D lat/lon end half-way between points.
+    whole : xr.Dataset, optional
+        The grid from which the points of ``target`` were stacked: conservative methods need its cells.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
-    method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}
+    method_of = {name: (methods or {}).get(without_mark(name), "bilinear") for name in _variables_on(source, ds)}
     used = _used(ds, source)
     if source.is_same_as(destination):
         same = sparse.identity(source.grid.size, format="csr")
@@ -307,26 +301,13 @@ def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.
     return xr.Dataset(made, coords={**_kept_coordinates(ds, source), **at}, attrs=ds.attrs)
 
 
-def part_reached(
-    ds: xr.Dataset,
-    target: xr.Dataset,
-    *,
-    regridder_kwargs: Mapping[str, object] | None = None,
-    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
-    methods: Mapping[str, RegridMethod] | None = None,
-) -> xr.Dataset:
+def part_reached(ds: xr.Dataset, target: xr.Dataset, **options: Any) -> xr.Dataset:
     """Return the rows and columns of ``ds`` from which `regrid` makes its values, and those between; lazy.
 
-    `regrid` gives the same values from this part. It holds for all intermediate grids and no ``mask``.
-
-    Raises
-    ------
-    DataError
-        As `regrid`.
+    `regrid` gives the same values from this part. It holds for all intermediate grids and no ``mask``. Raises and
+    ``options`` are as of `weigh`.
     """
-    bare = ds.drop_vars(_MASK, errors="ignore")
-    options: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    weights = weigh(bare, target, **options, methods=methods)
+    weights = weigh(ds.drop_vars(_MASK, errors="ignore"), target, **options)
     first = next(iter(weights.values()))
     source = first.source
     if source.is_same_as(first.destination):

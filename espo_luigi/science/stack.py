@@ -50,12 +50,8 @@ def stack_drop_nans(ds: xr.Dataset) -> xr.Dataset:
 def land_of(ds: xr.Dataset) -> xr.DataArray:
     """Return which cells of a dataset that is not stacked `stack_drop_nans` keeps: (y, x), boolean, in memory.
 
-    Its attribute `incomplete_cells` counts cells where another variable has no data at its first time step.
-
-    Raises
-    ------
-    DataError
-        When the dataset has no horizontal grid.
+    Its attribute `incomplete_cells` counts cells where another variable has no data at its first time step. Raises
+    `DataError` when the dataset has no horizontal grid.
     """
     y, x = horizontal_dims(ds)
     first, *others = _masks(ds, y, x).values()
@@ -254,10 +250,7 @@ def _stack_coord(ds: xr.Dataset, name: Hashable, dims: tuple[str, str], cells: n
 def places_on(ds: xr.Dataset, grid: xr.Dataset) -> np.ndarray:
     """Return the numbers, in C order, that stacked cells have on the complete grid.
 
-    Raises
-    ------
-    DataError
-        When a cell is not on the grid, by exact equality of coordinates.
+    Raises `DataError` when a cell is not on the grid, by exact equality of coordinates.
     """
     y, x = horizontal_dims(grid)
     places: np.ndarray = _positions(ds, grid, y) * grid.sizes[x] + _positions(ds, grid, x)
@@ -339,7 +332,7 @@ def _unstack_block(
     if not taken.places.size:
         chunks = (*data.chunks[:-1], *((size,) for size in taken.shape))
         shape = [sum(sizes) for sizes in chunks]
-        return dask.array.full(shape, _filled_with(stacked.dtype), dtype=_floating(stacked.dtype), chunks=chunks)
+        return dask.array.full(shape, **_missing(stacked.dtype), chunks=chunks)
     lead, y, x = tuple(range(len(others))), len(others), len(others) + 1
     return dask.array.blockwise(
         _scatter,
@@ -350,21 +343,18 @@ def _unstack_block(
         concatenate=True,
         where=taken.where,
         shape=taken.shape,
-        meta=np.empty((0,) * (len(others) + 2), _floating(stacked.dtype)),
+        meta=np.empty((0,) * (len(others) + 2), _missing(stacked.dtype)["dtype"]),
     )
 
 
-def _floating(dtype: np.dtype) -> np.dtype:
-    return dtype if dtype.kind in "fu" else np.dtype(np.float64)
-
-
-def _filled_with(dtype: np.dtype) -> float:
-    return 0 if dtype.kind == "u" else np.nan
+def _missing(dtype: np.dtype) -> dict[str, Any]:
+    """The value of cells without data, and its type."""
+    return {"fill_value": 0 if dtype.kind == "u" else np.nan, "dtype": dtype if dtype.kind in "fu" else np.float64}
 
 
 def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
     lead = stacked.shape[:-1]
-    block = np.full((*lead, shape[0] * shape[1]), _filled_with(stacked.dtype), _floating(stacked.dtype))
+    block = np.full((*lead, shape[0] * shape[1]), **_missing(stacked.dtype))
     block[..., where] = stacked
     return block.reshape(*lead, *shape)

@@ -67,13 +67,8 @@ def _parse(text: str, what: str) -> Any:
 def as_floats(data: xr.DataArray) -> xr.DataArray:
     """Return a series in a floating type that holds all its values; float32 and float64 stay as they are.
 
-    Integers and half precision would round results: types of 16 bits and fewer become float32, wider
-    ones float64. Lazy.
-
-    Raises
-    ------
-    DataError
-        If the values are not real numbers.
+    Integers and half precision would round results: types of 16 bits and fewer become float32, wider ones float64.
+    Lazy. Raises `DataError` if the values are not real numbers.
     """
     if data.dtype.kind not in "fiu":
         raise DataError(f"variable {data.name!r} holds {data.dtype}; expected numbers.")
@@ -140,12 +135,8 @@ def known_units(data: xr.DataArray) -> str:
 def convert_to(data: xr.DataArray, units: str) -> xr.DataArray:
     """Series in other units, as `as_floats` has it; lazy; unchanged if the units are the same, known or not.
 
-    Precipitation depths and fluxes convert through 1000 kg m-3; temperature differences without an offset.
-
-    Raises
-    ------
-    DataError
-        If a unit is unknown or the two have different dimensions.
+    Precipitation depths and fluxes convert through 1000 kg m-3; temperature differences without an offset. Raises
+    `DataError` if a unit is unknown or the two have different dimensions.
     """
     if units_of(data) == units:
         return as_floats(data)

@@ -22,25 +22,6 @@ if TYPE_CHECKING:
     from espo_luigi.store.table import Row, read_table, write_page, write_table
     from espo_luigi.store.write import write_store
 
-__all__ = [
-    "MARKER_NAME",
-    "Marker",
-    "Publication",
-    "Row",
-    "is_complete",
-    "join_stores",
-    "link_store",
-    "open_store",
-    "pack",
-    "read_marker",
-    "read_table",
-    "remove",
-    "unchanged",
-    "write_page",
-    "write_store",
-    "write_table",
-]
-
 _HOMES = {
     "archive": ("pack",),
     "identity": ("unchanged",),

@@ -69,8 +69,8 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Coll
 def _metadata_without(path: Path, names: Collection[str]) -> str:
     """The root's metadata without those of some arrays."""
     content = load_json(path)
-    arrays = content["consolidated_metadata"]["metadata"]
-    content["consolidated_metadata"]["metadata"] = {name: one for name, one in arrays.items() if name not in names}
+    for name in names:
+        del content["consolidated_metadata"]["metadata"][name]
     return json.dumps(content, ensure_ascii=False)
 
 

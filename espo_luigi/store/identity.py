@@ -50,11 +50,7 @@ def check_still(path: Path, opened: Identity | None) -> None:
     """Check, after a read, that the store at `path` is the store that was opened there.
 
     A store that was replaced never gets its name back. So if the opened store is there after a read, the read saw it.
-
-    Raises
-    ------
-    InputChangedError
-        If the store was replaced or deleted.
+    Raises `InputChangedError` if the store was replaced or deleted.
     """
     now = identity_of(path)
     if now != opened:

@@ -111,11 +111,7 @@ def check_dense(partial: Path) -> None:
     """Check that a store has its metadata and every chunk before it is published, and that no chunk is empty.
 
     Somebody may have deleted a part of it while it was written: Zarr makes deleted folders again and raises nothing.
-
-    Raises
-    ------
-    StoreError
-        If a file is missing or empty, or the consolidated metadata differ from those of the arrays.
+    Raises `StoreError` if a file is missing or empty, or the consolidated metadata differ from those of the arrays.
     """
     try:
         for name, array in _arrays(partial):

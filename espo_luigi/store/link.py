@@ -29,8 +29,9 @@ _CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOP
 def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapping[str, str] | None = None) -> None:
     """Publish a store directory's data under a second name with its own marker, without copying.
 
-    Files are hard links, or copies where the file system cannot link. Nobody changes a store in place: either store
-    may be removed or replaced without harm to the other.
+    Files are hard links, or copies where the file system cannot link. Nobody changes a store in place: either store may
+    be removed or replaced without harm to the other. Raises `StoreError` if the source is not a store directory, has
+    lost files, or is replaced meanwhile, or if the disk refuses.
 
     Parameters
     ----------
@@ -40,11 +41,6 @@ def link_store(source: Path, destination: Path, marker: Marker, attributes: Mapp
         The new store's marker.
     attributes : mapping, optional
         Global attributes of the new store in addition to the source's.
-
-    Raises
-    ------
-    StoreError
-        If the source is not a store directory, has lost files, or is replaced meanwhile; if the disk refuses.
     """
     source, destination = Path(source), Path(destination)
     if not (source / MARKER_NAME).is_file():
@@ -82,6 +78,8 @@ def join_stores(
         rows of the sources    0 . . . . . . . 8 . . . . . . 15 . . . . 20     (chunks of 4)
         chunks of the whole    |linked |linked |linked |written|written|
 
+    Raises `StoreError` if a source has lost files or is replaced meanwhile, or if the disk refuses.
+
     Parameters
     ----------
     joined : xr.Dataset
@@ -96,11 +94,6 @@ def join_stores(
         The dimension along which the sources are joined.
     chunks : mapping
         Chunk sizes of the result, as in `write_store`.
-
-    Raises
-    ------
-    StoreError
-        If a source has lost files or is replaced meanwhile; if the disk refuses.
     """
     # What is in memory is written with the metadata.
     small = {name: data.compute() for name, data in joined.data_vars.items() if dim not in data.dims}

@@ -143,10 +143,7 @@ def sweep_partials(path: Path, *, published: bool = False, spare_resumable: bool
 def remove_partial(partial: Path) -> None:
     """Rename the partial of another process, then delete it; a writer that lives after all cannot publish it.
 
-    Raises
-    ------
-    StoreError
-        If the folder does not allow it.
+    Raises `StoreError` if the folder does not allow it.
     """
     aside = partial_path(partial.with_name(partial.name.removeprefix(".").removesuffix(PARTIAL_SUFFIX)))
     with disk_errors(partial, "remove"), contextlib.suppress(FileNotFoundError):

@@ -85,11 +85,8 @@ _in_force: list[Publication] = []
 def written_aside(path: Path, *, judge: Judge | None = None) -> Iterator[Path]:
     """Yield a file or folder to make; publish it as `path` when the `with` block ends well, and delete it otherwise.
 
-    Raises
-    ------
-    StoreError
-        If something is at `path` that is not ours: by the `judge`, or else by its marker. If the disk refuses: full,
-        read-only, over quota, no permission.
+    Raises `StoreError` if something is at `path` that is not ours: by the `judge`, or else by its marker; or
+    if the disk refuses: full, read-only, over quota, no permission.
     """
     with partial_of(path, judge=judge) as partial:
         yield partial.content

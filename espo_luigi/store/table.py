@@ -24,10 +24,7 @@ _PICTURE = re.compile(r"(data:[\w/+.-]+;base64,[\w+/=]*)", re.ASCII)
 def write_table(columns: Sequence[str], rows: Iterable[Row], path: Path, marker: Marker | None) -> None:
     """Write a table and publish it atomically; a table without a marker can be read, but is not complete.
 
-    Raises
-    ------
-    StoreError
-        If the disk refuses, or the path has what is no table of ours.
+    Raises `StoreError` if the disk refuses, or the path has what is no table of ours.
     """
     mark = _in_one_line(marker) if marker is not None else _INCOMPLETE
     with written_aside(path) as partial:
@@ -76,10 +73,7 @@ def page_text(html: str, marker: Marker | None) -> str:
 def write_page(html: str, path: Path, marker: Marker | None) -> None:
     """Write a page of HTML and publish it atomically, with its marker as the last line.
 
-    Raises
-    ------
-    StoreError
-        If the disk refuses, or the path has what is no page of ours.
+    Raises `StoreError` if the disk refuses, or the path has what is no page of ours.
     """
     with written_aside(path) as partial:
         write_new(partial, page_text(html, marker))
@@ -88,10 +82,7 @@ def write_page(html: str, path: Path, marker: Marker | None) -> None:
 def write_checksums(sums: Mapping[str, str], path: Path, marker: Marker) -> None:
     """Write the SHA-256 of files beside it, by name, for ``sha256sum -c``, and publish it atomically.
 
-    Raises
-    ------
-    StoreError
-        If the disk refuses.
+    Raises `StoreError` if the disk refuses.
     """
     lines = [f"{digest}  {name}\n" for name, digest in sums.items()]
     with written_aside(path) as partial:
@@ -106,10 +97,7 @@ def read_checksums(path: Path) -> dict[str, str]:
 def checksum_pairs(path: Path) -> list[tuple[str, str]]:
     """Read names of files, each with a SHA-256; a name may have several.
 
-    Raises
-    ------
-    StoreError
-        If the file is missing, cannot be read, or holds something else.
+    Raises `StoreError` if the file is missing, cannot be read, or holds something else.
     """
     lines = [line for line in _lines(path, "checksums") if line and not line.startswith("#")]
     found = [re.fullmatch(r"([0-9a-f]{64})  ([^/\0]+)", line) for line in lines]

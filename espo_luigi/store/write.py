@@ -203,7 +203,9 @@ def write_store(
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
-    The active Dask client computes lazy data. The dtype in memory is the dtype on disk.
+    The active Dask client computes lazy data. The dtype in memory is the dtype on disk. Raises `StoreError` if dask
+    chunks are irregular, or if the disk refuses (full, read-only, over quota). Without a fingerprint, nothing is left
+    behind.
 
     Parameters
     ----------
@@ -229,12 +231,6 @@ def write_store(
         A text for all that the values depend on. With it, a writer that is killed or stopped, or that the disk fails,
         leaves its complete blocks, and a later writer with the same fingerprint, metadata and coordinates goes on from
         them. A store that already has the fingerprint stays.
-
-    Raises
-    ------
-    StoreError
-        If dask chunks are irregular, or if the disk refuses (full, read-only, over quota). Without a fingerprint,
-        nothing is left behind.
     """
     path = Path(path)
     if fingerprint and has_fingerprint(path, fingerprint):
@@ -282,10 +278,7 @@ def write_rows(ds: xr.Dataset, partial: HeldFolder, dim: str, rows: slice) -> No
 def finish(content: Path, marker: Marker, fingerprint: str = "") -> None:
     """Force the data onto the disk, then write the marker and force that, too.
 
-    Raises
-    ------
-    StoreError
-        If any file that was written is missing.
+    Raises `StoreError` if any file that was written is missing.
     """
     sync_tree(content)
     check_dense(content)

@@ -21,7 +21,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, InputChangedError, ParameterError, StoreError, named_by_part, not_one_of
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.science.quality import is_flags
@@ -31,15 +31,7 @@ from espo_luigi.store.publish import check_replaceable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.cost import Experience
-from espo_luigi.tasks.ports import (
-    BoundOutput,
-    DependencyHelpers,
-    InputPort,
-    OutputPort,
-    ZarrInfo,
-    ZarrTarget,
-    ports_of,
-)
+from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ZarrTarget, ports_of
 
 logger = logging.getLogger(__name__)
 
@@ -416,15 +408,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
     def _pack(self, source: Path, path: Path, marker: store.Marker, *, of_flags: bool) -> None:
-        left_out: list[Any] = []
-        if self.context.config.flagging is not None:
-            names = store.open_store(source).data_vars
-            left_out = [name for name in names if is_flags(name) != of_flags]
-            if of_flags and len(left_out) == len(names):
-                raise StoreError(
-                    f"{source} has no flags: its inputs were made before the section `flags` was given. Make them "
-                    "again (`[espo] rerun = stale`), or leave out the section"
-                )
+        left_out = [str(name) for name in store.open_store(source).data_vars if is_flags(name) != of_flags]
         if settings().final_format == "zip":
             store.pack(source, path, marker, left_out)
             return

@@ -292,13 +292,14 @@ class RunContext:
         if self.config.demo is not None:
             ensure_demo(self.config.demo)
         search = extraction.search_data_catalogs
-        criteria = search.arguments("data_catalogs")
+        criteria = search.arguments("data_catalogs", "allow_resampling", "restrict_members")
+        criteria["most_members"] = search.most_members
         if search.periods is None:
             custom = self.config.custom
             is_reference = extraction is self.config.extraction.reference
             criteria["periods"] = custom.ref_period if is_reference else custom.stretches
         if instead is not None:
-            criteria |= {"other_search_criteria": instead, "restrict_members": None}
+            criteria |= {"other_search_criteria": instead, "most_members": None}
         catalog = Catalog.from_files(list(search.data_catalogs))
         if extraction is self.config.extraction.reference:
             return catalog.search(**criteria)

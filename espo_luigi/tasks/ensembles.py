@@ -17,8 +17,9 @@ from espo_luigi import store
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.replacing import check_ours
+from espo_luigi.science.boxes import Box
 from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
-from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
+from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
 from espo_luigi.store.write import prepared

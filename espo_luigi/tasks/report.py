@@ -23,7 +23,7 @@ from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.chunks import REALIZATION, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
@@ -39,13 +39,7 @@ from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
-from espo_luigi.tasks.product import (
-    ConcatClean,
-    ConcatCleanPreswap,
-    HealthChecks,
-    Move,
-    final_archives,
-)
+from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move, final_archives
 from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
@@ -243,8 +237,10 @@ class FlagMaps(EspoTask):
     out_maps = kept("report/{domain}/{sim_id}+{domain}+flags.zarr")
 
     def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
-        """Count them."""
-        return finalize.counts_of_flags(finalize.merge_products(flags), finalize.merge_products(final))
+        """Count them, in blocks of whole rows: each block has a task for each flag."""
+        merged = finalize.merge_products(flags)
+        in_rows = rechunk(merged, {stack.horizontal_dims(merged)[1]: -1})
+        return finalize.counts_of_flags(in_rows, finalize.merge_products(final))
 
 
 class Inversions(EspoTask):

@@ -128,7 +128,7 @@ def test_hindcasts_of_each_start_are_a_dataset_of_their_own(tmp_path: Path, by: 
     starts = {(match.columns["member"], match.assets[0].columns["date_start"][:10]) for match in found().values()}
     assert starts == {(f"s{year}-{r}i1p1f1", f"{year}-11-01") for year in (1960, 1980) for r in ("r1", "r2")}
     assert all(len(match.assets) == 1 for match in found().values())
-    kept = found(restrict_members={"ordered": 1})
+    kept = found(most_members=1)
     assert {match.columns["member"] for match in kept.values()} == {"s1960-r1i1p1f1", "s1980-r1i1p1f1"}
 
 

@@ -153,9 +153,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "got 'time.season' (text), expected 'time.dayofyear', '5D', 'time.month' or 'time'",
     ),
     (
-        "adjusting_args.moving_yearly_window",
+        "adjusting_args",
         {"adjusting_args": {"periods": ["1991", "2010"], "moving_yearly_window": {"window": 30, "step": 10}}},
-        "got {'window': 30, 'step': 10} (a mapping): has windows of 30 years, and 1991-2010 has fewer",
+        "moving_yearly_window has windows of 30 years, and the period 1991-2010 has 20; expected periods of as many",
     ),
     (
         "adjusting_args.moving_yearly_window",

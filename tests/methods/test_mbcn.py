@@ -14,7 +14,6 @@ from xsdba.nbutils import _quantile
 from xsdba.processing import grouped_time_indexes
 from xsdba.utils import _interp_on_quantiles_1D, equally_spaced_nodes, rank
 
-from espo_luigi.errors import DataError
 from espo_luigi.methods.dqm.windows import year_windows
 from espo_luigi.methods.mbcn import transform
 from espo_luigi.methods.mbcn.transform import Univariate
@@ -323,23 +322,3 @@ def test_a_day_that_lacks_a_variable_is_missing_in_all() -> None:
     parts = [one[:, 0][:, ~gap] for one, gap in zip((reference, historical, simulation), lacking, strict=True)]
     np.testing.assert_allclose(made[:, 0][:, ~missing], by_formulas(*parts, turns[0, 0]), rtol=1e-9)
     assert np.isfinite(made[:, 1]).all()
-
-
-def test_what_cannot_be_laid_out_is_refused() -> None:
-    axis = TimeAxis.of_index("noleap", dates("noleap", 2001, 2004))
-    for group, window, said in (
-        ("time.season", 1, "expected time, time.month, time.dayofyear or 5D"),
-        ("5D", 4, "expected an odd one"),
-        ("time.month", 3, "of 1 for months"),
-        ("5D", 75, "overlap"),
-    ):
-        with pytest.raises(DataError, match=said):
-            transform.plan(axis, axis, group=group, window=window)
-    values, pool = series(dates("noleap", 2001, 2004), 0), series(dates("noleap", 2001, 2004), 0, (2,))
-    plan = transform.plan(axis, axis)
-    how: dict[str, Any] = {"rotations": rotations(1, 3), "levels": LEVELS, "variables": VARIABLES}
-    with pytest.raises(DataError, match="1 or 1 pools"):
-        transform.adjust(values, values, values, plan, **how)
-    for given in ((values, values, pool), (values, pool, values), (values[:1], values[:1], values[:1])):
-        with pytest.raises(DataError, match=r"expected the same variables \(two or more\), cells and members"):
-            transform.adjust(*given, plan, **how)

@@ -305,10 +305,6 @@ def test_one_year_has_its_own_windowed_means_as_trend() -> None:
         (lambda: plan_windows(np.arange(1, 366), 30), "A window of 30 days"),
         (lambda: plan_windows(np.tile(np.arange(1, 13), 9), 31), "overlap"),
         (
-            lambda: qm.plan_adjustment(np.arange(1, 366), np.arange(365), window=31, fraction=1.0, n_training_days=365),
-            "fraction of 1.0",
-        ),
-        (
             lambda: qm.plan_adjustment(np.arange(1, 367), np.arange(366), window=31, fraction=0.2, n_training_days=360),
             "day of year 366",
         ),

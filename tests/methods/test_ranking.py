@@ -13,11 +13,10 @@ import xsdba
 from scipy.interpolate import griddata
 from scipy.stats import rankdata
 
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import checked, method_named
 from espo_luigi.methods.dqm import ranking
-from espo_luigi.methods.dqm.windows import year_windows
 from espo_luigi.methods.xsdba import Adjusting
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -285,9 +284,7 @@ def test_windows_that_do_not_fit_are_refused(windows: dict[str, int], message: s
         checked(Adjusting, given, "adjusting_args")
 
 
-def test_a_simulation_shorter_than_a_window_is_refused_and_other_packages_know_no_windows() -> None:
-    with pytest.raises(DataError, match="windows of 30 years, and 2001-2020 has 20"):
-        year_windows(np.repeat(np.arange(2001, 2021), 365), 30, 10)
+def test_other_methods_have_no_kernels() -> None:
     with pytest.raises(ConfigurationError, match=r"dqm\.Scaling: expected dqm, or dqm\.QuantileDeltaMapping"):
         method_named("dqm.Scaling")
 

@@ -279,7 +279,8 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
         marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
         marks[0, 0, 0 if name == "tasmax" else 1] = 1
         how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
-        flags = quality.of_adjusted(values, values.to_dataset(), marks, **how)
+        raw = values.to_dataset()
+        flags = quality.of_adjusted(values, quality.of_regridded(raw, raw, {name: np.zeros(6, bool)}, ()), marks, **how)
         # Each variable has counts of its own under the same name.
         days = marks.sum("time").expand_dims("treatment", -1).assign_coords(treatment=["jittered"]) + len(given)
         given[name] = values.to_dataset().assign(flags | {"treated": days}).chunk(loc=2)

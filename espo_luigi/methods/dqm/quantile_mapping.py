@@ -248,10 +248,8 @@ def plan_adjustment(
     Raises
     ------
     DataError
-        If the window or the fraction is outside of what the kernels do, or a day of year has no factors.
+        If the window is outside of what the kernels do, or a day of year has no factors.
     """
-    if fraction is not None and not 0 < fraction < 1:
-        raise DataError(f"A LOESS fraction of {fraction}; the kernels do fractions between 0 and 1. Use xsdba.")
     check_window(window)
     days_present, groups = group_days(dayofyear)
     if days_present[-1] > n_training_days + 1:

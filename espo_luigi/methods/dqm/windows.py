@@ -54,19 +54,9 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
 
     ``years`` has each time step's, ascending. Each window keeps its middle ``step`` years, the first also those before,
     the last also those after. Years that remain after the last whole window, which xsdba leaves out, are kept from a
-    further window that ends with them.
-
-    Raises
-    ------
-    DataError
-        If there are fewer years than a window has.
+    further window that ends with them. There are at least as many years as a window has.
     """
     first, last = int(years[0]), int(years[-1]) + 1
-    if last - first < window:
-        raise DataError(
-            f"moving_yearly_window has windows of {window} years, and {first}-{last - 1} has {last - first}; expected "
-            "a period of as many years. Shorten the window, or lengthen the period."
-        )
     starts = list(range(first, last - window + 1, step))
     bounds = [first, *(start + (window + step) // 2 for start in starts[:-1]), starts[-1] + window]
     made = [(start, *kept) for start, kept in zip(starts, itertools.pairwise(bounds), strict=True)]
@@ -100,10 +90,7 @@ def group_days(dayofyear: np.ndarray) -> DayGroups:
 def plan_windows(dayofyear: np.ndarray, window: int) -> WindowPlan:
     """Lay out centred windows over a series of days, by position as xsdba's rolling windows are.
 
-    Raises
-    ------
-    DataError
-        If the window is not an odd number from 1 to 127, or windows of one day of year overlap.
+    Raises `DataError` if the window is not an odd number from 1 to 127, or windows of one day of year overlap.
     """
     check_window(window)
     groups = group_days(dayofyear)
@@ -139,13 +126,7 @@ def joined_members(values: np.ndarray, plan: WindowPlan) -> np.ndarray:
 
 
 def check_window(window: int) -> None:
-    """Check that the kernels can do windows of so many days.
-
-    Raises
-    ------
-    DataError
-        If not.
-    """
+    """Raise `DataError` unless the kernels can do windows of so many days."""
     if not (1 <= window <= LONGEST_WINDOW and window % 2):
         raise DataError(f"A window of {window} days; the kernels do odd windows of 1 to {LONGEST_WINDOW}. Use xsdba.")
 

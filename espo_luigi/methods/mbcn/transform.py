@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from espo_luigi.errors import DataError
 from espo_luigi.methods.dqm.kernels.mbcn import Groups, Univariates, adjust_together
 from espo_luigi.methods.dqm.quantile_mapping import run_by_cells
 from espo_luigi.methods.dqm.windows import YearWindow
@@ -66,11 +65,6 @@ def plan(
         ends of the series or of the window of years.
     spans
         Windows of years (`dqm.windows.year_windows`), each a sample of its own; by default the whole simulation.
-
-    Raises
-    ------
-    DataError
-        If the group is unknown, or windows of one group overlap.
     """
     chosen = list(spans or [YearWindow(0, len(simulation), 0, len(simulation))])
     of_calibration = _samples(_labels(calibration, group), group, window)
@@ -138,13 +132,7 @@ def adjust(
     traced
         If given, in float64, filled with what `TRACED` names: (5, variable, cell, member, time). Ranks are from 1;
         a donor is the place of the value's day in (member, time).
-
-    Raises
-    ------
-    DataError
-        If shapes do not match.
     """
-    _check_shapes(reference, historical, simulation, rotations)
     shape = (*simulation.shape[:2], simulation.shape[2] if simulation.ndim == 4 else 1, simulation.shape[-1])
     members, modelled = simulation.reshape(shape), historical.reshape(*shape[:3], -1)
     adjusted = np.empty(shape, simulation.dtype)
@@ -184,7 +172,7 @@ _NOTHING = _Sample(np.empty(0, np.int32), np.empty(0, np.bool_))
 
 
 def _labels(axis: TimeAxis, group: str) -> np.ndarray:
-    """Number the group of each time step."""
+    """Number the group of each time step; the last is 5D."""
     days = np.asarray(axis.dayofyear)
     if group == "time":
         return np.zeros(days.size, np.int64)
@@ -192,18 +180,12 @@ def _labels(axis: TimeAxis, group: str) -> np.ndarray:
         return np.asarray(axis.index.month, np.int64)
     if group == "time.dayofyear":
         return days.astype(np.int64)
-    if group == "5D":
-        return np.minimum((days - 1) // 5, axis.days_in_longest_year // 5 - 1).astype(np.int64)
-    raise DataError(f"group is {group!r}; expected time, time.month, time.dayofyear or 5D.")
+    return np.minimum((days - 1) // 5, axis.days_in_longest_year // 5 - 1).astype(np.int64)
 
 
 def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
     """Return each group's sample: its runs of days, each with the window around it."""
     step = {"time.dayofyear": 1, "5D": 5}.get(group, 0)
-    if window % 2 == 0 or window < 1 or (window > 1 and not step):
-        raise DataError(
-            f"group {group} has a window of {window}; expected an odd one, of 1 for months and for all days."
-        )
     reach = window // 2 * step
     bounds = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), labels.size]
     runs: dict[int, list[tuple[int, int]]] = {}
@@ -213,8 +195,6 @@ def _samples(labels: np.ndarray, group: str, window: int) -> dict[int, _Sample]:
     for label, own in runs.items():
         parts = [np.arange(max(first - reach, 0), min(last + reach, labels.size)) for first, last in own]
         times = np.concatenate(parts).astype(np.int32)
-        if (np.diff(times) <= 0).any():
-            raise DataError(f"windows of {window} around group {label} of {group} overlap; expected a shorter window.")
         made[label] = _Sample(times, labels[times] == label)
     return made
 
@@ -238,19 +218,3 @@ def _univariates(variables: Sequence[Univariate], detrend: int | None) -> Univar
         np.array([np.nan if one.tail_factor is None else one.tail_factor for one in variables]),
         -1 if detrend is None else detrend,
     )
-
-
-def _check_shapes(reference: np.ndarray, historical: np.ndarray, simulation: np.ndarray, rotations: np.ndarray) -> None:
-    (n_variables, n_cells, *pool), length = simulation.shape[:-1], reference.shape[-1]
-    trained, members = (*simulation.shape[:-1], length), pool[0] if pool else 1
-    if n_variables < 2 or reference.shape != (n_variables, n_cells, length) or historical.shape != trained:
-        raise DataError(
-            f"the reference is {reference.shape}, historical {historical.shape}, the simulation {simulation.shape}; "
-            "expected the same variables (two or more), cells and members, and a calibration of one length."
-        )
-    pools = rotations.shape[1]
-    if rotations.shape[0] != n_cells or rotations.shape[3:] != (n_variables,) * 2 or pools not in (1, members):
-        raise DataError(
-            f"rotations are {rotations.shape}; expected (cell, pool, iteration, variable, variable) with {n_cells} "
-            f"cells, 1 or {members} pools, and {n_variables} variables."
-        )

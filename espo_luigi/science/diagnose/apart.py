@@ -63,7 +63,8 @@ def compare(
     first, second, said = _shared(first, second)
     has_time, cells = first.dims[0] == "time", first.shape[1:]
     season = first["time"].values // 100 % 100 % 12 // 3 if has_time else np.zeros(first.shape[0], int)
-    # By season and cell: values in both, in one of them, and different; sums of differences; and of `_moments`.
+    # By season and cell: values in both, in one of them, and different; sums of differences. Of cube roots, sums of
+    # differences, of those of squares, of squared differences, of the values of both, and of their squares.
     sums, largest = np.zeros((9 if draws else 4, 4, *cells)), np.zeros((4, *cells))
     bins = np.zeros((4, _BINS), np.int64)
     for days, *place in _blocks(first, second):
@@ -73,8 +74,10 @@ def compare(
             at, apart = (of, *place), b - a.astype(np.float64)
             known = apart == apart
             apart[~known] = 0
-            moments = _moments(*(np.where(known, values, 0) for values in (a, b))) if draws else ()
-            added = [known, np.isnan(a) != np.isnan(b), apart != 0, apart, *moments]
+            added = [known, np.isnan(a) != np.isnan(b), apart != 0, apart]
+            if draws:
+                u, v = (np.cbrt(np.where(known, values, 0), dtype=np.float64) for values in (a, b))
+                added += [v - u, v**2 - u**2, (v - u) ** 2, u + v, u**2 + v**2]
             sums[(..., *at)] += [each.sum(axis=0) for each in added]
             size = np.abs(apart)
             largest[at] = np.maximum(largest[at], size.max(axis=0))
@@ -136,12 +139,6 @@ def _blocks(first: xr.DataArray, second: xr.DataArray) -> Sequence[tuple[slice, 
     chunks = [data.encoding.get("preferred_chunks", {}) for data in (first, second)]
     stored = normalize_chunks([max(of.get(dim, 100) for of in chunks) for dim in first.dims], first.shape)
     return slices_from_chunks(normalize_chunks("auto", first.shape, _BLOCK_VALUES, np.int8, previous_chunks=stored))
-
-
-def _moments(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of cube roots: differences, those of squares, squared differences, sums of both, and of their squares."""
-    u, v = (np.cbrt(values.astype(np.float64)) for values in (a, b))
-    return v - u, v**2 - u**2, (v - u) ** 2, u + v, u**2 + v**2
 
 
 def _beyond_noise(days: np.ndarray, moments: np.ndarray, is_year: bool) -> bool | None:

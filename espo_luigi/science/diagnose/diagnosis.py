@@ -13,8 +13,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science import regrid, stack
-from espo_luigi.science.choices import RegridMethod
-from espo_luigi.science.chunks import rechunk
+from espo_luigi.science.chunks import concat, rechunk
 from espo_luigi.science.diagnose.properties import MEASURE_ATTR, as_fixed, properties, quiet, with_level
 from espo_luigi.science.extract.dataset import subset_box
 from espo_luigi.science.units import in_units, without_idle_metadata
@@ -85,12 +84,7 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
 
     Each property is compared by its own measure, which `properties` wrote as an attribute: the bias (sim - ref, in the
     reference's units) or the ratio (sim / ref). The history of each result names the measure. Dimensions as the
-    properties; lazy on dask.
-
-    Raises
-    ------
-    DataError
-        When the grids differ, or a property does not name its measure.
+    properties; lazy on dask. Raises `DataError` when the grids differ, or a property does not name its measure.
 
     References
     ----------
@@ -105,24 +99,20 @@ def measures(sim_properties: xr.Dataset, ref_properties: xr.Dataset, *, to_level
     return as_fixed(xr.Dataset(measured), sim_properties.attrs, to_level)
 
 
-def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset, *, to_level: str = "diag-improved") -> xr.Dataset:
+def improvement(sim_measures: xr.Dataset, scen_measures: xr.Dataset) -> xr.Dataset:
     """Return, per property, the fraction of cells where the scenario is at least as close to the reference.
 
     d = |m_sim| - |m_scen| for a bias, |m_sim - 1| - |m_scen - 1| for a ratio; the fraction is that of d >= 0 among the
-    cells where d is not NaN. One variable, `improved_grid_points` (properties); lazy on dask.
-
-    Raises
-    ------
-    DataError
-        When the grids differ, or the simulation lacks a property of the scenario.
+    cells where d is not NaN. One variable, `improved_grid_points` (properties); lazy on dask. Raises `DataError` when
+    the grids differ, or the simulation lacks a property of the scenario.
     """
     _check_same_grid(sim_measures, scen_measures)
     _check_same_properties(sim_measures, scen_measures)
     names = list(scen_measures.data_vars)
     fractions = [_improved(sim_measures[name], scen_measures[name]) for name in names]
-    da = xr.concat(fractions, dim=_labels("properties", names), coords="minimal", compat="override", join="exact")
+    da = concat(fractions, _labels("properties", names))
     out = _describe(da, "Fraction of improved grid cells").to_dataset(name="improved_grid_points")
-    return with_level(out, scen_measures.attrs, to_level)
+    return with_level(out, scen_measures.attrs, "diag-improved")
 
 
 def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
@@ -143,13 +133,7 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
     names = list(first.data_vars)
     rows = [[_distance(ds[name]).mean() for name in names] for ds in measured.values()]
     columns = _labels("properties", names)
-    table = xr.concat(
-        [xr.concat(row, dim=columns, coords="minimal", compat="override", join="exact") for row in rows],
-        dim=_labels("realization", measured),
-        coords="minimal",
-        compat="override",
-        join="exact",
-    )
+    table: xr.DataArray = concat((concat(row, columns) for row in rows), _labels("realization", measured))
     low, high = table.min("realization"), table.max("realization")
     scaled = xr.where(high == low, 0.5, (table - low) / (high - low).where(high != low, 1.0)).transpose(
         "realization", ...
@@ -225,13 +209,9 @@ def cut_domain(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut the box of `lon_bnds` and `lat_bnds` out of a dataset, bounds included, without a buffer.
 
     Works on 1-D `lat` and `lon`, in any order and either longitude convention. Of a curvilinear grid, the smallest part
-    that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`,
-    and so is that of its products. Fixed fields among the coordinates, such as `orog`, are left out. Lazy.
-
-    Raises
-    ------
-    DataError
-        When no cell lies in the box, or the box crosses the edge of the data's longitudes.
+    that holds the box is cut, and cells outside of the box are NaN. The result's `cat:domain` is the box's `name`, and
+    so is that of its products. Fixed fields among the coordinates, such as `orog`, are left out. Lazy. Raises
+    `DataError` when no cell lies in the box, or the box crosses the edge of the data's longitudes.
     """
     named = {"cat:domain": region["name"]} if "name" in region else {}
     bare = ds.drop_vars([name for name in ds.coords if name not in ("lat", "lon", *ds.dims)])
@@ -253,19 +233,11 @@ def in_blocks(part: xr.Dataset) -> xr.Dataset:
     return chunked.compute() if all(len(sizes) == 1 for sizes in chunked.chunksizes.values()) else chunked
 
 
-def on_domain(
-    raw: xr.Dataset,
-    reference: xr.Dataset,
-    *,
-    land: str,
-    regridder_kwargs: Mapping[str, object] | None = None,
-    intermediate_grids: Mapping[str, Mapping[str, Any]] | None = None,
-    methods: Mapping[str, RegridMethod] | None = None,
-) -> xr.Dataset:
+def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: Any) -> xr.Dataset:
     """Regrid a simulation to a domain's cells, where the reference has data.
 
     Loads the cells of the simulation that are needed (on Dask's workers), since each block of the result would read the
-    files again; the rest is lazy.
+    files again; the rest is lazy. Raises `DataError` if the reference has fewer days, or the regridding fails.
 
     Parameters
     ----------
@@ -275,13 +247,8 @@ def on_domain(
         The reference in the domain, as `cut_domain` returns it, 131 days or more: gives the grid and the land.
     land
         The variable of `reference` that is NaN where the result is to be NaN, on the day at position 130.
-    regridder_kwargs, intermediate_grids, methods
-        As of `regrid.regrid`. No intermediate grid is skipped, and a mask of the simulation is not used.
-
-    Raises
-    ------
-    DataError
-        If the reference has fewer days, or the regridding fails.
+    **options
+        As of `regrid.weigh`. A mask of the simulation is not used.
     """
     if reference.sizes["time"] <= DAY_WITH_LAND:
         raise DataError(
@@ -290,11 +257,9 @@ def on_domain(
         )
     has_data = reference[land].isel(time=DAY_WITH_LAND).notnull().reset_coords(drop=True).compute()
     grid = stack.grid_of(reference)
-    how: dict[str, Any] = {"regridder_kwargs": regridder_kwargs, "intermediate_grids": intermediate_grids}
-    how["methods"] = methods
-    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **how)
+    near = regrid.part_reached(raw.drop_vars("mask", errors="ignore"), grid, **options)
     loaded = rechunk(near, blocks(near)).persist()
-    return regrid.regrid(loaded, grid, **how, chunks=blocks(grid)).where(has_data)
+    return regrid.regrid(loaded, grid, **options, chunks=blocks(grid)).where(has_data)
 
 
 def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:

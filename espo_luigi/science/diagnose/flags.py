@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from typing import Any, get_args
+from typing import Any
 
 import dask
 import dask.array
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import day_of
-from espo_luigi.science.choices import FLAGS, Flag, MissingMethod
+from espo_luigi.science.choices import FLAGS, Flag
 from espo_luigi.science.grid import cells_in, cut_to
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
@@ -148,11 +147,6 @@ def lacking(ds: xr.Dataset, methods: Methods, cells: xr.DataArray | None) -> dic
     """Return whether each variable on time lacks values by each method, in some of the cells; lazy.
 
     Without a regular time axis there is nothing to compare with: the result is empty.
-
-    Raises
-    ------
-    DataError
-        If there is no such method.
     """
     names = [methods] if isinstance(methods, str) else methods
     arguments = dict(methods) if isinstance(methods, Mapping) else {name: {} for name in names}
@@ -177,10 +171,6 @@ def method_of(method: str) -> Callable[..., xr.DataArray]:
 
     if method.removeprefix("missing_") == "some_but_not_all":
         return some_but_not_all
-    if method not in get_args(MissingMethod):
-        raise DataError(
-            f"missing names the method {method!r}: expected any, some_but_not_all, at_least_n_valid, pct or wmo."
-        )
     return getattr(missing, method, None) or getattr(missing, f"missing_{method}")
 
 

@@ -6,7 +6,7 @@ xclim is imported where it is used, since its import takes seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -18,7 +18,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.choices import CHECKS, LAND_FLAG
+from espo_luigi.science.choices import LAND_FLAG
 from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
@@ -35,23 +35,12 @@ PART_BYTES = 2 * 1024**3
 def health_checks(
     ds: xr.Dataset,
     *,
-    structure: Mapping[str, Sequence[str]] | None = None,
-    calendar: str | None = None,
-    start_date: str | None = None,
-    end_date: str | None = None,
-    variables_and_units: Mapping[str, str] | None = None,
-    cfchecks: Mapping[str, Mapping[str, Any]] | None = None,
-    freq: str | None = None,
-    missing: Methods | None = None,
-    flags: Mapping[str, Mapping[str, Any] | None] | None = None,
-    flags_kwargs: Mapping[str, Any] | None = None,
-    return_flags: bool = True,
-    raise_on: Sequence[str] | None = None,
     scopes: Mapping[str, Mapping[str, Any]] | None = None,
     land: xr.DataArray | None = None,
     allowed_gaps: int = 0,
+    **whole: Any,
 ) -> xr.Dataset:
-    """Check a dataset; arguments but the last two are the section `health_checks` of the configuration.
+    """Check a dataset by the section `health_checks` of the configuration.
 
     Returns a boolean scalar per flag, named {variable}_{flag}, when `return_flags` is set; the flags of a scope are
     named {scope}_{variable}_{flag}, and have the attribute `scope`. Global attributes: the input's, and `warnings`, the
@@ -61,61 +50,28 @@ def health_checks(
 
     Parameters
     ----------
-    structure
-        Exactly these `dims` and `coords`; others fail too.
-    calendar
-        Expected calendar; synonyms are the same.
-    start_date, end_date
-        The first day must not be after, the last day not before.
-    variables_and_units
-        Variables that must be there, in units equivalent to these.
-    cfchecks
-        Per variable, functions of `xclim.core.cfchecks` with their arguments.
-    freq
-        Frequency as `xarray.infer_freq` writes it.
-    missing
-        Methods of `xclim.core.missing` (any, some_but_not_all, at_least_n_valid, pct, wmo) with their arguments, per
-        year by default. Variables without time are left out.
-    flags
-        Per variable, flags of `xclim.core.dataflags` with their arguments; None is xclim's own list.
-    flags_kwargs
-        Other arguments of `xclim.core.dataflags.data_flags`.
-    return_flags
-        Whether the flags are variables of the result.
-    raise_on
-        Names of the checks whose failure is an error; "all" is every one.
     scopes
         Further sets of checks, by name, each of a part of the grid: `lon_bnds` and `lat_bnds`, or `shape` (polygons),
-        as `espo_luigi.science.grid.cells_in` takes them, and any of the arguments above.
+        as `espo_luigi.science.grid.cells_in` takes them, and any of the arguments for the whole.
     land, allowed_gaps
         The reference's land cells, boolean (y, x), of which no more than so many may be NaN on all days of a chunk of
         time: the flag {variable}_land_cells_without_data, and the check `land`.
+    **whole
+        The checks of the whole dataset, by the keys of the section. `cfchecks`, `missing` and `flags` have functions of
+        xclim's modules `cfchecks`, `missing` and `dataflags` with their arguments. Missing days are looked for in each
+        year, in variables with time. `flags` of None are xclim's own list.
 
     Raises
     ------
     HealthCheckError
         Listing all failed checks of `raise_on`; or when there are no time steps.
     DataError
-        When an argument names a check that does not exist, or a scope has no (land) cell.
+        When a scope has no (land) cell.
     """
-    whole = {
-        "structure": structure,
-        "calendar": calendar,
-        "start_date": start_date,
-        "end_date": end_date,
-        "variables_and_units": variables_and_units,
-        "cfchecks": cfchecks,
-        "freq": freq,
-        "missing": missing,
-        "flags": flags,
-        "flags_kwargs": flags_kwargs,
-        "return_flags": return_flags,
-        "raise_on": raise_on,
-    }
     if not ds.sizes.get("time") or "time" not in ds.coords:
         raise HealthCheckError(f"There is nothing to check: no time steps in dimensions {dict(ds.sizes)}.")
     sets = [
-        _Set(name, arguments, _checks_that_raise(arguments.get("raise_on")))
+        _Set(name, arguments, set(arguments.get("raise_on") or ()))
         for name, arguments in {"": whole, **(scopes or {})}.items()
     ]
     failed = [failure for checks in sets for failure in _of_metadata(ds, checks)]
@@ -244,14 +200,6 @@ def _of_data(checks: _Set, computed: _OfData, flagged: Mapping[str, xr.Dataset])
             )
 
 
-def _checks_that_raise(raise_on: Sequence[str] | None) -> set[str]:
-    wanted = set(raise_on or ())
-    unknown = wanted - set(CHECKS) - {"all"}
-    if unknown:
-        raise DataError(f"raise_on names {sorted(unknown)}: expected some of {list(CHECKS)} or 'all'.")
-    return set(CHECKS) if "all" in wanted else wanted
-
-
 def _raise_if_any(failed: Iterable[_Failure]) -> None:
     errors = [f"{failure.message} [{failure.check}]" for failure in failed if failure.raises]
     if errors:
@@ -331,28 +279,22 @@ def _units(ds: xr.Dataset, variables_and_units: Mapping[str, str]) -> Iterator[s
 
 def _cf(ds: xr.Dataset, checks_by_variable: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     import xclim
-    from xclim.core import ValidationError
+    from xclim.core import ValidationError, cfchecks
 
     for name, checks in checks_by_variable.items():
         if name not in ds:
             yield f"The variable '{name}' is missing: its CF attributes cannot be checked."
             continue
         for check, arguments in checks.items():
+            given = dict(arguments or {})
             try:
                 with xclim.set_options(cf_compliance="raise"):
-                    _cf_function(check, name, ds[name])(**(arguments or {}))
+                    if check == "cfcheck_from_name":
+                        cfchecks.cfcheck_from_name(given.pop("varname", name), ds[name], **given)
+                    else:
+                        cfchecks.check_valid(ds[name], **given)
             except ValidationError as err:
                 yield f"'{name}' does not follow CF: {err}"
-
-
-def _cf_function(check: str, name: str, da: xr.DataArray) -> Callable[..., None]:
-    from xclim.core import cfchecks
-
-    if check == "cfcheck_from_name":
-        return lambda varname=name, **kwargs: cfchecks.cfcheck_from_name(varname, da, **kwargs)
-    if check == "check_valid":
-        return lambda **kwargs: cfchecks.check_valid(da, **kwargs)
-    raise DataError(f"cfchecks names {check!r} for {name!r}: expected cfcheck_from_name or check_valid.")
 
 
 def _freq(ds: xr.Dataset, freq: str | None) -> Iterator[str]:

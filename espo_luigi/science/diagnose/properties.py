@@ -47,7 +47,9 @@ def properties(
 
     Dimensions (time, ...) in, (...) out: one variable per property, named as in the file. Thresholds are converted to
     the units of the data (precipitation as flux or depth). The calendar may be any; `dtr` is derived when it is needed
-    and missing. Lazy on dask: a block of cells is a task, which reads its series once for all properties.
+    and missing. Lazy on dask: a block of cells is a task, which reads its series once for all properties. Raises
+    `DataError` when the data have nothing in the period, or a variable that a property needs is missing or has unusable
+    units.
 
     Parameters
     ----------
@@ -60,11 +62,6 @@ def properties(
         First and last year, both included.
     to_level
         The `cat:processing_level` of the result.
-
-    Raises
-    ------
-    DataError
-        When the data have nothing in the period, or a variable that a property needs is missing or has unusable units.
 
     References
     ----------

@@ -268,13 +268,9 @@ def subset_box(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.Dataset:
     """Cut a box of longitudes and latitudes, bounds included and widened by the region's `tile_buffer`; lazy.
 
     A box may cross the first and the last longitude of a global grid. Columns then run from its western to its eastern
-    bound, and their longitudes go on across the edge. The buffer of a box around the Earth repeats columns.
-    Curvilinear grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it.
-
-    Raises
-    ------
-    DataError
-        If no cell is in the box, or a coordinate is missing or out of order.
+    bound, and their longitudes go on across the edge. The buffer of a box around the Earth repeats columns. Curvilinear
+    grids (2-D `lat`, `lon`) are cropped to the rows and columns that reach the box, and NaN outside it. Raises
+    `DataError` if no cell is in the box, or a coordinate is missing or out of order.
     """
     if ds["lat"].ndim == 2:
         return _crop_and_mask(ds, _inside(ds, region))
@@ -296,12 +292,8 @@ def cells_inside(ds: xr.Dataset, region: Mapping[str, Any]) -> xr.DataArray | bo
 def subset_boxes(ds: xr.Dataset, regions: Sequence[Mapping[str, Any]]) -> xr.Dataset:
     """Cut the cells of several regions: of 1-D coordinates, all rows and all columns that any region needs.
 
-    Rows, columns and their coordinates keep the data's order and values.
-
-    Raises
-    ------
-    DataError
-        As `subset_box`, for the first region that does not fit the data.
+    Rows, columns and their coordinates keep the data's order and values. Raises `DataError` as `subset_box`, for the
+    first region that does not fit the data.
     """
     if ds["lat"].ndim == 2:
         return _crop_and_mask(ds, functools.reduce(operator.or_, (_inside(ds, region) for region in regions)))

@@ -104,10 +104,7 @@ def require_days(
 ) -> None:
     """Check that a dataset, which is not empty, has each day once and in order, and all days of a period, if given.
 
-    Raises
-    ------
-    DataError
-        With the first of the problems that `day_problems` and `end_problems` find, after `where`.
+    Raises `DataError` with the first of the problems that `day_problems` and `end_problems` find, after `where`.
     """
     raw = RawSeries("", ds["time"], may_lack)
     problems = [*day_problems(raw), *(end_problems([raw], period) if period else ())]

@@ -60,6 +60,8 @@ class Repair:
 def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> xr.Dataset:
     """Repair this dataset by the rows of a table that name it, in their order.
 
+    Raises `DataError` if the dataset has no ``cat:id``, or a cell lies at the edge and has no 8 neighbours.
+
     Parameters
     ----------
     ds : xarray.Dataset
@@ -72,11 +74,6 @@ def repair(ds: xr.Dataset, repairs: Sequence[Repair]) -> xr.Dataset:
         Lazy if `ds` is, in the same chunks; other values keep their bytes. If a row names this dataset, there are two
         coordinates along the dimension `REPAIR`: the rows as text, and lazily `REPAIRED`, the number of values that
         each row changes. `with_repairs_told` brings them into an attribute.
-
-    Raises
-    ------
-    DataError
-        If the dataset has no ``cat:id``, or a cell lies at the edge and has no 8 neighbours.
     """
     name = str(ds.attrs.get("cat:id", ""))
     if repairs and not name:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import xarray as xr
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.choices import Consistency
+from espo_luigi.science.choices import NEEDED_FOR, Consistency
 from espo_luigi.science.derivations import daily_temperature_range
 from espo_luigi.science.units import convert_to, units_of
 
@@ -20,32 +20,26 @@ def consistent(adjusted: Mapping[str, xr.DataArray], *, how: Consistency) -> xr.
     DataError
         If coordinates differ, or a unit is unknown.
     """
-    tasmax = adjusted["tasmax"]
-    if how == "derived":
-        tasmin = derive_tasmin(tasmax, adjusted["dtr"])
-        return xr.Dataset({"tasmax": tasmax, "tasmin": tasmin, "dtrpreswap": _before(tasmax, tasmin)})
-    swapped = swap_inversions(tasmax, adjusted["tasmin"])
     if how == "swap":
-        return swapped
-    made = dqm_dtr(swapped["tasmax"], swapped["tasmin"], adjusted["dtr"], dtrpreswap=swapped["dtrpreswap"])
-    return made.assign(dtrpreswap=swapped["dtrpreswap"])
+        return swap_inversions(adjusted["tasmax"], adjusted["tasmin"])
+    # ESPO v2 exchanges days first for DQM-dtr, and undoes that: tasmax is as adjusted.
+    given = adjusted if how == "derived" else _together(**{name: adjusted[name] for name in NEEDED_FOR[how]})
+    tasmax, tasmin = given["tasmax"], derive_tasmin(given["tasmax"], given["dtr"])
+    before = _before(tasmax, tasmin if how == "derived" else given["tasmin"])
+    return xr.Dataset({"tasmax": tasmax, "tasmin": tasmin, "dtrpreswap": before})
 
 
 def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     """Exchange tasmax and tasmin where tasmax < tasmin, as ESPO v2 does; lazy.
 
-    Days on which either is NaN stay as they are.
+    Days on which either is NaN stay as they are. Raises `DataError` if the two have different coordinates, or a unit is
+    unknown.
 
     Returns
     -------
     xarray.Dataset
         `tasmax` and `tasmin` in the units of tasmax, and `dtrpreswap`, tasmax - tasmin before the exchange (K, negative
         where they were exchanged).
-
-    Raises
-    ------
-    DataError
-        If the two have different coordinates, or a unit is unknown.
     """
     pair = _same_units(tasmax, tasmin)
     high, low = pair["tasmax"], pair["tasmin"]
@@ -57,31 +51,10 @@ def swap_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     )
 
 
-def dqm_dtr(tasmax: xr.DataArray, tasmin: xr.DataArray, dtr: xr.DataArray, *, dtrpreswap: xr.DataArray) -> xr.Dataset:
-    """Undo the exchange of `swap_inversions`, then derive tasmin from dtr; lazy.
-
-    The variant DQM-dtr of ESPO v2: tasmax is the adjusted tasmax of each day, and tasmin = tasmax - dtr.
-
-    Raises
-    ------
-    DataError
-        If coordinates differ, or a unit is unknown.
-    """
-    pair = _same_units(tasmax, tasmin)
-    before = _together(tasmax=pair["tasmax"], tasmin=pair["tasmin"], dtr=dtr, dtrpreswap=dtrpreswap)
-    exchanged = before["dtrpreswap"] < 0
-    high = before["tasmax"].where(~exchanged, before["tasmin"])
-    high = _described(high, tasmax, "the exchange with tasmin undone, by the range before it")
-    return before[[]].assign(tasmax=high, tasmin=derive_tasmin(high, before["dtr"]))
-
-
 def derive_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> xr.DataArray:
     """Return tasmax - dtr, in tasmax's units and dtype, with attributes that say so; lazy.
 
-    Raises
-    ------
-    DataError
-        If a unit is unknown.
+    Raises `DataError` if a unit is unknown.
     """
     tasmin = (convert_to(tasmax, units_of(dtr)) - dtr).rename("tasmin")
     tasmin.attrs = _attributes_of_tasmin(tasmax, dtr)
@@ -108,12 +81,8 @@ def count_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
 def inversions_before_and_after(dtrpreswap: xr.DataArray, tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     """Count the days of each cell with tasmax < tasmin, `before` they were made consistent and `after`; lazy.
 
-    Cells without data are NaN. `days` are those that have both in the end.
-
-    Raises
-    ------
-    DataError
-        If the series have different coordinates, or a unit is unknown.
+    Cells without data are NaN. `days` are those that have both in the end. Raises `DataError` if the series have
+    different coordinates, or a unit is unknown.
     """
     found = _together(dtrpreswap=dtrpreswap, tasmax=tasmax, tasmin=tasmin)
     after = count_inversions(found["tasmax"], found["tasmin"])

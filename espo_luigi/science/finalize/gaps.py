@@ -14,7 +14,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import INSERTED_DAYS
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.chunks import REALIZATION, concat
 from espo_luigi.science.derivations import DERIVED_FROM
 from espo_luigi.science.extract.repairs import REPAIRS
 from espo_luigi.science.possible import first_of, limits_in, over_blocks, part_beside, places_of
@@ -68,6 +68,8 @@ def over_time(ds: xr.Dataset, land: xr.DataArray) -> dict[str, xr.DataArray]:
 def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: int | None = None) -> xr.Dataset:
     """Return the same dataset, which raises where a block has land cells without any data; lazy on dask.
 
+    Raises `DataError` when it is computed: if more land cells of a block are NaN on all days of a chunk of time.
+
     Parameters
     ----------
     ds
@@ -78,11 +80,6 @@ def require_data(ds: xr.Dataset, land: xr.DataArray, *, allowed: int = 0, days: 
         So many land cells of a block may lack data (where the simulation itself lacks them).
     days
         The length of a chunk of time, of which a block may have several; by default a block is one.
-
-    Raises
-    ------
-    DataError
-        When it is computed: if more land cells of a block are NaN on all days of a chunk of time.
     """
     return ds.assign({name: _checked(da, land, allowed, days) for name, da in over_time(ds, land).items()})
 
@@ -96,7 +93,7 @@ def join_land(lands: Sequence[xr.DataArray], whole: xr.Dataset) -> xr.DataArray:
     if all(land[y].equals(lands[0][y]) for land in lands):
         joined = reduce(operator.or_, lands)
     else:
-        joined = xr.concat(lands, dim=y, coords="minimal", compat="override", join="exact", combine_attrs="drop")
+        joined = concat(lands, y, combine_attrs="drop")
     return joined.drop_attrs(deep=False).sel({y: whole[y], x: whole[x]})
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.grid import cross_edges, extent
+from espo_luigi.science.grid import cross_edges, cut_to, extent
 from espo_luigi.science.sphere import cell_corners, unit_vectors
 from espo_luigi.science.stack import horizontal_dims
 
@@ -24,7 +24,8 @@ _LARGEST_RADIUS_DEGREES = 80
 def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
     """Return the border of a grid's cells: their outer corners, in order around the grid.
 
-    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated.
+    Corners lie in the middle of four centres; beyond the outermost, centres are extrapolated. Raises `DataError` if the
+    grid has fewer than two rows or columns.
 
     Parameters
     ----------
@@ -35,11 +36,6 @@ def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
     -------
     xarray.Dataset
         `lat` and `lon` (corner), degrees, longitudes from -180 to 180. In memory.
-
-    Raises
-    ------
-    DataError
-        If the grid has fewer than two rows or columns.
     """
     lat, lon = xr.broadcast(lat, lon)
     if min(lat.shape) < 2:
@@ -92,22 +88,15 @@ def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataA
 def cut_to_outline(ds: xr.Dataset, border: xr.Dataset) -> xr.Dataset:
     """Return a dataset without the rows and columns that lie outside of an outline, and NaN in other cells outside.
 
-    A cell belongs to its centre. Coordinates keep their values in all cells that are left. Lazy on dask.
-
-    Raises
-    ------
-    DataError
-        If no cell is inside, or the dataset has no horizontal grid.
+    A cell belongs to its centre. Coordinates keep their values in all cells that are left. Lazy on dask. Raises
+    `DataError` if no cell is inside, or the dataset has no horizontal grid.
     """
     y, x = horizontal_dims(ds)
     within = inside(border, ds["lat"], ds["lon"]).transpose(y, x)
     if not within.any():
         domain = f"{extent(border['lat'])} °N, {extent(border['lon'])} °E"
         raise DataError(f"none of {within.size} cells lies in the domain ({domain}); check whose outline it is.")
-    spans = {dim: np.flatnonzero(within.any(other)) for dim, other in ((y, x), (x, y))}
-    box = {dim: slice(int(places[0]), int(places[-1]) + 1) for dim, places in spans.items()}
-    cut, mask = ds.isel(box), within.isel(box)
-    return cut.assign({name: da.where(mask) for name, da in cut.data_vars.items() if {y, x} <= set(da.dims)})
+    return cut_to(ds, within)[0]
 
 
 def _on_plane(vectors: Floats, middle: Floats) -> Floats:

@@ -20,6 +20,7 @@ import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import DataError, EspoError
+from espo_luigi.science.boxes import Box
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.grid import extent
 from espo_luigi.science.regrid import horizontal_of
@@ -30,14 +31,6 @@ from espo_luigi.science.stack import horizontal_dims
 # polygon with more vertices are cut. So many cells are outlined at a time.
 _EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
 _IN_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Box:
-    """Bounds in degrees east (western, eastern) and north (southern, northern)."""
-
-    lon: tuple[float, float]
-    lat: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -172,16 +165,14 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
 def _told(region: Region) -> str:
     if isinstance(region, Point):
         return f"{region.lat:g} degrees north, {region.lon:g} degrees east"
-    bounds = (region.lon, region.lat) if isinstance(region, Box) else np.reshape(region.bounds, (2, 2)).T
-    (west, east), (south, north) = bounds
-    return f"{south:g} to {north:g} degrees north, {west:g} to {east:g} degrees east"
+    return str(region if isinstance(region, Box) else Box(*np.reshape(region.bounds, (2, 2)).T.tolist()))
 
 
 def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]) -> np.ndarray:
     """The part of the region's area in each cell, in C order; of a point, 1 in the nearest cell."""
     if isinstance(region, Box):
-        west, east = region.lon
-        target = Boxes(np.array([region.lat], float), np.array([[west, east if east > west else east + 360]], float))
+        (west, east), lat = region
+        target = Boxes(np.array([lat], float), np.array([[west, east if east > west else east + 360]], float))
         return np.nan_to_num(conservative_weights(cells, target).toarray()[0])
     if isinstance(region, Point):
         place = unit_vectors(np.array(region.lat), np.array(region.lon))

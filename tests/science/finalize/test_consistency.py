@@ -13,7 +13,6 @@ from espo_luigi.science.choices import NEEDED_FOR
 from espo_luigi.science.finalize.consistency import (
     consistent,
     count_inversions,
-    dqm_dtr,
     inversions_before_and_after,
     swap_inversions,
 )
@@ -107,14 +106,13 @@ def test_inversions_before_the_exchange_are_counted_from_the_range_that_was_kept
     np.testing.assert_array_equal(untouched.after, expected)
 
 
-def test_undoing_the_exchange_gives_the_adjusted_tasmax_back_and_tasmin_from_dtr() -> None:
+def test_dqm_dtr_keeps_the_adjusted_tasmax_and_takes_tasmin_from_dtr() -> None:
     tasmax, tasmin = pair()
     dtr = abs(adjusted("dtr", 8)).assign_attrs(units="K")
-    swapped = swap_inversions(tasmax, tasmin)
-    undone = dqm_dtr(swapped.tasmax, swapped.tasmin, dtr, dtrpreswap=swapped.dtrpreswap)
+    undone = consistent({"tasmax": tasmax, "tasmin": tasmin, "dtr": dtr}, how="dqm-dtr")
     np.testing.assert_array_equal(undone.tasmax, tasmax)
     np.testing.assert_array_equal(undone.tasmin, tasmax - dtr)
-    assert list(undone.data_vars) == ["tasmax", "tasmin"]
+    np.testing.assert_array_equal(undone.dtrpreswap, swap_inversions(tasmax, tasmin).dtrpreswap)
     assert undone.tasmin.attrs["history"] == "tasmin = tasmax - dtr, of the adjusted tasmax and dtr"
     # Never an inversion, since dtr is not negative.
     assert not count_inversions(undone.tasmax, undone.tasmin).inversions.any()
@@ -125,7 +123,7 @@ def test_the_institutes_way_to_undo_the_exchange_gives_the_same() -> None:
     dtr = abs(adjusted("dtr", 8, gaps=False)).assign_attrs(units="K")
     swapped = swap_inversions(tasmax, tasmin)
     unswapped = swapped.tasmax.where(swapped.dtrpreswap > 0, other=swapped.tasmin)
-    undone = dqm_dtr(swapped.tasmax, swapped.tasmin, dtr, dtrpreswap=swapped.dtrpreswap)
+    undone = consistent({"tasmax": tasmax, "tasmin": tasmin, "dtr": dtr}, how="dqm-dtr")
     np.testing.assert_array_equal(undone.tasmax, unswapped)
     np.testing.assert_array_equal(undone.tasmin, unswapped - dtr)
 

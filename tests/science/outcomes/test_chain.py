@@ -6,10 +6,11 @@ import xarray as xr
 from tg_ensemble import FOLDER, opened
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.boxes import Box
 from espo_luigi.science.outcomes.climatology import by_year, climatology
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.ensemble import agreement, join, present, statistics, variability, weigh
-from espo_luigi.science.outcomes.regions import Box, region_means
+from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.outcomes.warming import global_means, reaching
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/ensemble-tg beside the project")

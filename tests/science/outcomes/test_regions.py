@@ -13,7 +13,8 @@ import xarray as xr
 from tg_ensemble import BOX, FOLDER, opened_whole
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.outcomes.regions import Box, Point, parse_regions, region_means
+from espo_luigi.science.boxes import Box
+from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 CYLINDER = pyproj.Transformer.from_crs("+proj=longlat +R=1", "+proj=cea +R=1", always_xy=True)

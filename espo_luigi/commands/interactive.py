@@ -118,16 +118,13 @@ def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
-    chosen = given.keys() | _not_in_script(script.read_text(errors="replace"))
+    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script.read_text(errors="replace"), re.MULTILINE))
+    lacking = {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
+    chosen = given.keys() | lacking
     asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
     return ("sbatch", "--parsable", *_sizes(asked, request.options), *many, *slurm.asked(request.options), *words)
-
-
-def _not_in_script(script: str) -> set[str]:
-    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
-    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
 
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:

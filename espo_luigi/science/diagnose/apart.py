@@ -25,7 +25,7 @@ _BLOCK_VALUES = 2**23
 _DROPPED_BITS, _BINS = 12, 2**19
 # In standard errors, or in root mean squares of the other cells: other seeds reached 3.1 and 4.0.
 _FAR, _LEAST_CELLS = 6.0, 8
-# The squares of cells' means, as a share of mean squares: other seeds reached 0.0006 in a year, 0.16 in a season.
+# The squares of cells' means, as a share of mean squares: other seeds reached 0.0007 in a year, 0.16 in a season.
 _MOST_OF_SQUARES, _MOST_OF_A_YEARS = 0.3, 0.01
 # The mean square, as a multiple of the variance: 0.99 with other seeds, and 2 for values without correlation.
 _MOST_OF_VARIANCE = 1.5

@@ -96,6 +96,14 @@ def test_the_first_page_says_so_if_nothing_is_worse(run: RunView, tmp_path: Path
     assert first_page({}) == []
 
 
+def test_comparisons_of_0_2_0_have_the_aspects_short_names(run: RunView, tmp_path: Path) -> None:
+    former = compared(WORSE).drop_vars(["long_name", "units"])
+    found, reader = read_compared(view_of(run, tmp_path, {SIMULATIONS[0]: former}))
+    (section,) = uncalibrated_section(found, reader)
+    overview = next(block for block in section.blocks if isinstance(block, Table))
+    assert {row[0] for row in overview.rows} == set(WORSE)
+
+
 def test_tables_have_the_verdicts_and_the_numbers(view: RunView) -> None:
     (section,) = uncalibrated_section(*read_compared(view))
     overview, *pairs = (block for block in section.blocks if isinstance(block, Table))

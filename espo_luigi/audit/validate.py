@@ -82,9 +82,9 @@ class Validation:
 
 @dataclass(frozen=True)
 class _Product:
-    """A daily product, and what was found while its values were read once.
+    """A daily product, and the facts that a single reading of its values gives.
 
-    `of` has its simulation and domain, `shares` the share of days with a value (y, x) of each variable.
+    `of` has its simulation and domain. `shares` are maps (y, x) of the share of days with a value, by variable.
     """
 
     name: str
@@ -100,10 +100,10 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the checks look at; no file stays open, as a production has too many.
+    """The facts that checks look at. No file stays open, as a production has too many.
 
-    `files` are those that can be read, `rows` those of Zarr data in a catalogue, `lands` (y, x) those of the products'
-    grids. Archives of `flags` belong to a simulation and a domain.
+    `files` can be read. `rows` are those that a catalogue should have, `lands` are maps (y, x), by grid. Archives of
+    `flags` belong to a simulation and a domain.
     """
 
     folder: Path

@@ -226,12 +226,14 @@ def limits_of(reference: xr.Dataset, record: float, season: float) -> xr.Dataset
 
 def _limits(values: np.ndarray, *, months: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The limits (…, of, side) of a block of series (…, time)."""
-    near = [months > 0, *(np.isin((months - month) % 12, [11, 0, 1]) for month in range(1, 13))]
-    parts = [values[..., days] for days in near]
-    low, high = (
-        np.stack([reach.reduce(part, axis=-1, initial=np.nan) for part in parts], axis=-1)
-        for reach in (np.fmin, np.fmax)
-    )
+    starts, sides = np.flatnonzero(np.diff(months, prepend=0)), []
+    near = [months[starts] > 0, *(np.isin((months[starts] - month) % 12, [11, 0, 1]) for month in range(1, 13))]
+    # NumPy's fmin and fmax, which leave NaN out, are many times slower.
+    for reach, missing in ((np.minimum, np.inf), (np.maximum, -np.inf)):
+        each = reach.reduceat(np.where(np.isnan(values), np.float32(missing), values), starts, axis=-1)
+        ends = np.stack([reach.reduce(each[..., one], axis=-1, initial=missing) for one in near], axis=-1)
+        sides.append(np.where(np.isinf(ends), np.nan, ends))
+    low, high = sides
     width = (high - low)[..., :1] * shares
     return np.stack([low - width, high + width], axis=-1).astype(np.float32)
 

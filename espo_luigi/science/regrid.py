@@ -228,8 +228,10 @@ def weigh(
     if skip_coarser:
         between = {name: stage for name, stage in between.items() if not _is_coarser(name, grids[name], source.grid)}
     stages = {**between, TARGET: Stage(destination.grid, _extrapolation(regridder_kwargs or {}))}
-    conserved = {*method_of.values()} - {"bilinear"}
-    cells = _cells(target, whole) if conserved else None
+    cells = None
+    if whole is not None and STACKED_DIM in target.dims and {*method_of.values()} - {"bilinear"}:
+        # The grid whose cells stacked points are, and their numbers in it.
+        cells = horizontal_of(whole, "target's grid").grid, places_on(target, whole)
     made = {how: _weigh(source, destination, stages, used, how, cells) for how in {*method_of.values()}}
     return {name: made[how] for name, how in method_of.items()}
 
@@ -256,20 +258,13 @@ def _weigh(
                 f"{method} regridding from {source.lat} and {source.lon} on {source.dims} needs the corners of the "
                 f"cells; expected coordinates {' and '.join(BOUNDS)} of these and four corners"
             )
-        if destination.grid.layout == "points" and cells is None:
-            raise DataError(f"{method} regridding to points needs the grid of which they are cells; got points alone")
         stages = {name: replace(stage, method=method) for name, stage in stages.items()}
-        if destination.grid.layout == "points" and cells is not None:
+        if destination.grid.layout == "points":
+            if cells is None:
+                raise DataError(f"{method} regridding to points needs the grid of which they are cells; got points")
             stages = {**stages, TARGET: replace(stages[TARGET], whole=cells[0], places=cells[1])}
     matrix, extrapolated = cascade(source.grid, list(stages.values()), used)
     return Weights(source, destination, matrix, tuple(stages), extrapolated, method)
-
-
-def _cells(target: xr.Dataset, whole: xr.Dataset | None) -> tuple[Grid, np.ndarray] | None:
-    """The grid whose cells stacked points are, and their numbers in it."""
-    if whole is None or STACKED_DIM not in target.dims:
-        return None
-    return horizontal_of(whole, "target's grid").grid, places_on(target, whole)
 
 
 def regrid_cells(ds: xr.Dataset, weights: Mapping[Hashable, Weights], cells: np.ndarray) -> xr.Dataset:

@@ -119,7 +119,8 @@ def publish(
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
-    folders = [final, *([stac.exported] if stac and stac.exported else [])]
+    netcdf = stac.exported if stac else None
+    folders = [folder for folder in (final, netcdf) if folder]
     without_release = tuple(folder for folder in folders if not check_release(folder, required=released))
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
     written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
@@ -132,7 +133,7 @@ def publish(
     dois = read_dois(doi_table, raw_datasets(products)) if doi_table else {}
     related = relations_of(products, dois) if relations else None
     markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
-    exported = find_exported(stac.exported, markers) if stac and stac.exported else {}
+    exported = find_exported(netcdf, markers) if netcdf else {}
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations, "write"):
@@ -145,9 +146,7 @@ def publish(
         final / METADATA_NAME if with_crate else None,
         add_to_catalogue(catalogue, products, final) if with_catalogue else None,
         stacked,
-        unfinished(stac.exported, [one for files in exported.values() for one in files])
-        if stac and stac.exported
-        else 0,
+        unfinished(netcdf, [one for files in exported.values() for one in files]) if netcdf else 0,
         related,
         relations,
         without_rocrate,

@@ -143,6 +143,21 @@ def test_without_years_after_the_calibration_there_is_no_change_to_judge() -> No
     assert not where(made, "signal_distorted", "cells").any() and not where(made, "sign_flipped", "cells").any()
 
 
+def test_limits_are_the_extremes_of_the_days_that_have_values() -> None:
+    reference = series(2, last=1985)
+    months = reference["time"].dt.month.values
+    reference[0], reference[1, ::7], reference[2, months == 5] = np.nan, np.nan, np.nan
+    reference[3, np.isin(months, [4, 5, 6])] = np.nan  # May and the months beside it
+    made = quality.limits_of(reference.to_dataset().chunk(loc=2, time=900), 0.1, 0.25)["tasmax"].compute()
+    assert made.dims == ("loc", "of", "side") and made.dtype == np.float32
+    for of in range(13):
+        near = months > 0 if of == 0 else np.isin(months, [(of - 2) % 12 + 1, of, of % 12 + 1])
+        width = (reference.max("time") - reference.min("time")) * (0.25 if of else 0.1)
+        part = reference.isel(time=near)
+        for side, wanted in enumerate((part.min("time") - width, part.max("time") + width)):
+            np.testing.assert_allclose(made.isel(of=of, side=side), wanted, rtol=1e-6)
+
+
 def test_a_value_that_is_clipped_into_the_record_is_not_beyond_it() -> None:
     days = {"time": series(1)["time"]}
     hurs = xr.DataArray(np.full((3, days["time"].size), 60.0), days, ("loc", "time"), "hurs", {"units": "%"})

@@ -22,7 +22,8 @@ package's table, after `espo env --compile`: `--cells 1000 5000 --no-floor --tab
 the same with `--workflow v2 --cells 1000 2500`. The rows "Adjust MBCn" are of 24 to 200 cells, in one block of the
 stores, of a group in the place of its variables (tasmax, dtr and pr; of v2, two members and tasmin, too): more cells
 may take less memory. The rows of indicators, and of what is made of them, are of 80 to 10 000 cells on 26 November
-2026; those of v2 are the same.
+2026; those of v2 are the same. FlagMaps is of 1 021 and 2 572 cells and 71 years on that day; all rules that `--table`
+measures have `flags`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def configure(folder: Path, workflow: Workflow, size: Size) -> None:
         variable["adjusting_args"]["periods"] = period
     workflow.reduce(config, size.region, size.cells, size.last_year)
     if size.all_rules:
+        config["flags"] = {}
         workflow.add_all_rules(config)
         add_outcomes(config, folder)
     (folder / "config.yml").write_text(yaml.safe_dump(config, sort_keys=False))

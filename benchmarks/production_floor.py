@@ -73,7 +73,7 @@ def numerical_work(run: Any, seconds: Seconds) -> None:
 
     size = int(run.config.custom.working_chunks["loc"])
     is_warm = False
-    for pool in partition.pools(run):
+    for pool in run.pools:
         members = partition.members(run, pool)
         source = opened(Extract(sim_id=members[0]).out_extracted)
         for piece in partition.pieces(run):

@@ -31,7 +31,6 @@ from espo_luigi.driver.settings.profile import PROFILES, Memory, Minutes, OfTheS
 from espo_luigi.driver.settings.worker_jobs import ENTRIES
 from espo_luigi.jobs.bundles import KINDS, Bundling
 from espo_luigi.jobs.lifecycle.policy import CAUSES, GROWTH, Consequences, Retry
-from espo_luigi.jobs.node import run as node_run
 from espo_luigi.jobs.order import JobState
 from espo_luigi.jobs.schedulers.slurm import log_pattern
 from espo_luigi.methods.xsdba import METHOD_ARGUMENTS, AdjustArguments, TrainArguments
@@ -44,6 +43,7 @@ from espo_luigi.science.choices import FLAGS, INPUT_PROBLEMS, Flag, UnusableInpu
 from espo_luigi.science.derivations import DERIVATIONS
 from espo_luigi.science.diagnose.flags import default_threshold
 from espo_luigi.science.variables import VARIABLES
+from espo_luigi.tasks.clean import Leftover
 from espo_luigi.tasks.cost import tables
 from espo_luigi.tasks.inputs import COUNTED
 from espo_luigi.tasks.publish import Published
@@ -196,15 +196,29 @@ def worker_jobs() -> str:
 _VALUES = ((NonNegativeInt, "whole number"), (Memory, "memory"), (Minutes, "time"), (Text, "text"))
 
 
+# What each kind submits for its members, and what it is good for.
+_BUNDLES = {
+    "steps": (
+        "a job with a step for each member (`srun --exclusive`)",
+        "filling large nodes, sharing GPUs, limits on the number of jobs",
+    ),
+    "array": ("`sbatch --array=0-n%m`: a job for each member", "many equal tasks, slow `sbatch`"),
+    "pilot": (
+        "a job whose process has imported everything, and forks a child for each member",
+        "tasks that are shorter than their imports",
+    ),
+}
+
+
 def bundles() -> str:
     """The kinds of bundles, with the logs of a member."""
     rows = [
         (
             code(name) + (" (default)" if name == Bundling().kind else ""),
-            *kind,
+            *_BUNDLES[name],
             code(log_pattern("slurm_logs", "Train", {"sim_id": "NoLeap"}, name)),
         )
-        for name, kind in KINDS.items()
+        for name in KINDS
     ]
     return table(["`bundle =`", "what is submitted", "good for", "log of a member, such as"], rows)
 
@@ -287,10 +301,43 @@ def default_of(name: str, flag: Flag) -> str:
 # Exit codes
 
 
+# The exit codes of `luigi` that luigi.cfg may change, by Luigi's names in [retcode], and its others.
+_OF_LUIGI = {
+    "task_failed": "a task failed, or `espo cancel` or `espo detach` ended the run",
+    "scheduling_error": "nothing could be started",
+    "missing_data": "data are missing",
+    "already_running": "Luigi's lock is held (`[core] no_lock = true` switches it off)",
+    "not_run": "Luigi's scheduler refused a task, or no further process can be started",
+    "unhandled_exception": "an unexpected error",
+}
+_EXIT_CODES = {
+    "luigi": {
+        "0": "complete, or there was nothing to do",
+        "1, 2": "there is no such task or option",
+        "130": "stopped by Ctrl-C",
+        "143, 129": "stopped by SIGTERM, or by a closed terminal (SIGHUP), which leave the jobs of a cluster running",
+    },
+    # `espo shell` ends with the code of its shell or command.
+    "espo": {
+        "0": "complete, or there was nothing to do",
+        "1": "failed: the message says why (`plan`: something is blocked; `compare`: they differ; `logs`: no log yet)",
+        "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
+        "130, 143, 129": "stopped, as `luigi` is",
+        "141": "the reader of a pipe, such as `head -1`, went away",
+    },
+    # Its result file says more.
+    "a job": {
+        "0": "its work is done (also by an earlier start of the same job)",
+        "1": "it failed, or another job has its work now; its result or its log says why",
+        "140, 143": "it was stopped by SIGUSR2 or SIGTERM: cancelled, preempted, or at its time limit",
+    },
+}
+
+
 def exit_codes() -> str:
     """The exit codes of `luigi`, of `espo`, and of jobs."""
-    of_luigi = {str(number): meaning for number, meaning in install.RETURN_CODES.values()}
-    tables_of = {"luigi": {**of_luigi, **install.EXIT_CODES}, "espo": cli.EXIT_CODES, "a job": node_run.EXIT_CODES}
+    of_luigi = {number: _OF_LUIGI[name] for name, number in install.DEFAULTS["retcode"].items()}
+    tables_of = {**_EXIT_CODES, "luigi": {**of_luigi, **_EXIT_CODES["luigi"]}}
     return "\n".join(
         table([f"code of {name if ' ' in name else code(name)}", "meaning"], [*in_order(codes).items()])
         for name, codes in tables_of.items()
@@ -308,7 +355,7 @@ def in_order(codes: Mapping[str, str]) -> dict[str, str]:
 PRINTED: Mapping[str, Any] = {
     "catalog": cli.CatalogJson,
     "catalog --check": Checked,
-    "clean": list[cli.LeftoverJson],
+    "clean": list[Leftover],
     "compare": Comparison,
     "explain": Way,
     "explain --sample": Audit,

@@ -86,8 +86,12 @@ def registered(
     """Return the subclass of `base` with this name: of `ours` (name → MODULE:CLASS), or of an installed package.
 
     Packages register theirs in the entry-point group named after `base`, such as `espo_luigi.methods`. An error lists
-    the `aliases`, too. Raises `ConfigurationError` if there is no such name, its module cannot be imported, or it is no
-    subclass.
+    the `aliases`, too.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such name, its module cannot be imported, or it is no subclass.
     """
     what = base.__name__.lower()
     group = f"espo_luigi.{what}s"

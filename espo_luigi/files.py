@@ -466,7 +466,10 @@ class HeldFolder:
     def make(cls, path: Path) -> HeldFolder:
         """Make the folder. Raises FileExistsError if the name is taken.
 
-        Raises `StoreError` if somebody moves the folder away, or puts something else there, before it is held.
+        Raises
+        ------
+        StoreError
+            If somebody moves the folder away, or puts something else there, before it is held.
         """
         os.mkdir(path, 0o700)
         folder = cls(path, f"{_KEY}{secrets.token_hex(16)}")

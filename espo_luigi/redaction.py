@@ -97,12 +97,7 @@ def _without_value(match: re.Match[str]) -> str:
 def redacted(value: Any, name: str = "", inside: str = "") -> Any:
     """Return a copy of nested mappings and lists with `***` for secrets, by their keys, and in texts.
 
-    Parameters
-    ----------
-    value : object
-        Anything.
-    name, inside : str
-        The key of the value, and the key of the mapping that holds it.
+    `name` is the key of the value, `inside` the key of the mapping that holds the value.
     """
     if _is_secret(name, inside, isinstance(value, dict)):
         return HIDDEN

@@ -132,7 +132,12 @@ def put(new: Path, path: Path, judge: Judge) -> list[Path]:
 
     Where the file system can swap two names, something is under `path` at every moment. Elsewhere the former content is
     moved aside first: after a kill between the two renames, `path` is missing. If the second renaming fails, the former
-    content gets its name back. Raises `StoreError` if what stands at `path` is not ours.
+    content gets its name back.
+
+    Raises
+    ------
+    StoreError
+        If what stands at `path` is not ours.
     """
     former: list[Path] = []
     ours = os.lstat(new).st_ino
@@ -278,7 +283,12 @@ def delete(hidden: Path) -> None:
 def write_ours(path: Path, content: str | bytes, judge: Judge) -> None:
     """Replace a file of ours, or make it: a reader sees the old or the new content, whole.
 
-    Mode and group of the former file stay. Raises `StoreError` if what stands at `path` is not ours.
+    Mode and group of the former file stay.
+
+    Raises
+    ------
+    StoreError
+        If what stands at `path` is not ours.
     """
     aside = partial_path(path)
     former = [aside]

@@ -20,7 +20,6 @@ from espo_luigi.science.calendar import fill_in_time
 from espo_luigi.science.choices import TREATED
 from espo_luigi.science.extract.repairs import with_repairs_told
 from espo_luigi.science.finalize import gaps
-from espo_luigi.science.quality import is_flags
 from espo_luigi.science.sphere import Grid
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import REFERENCE_CALENDARS, Adjust, Train
@@ -177,8 +176,7 @@ class Series:
     @property
     def variables(self) -> dict[str, xr.DataArray]:
         """The adjusted variables."""
-        given = [(str(name), one) for ds in self.adjusted.values() for name, one in ds.data_vars.items()]
-        return {name: one for name, one in given if name != TREATED and not is_flags(name)}
+        return {str(name): ds[name] for ds in self.adjusted.values() for name in ds.data_vars if name != TREATED}
 
     def references_for(self, task: Adjust) -> list[xr.Dataset]:
         """Return the references that a task of adjusting gets."""
@@ -239,7 +237,8 @@ def adjust(given: Series, only: Sequence[str]) -> Series:
         if task.how.chosen.trains:
             made = Train(**names).compute(given.references, in_order, given.before)
             training[var] = [made.compute(scheduler="synchronous")]
-        scenario = task.compute(training[var], in_order, given.references_for(task), given.before)
+        used = training[var], in_order, given.references_for(task), given.before
+        scenario = task.compute(*used, with_flags=False)
         adjusted[var] = scenario.compute(scheduler="synchronous")
     return replace(given, training=training, adjusted=adjusted)
 
@@ -289,14 +288,11 @@ def in_product(product: xr.Dataset, run: RunContext, sim_id: str, cell: Cell) ->
     at = dict(zip(stack.horizontal_dims(grid), (cell.row, cell.column), strict=True))
     places = {dim: np.flatnonzero(product[dim].values == grid[dim].values[place]) for dim, place in at.items()}
     own = product.isel({dim: found[:1] for dim, found in places.items()})
-    if not all(own.sizes[dim] for dim in at) or (run.is_regional(sim_id) and _is_empty(own)):
+    first_day = (data.isel(time=0) for data in own.data_vars.values() if "time" in data.dims)
+    is_covered = all(own.sizes[dim] for dim in at)
+    if not is_covered or (run.is_regional(sim_id) and all(bool(data.isnull().all()) for data in first_day)):
         raise ParameterError(f"{cell} lies outside of the simulation's domain, to which its products are cut.")
     return own.squeeze(list(at))
-
-
-def _is_empty(product: xr.Dataset) -> bool:
-    """Whether the variables have no value on the first day."""
-    return all(bool(data.isel(time=0).isnull().all()) for data in product.data_vars.values() if "time" in data.dims)
 
 
 def open_product(path: Any) -> xr.Dataset:

@@ -41,7 +41,7 @@ from espo_luigi.science.choices import Validated
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
-from espo_luigi.science.quality import beside, flags_name, is_flags
+from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.variables import VARIABLES
 from espo_luigi.store.table import read_checksums
@@ -49,7 +49,8 @@ from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ensembles import maker_of
 
 _SHOWN = 10
-_DATES = re.compile(r"_\d{8}-\d{8}$")
+# The part of a NetCDF file's name that is not the product's.
+_OF_A_FILE = re.compile(r"(_\d{8}-\d{8})?\.nc4?$")
 _A_MONTH = timedelta(days=28)
 _NO_LAND = xr.DataArray()
 # The checks of archives, which NetCDF files cannot pass or fail.
@@ -81,9 +82,9 @@ class Validation:
 
 @dataclass(frozen=True)
 class _Product:
-    """A daily product, and what was found while its values were read once.
+    """A daily product, and the facts that a single reading of its values gives.
 
-    `of` has its simulation and domain, `shares` the share of days with a value (y, x) of each variable.
+    `of` has its simulation and domain. `shares` are maps (y, x) of the share of days with a value, by variable.
     """
 
     name: str
@@ -99,10 +100,10 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the checks look at; no file stays open, as a production has too many.
+    """The facts that checks look at. No file stays open, as a production has too many.
 
-    `files` are those that can be read, `rows` those of Zarr data in a catalogue, `lands` (y, x) those of the products'
-    grids. Archives of `flags` belong to a simulation and a domain.
+    `files` can be read. `rows` are those that a catalogue should have, `lands` are maps (y, x), by grid. Archives of
+    `flags` belong to a simulation and a domain.
     """
 
     folder: Path
@@ -147,9 +148,8 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     run = _run_of(folder)
     seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable)
     by_product: dict[str, list[Path]] = defaultdict(list)
-    for path in (folder / name for name in examined if not name.endswith(".csv")):
-        name = path.relative_to(folder).as_posix()
-        by_product[name if is_zarr(name) else _DATES.sub("", name.removesuffix(path.suffix))].append(path)
+    for name in (name for name in examined if not name.endswith(".csv")):
+        by_product[_OF_A_FILE.sub("", name)].append(folder / name)
     for name, files in by_product.items():
         progress(f"reads {name}")
         try:
@@ -210,13 +210,12 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     with _open(files) as ds:
         # No attribute of a NetCDF file has a colon.
         of = tuple(str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
-        level = ""
         if is_zarr(name):
             seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
-            level = seen.rows[files[0]].get("processing_level", "")
+        is_final = seen.rows.get(files[0], {}).get("processing_level") in (None, "", "final")
         if any(map(is_flags, ds)):
             seen.flags[files[0]] = of
-        elif level in ("", "final") and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
+        elif is_final and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
             seen.products.append(_look(name, files, of, ds, seen))
 
 
@@ -239,7 +238,10 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
         lazy[var] = da.count("time").data / da.sizes["time"], gaps.count_impossible(da, ds, sea, limits)
     allowed = int(ds.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) + seen.thresholds.impossible_values
     grid = b"".join(ds[dim].values.astype("f4").tobytes() for dim in y_x)
-    shares, land = dict[str, np.ndarray](), seen.lands.get(grid, _land(ds, seen.reference))
+    shares, land = dict[str, np.ndarray](), seen.lands.get(grid, sea.values)
+    # NetCDF files may have rounded coordinates, which the reference lacks.
+    with contextlib.suppress(KeyError):
+        land = land | gaps.join_land(seen.reference, ds).transpose(*y_x).values if seen.reference else land
     for var, (share, blocks) in dask.compute(lazy)[0].items():
         land = land | (share > 0)
         # Most products have the same map and the same days, which are kept once.
@@ -252,13 +254,6 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     seen.lands[grid], days = land, ds.indexes["time"].floor("D")
     days = next((product.days for product in seen.products if product.days.equals(days)), days)
     return _Product(name, files, of, ds.attrs, days, grid, shares, units, impossible)
-
-
-def _land(ds: xr.Dataset, reference: Sequence[xr.DataArray]) -> Any:
-    """The reference's land on a product's grid; none if unknown, as for rounded coordinates of NetCDF files."""
-    with contextlib.suppress(KeyError):
-        return gaps.join_land(reference, ds).transpose(*horizontal_dims(ds)).values if reference else False
-    return False
 
 
 def _checksums(seen: _Seen) -> Iterator[str]:
@@ -277,7 +272,8 @@ def _checksums(seen: _Seen) -> Iterator[str]:
         elif not is_zarr(path.name) and (told := summed.get(path)) != (found := release.digest_of(path)):
             yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {told}"
     # A new release does not have the files of the former.
-    yield from () if seen.version else release.differences(seen.folder)
+    only = [path.name for path in seen.files] if seen.is_alone else ()
+    yield from () if seen.version else release.differences(seen.folder, only=only)
 
 
 def _table_of(path: Path) -> store.Marker | None:
@@ -377,15 +373,15 @@ def _flags(seen: _Seen) -> Iterator[str]:
     compared = 0
     for product in (one for one in seen.products if is_zarr(one.name)):
         there = [_open([path]) for path, of in seen.flags.items() if of == product.of]
-        found, ds = {name: bits for flags in there for name, bits in flags.items()}, _open(product.files)
-        flags = xr.Dataset({name: found[name] for name in beside(found, product.shares)})
+        ds, flags = _open(product.files), xr.Dataset({name: bits for one in there for name, bits in one.items()})
         if missing := [var for var in product.shares if flags_name(var) not in flags]:
             yield f"{product.name}: no archive has flags of {', '.join(missing)}"
         elif apart := [str(dim) for dim, index in flags.indexes.items() if not index.equals(ds.indexes[dim])]:
             yield f"{product.name}: its flags have another {', '.join(apart)}"
         else:
             maps = counts_of_flags(flags, ds)
-            counts = [str(name) for name in ds if "_days_" in str(name)]
+            names = [str(name) for name in ds if "_days_" in str(name)]
+            counts = [name for name in names if flags_name(name.partition("_days_")[0]) in flags]
             differ = [(ds[name].fillna(0) != (maps[name].fillna(0) if name in maps else 0)).sum() for name in counts]
             compared += len(counts)
             for name, number in zip(counts, map(int, dask.compute(*differ)), strict=True):
@@ -446,7 +442,6 @@ def render(found: Validation) -> str:
         lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
         lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
     lines.append(f"{found.products} product(s)")
-    if found.refused:
-        why = "must pass (`validation.optional` excuses what is not done)"
-        lines.append(f"no release: {', '.join(found.refused)} {why}")
+    why = f"{', '.join(found.refused)} must pass (`validation.optional` excuses what is not done)"
+    lines += [f"no release: {why}"] if found.refused else []
     return "\n".join(lines + ([f"{found.release} is written"] if found.release else []))

@@ -135,8 +135,7 @@ def way_of(sim_id: str, lat: float, lon: float, date: str, var: str = "") -> Way
         for name in map(str, ds.data_vars)
         if name in sources
     }
-    raised = {name: _raised(made, info, name, step) for name, info in infos.items()}
-    finals = {name: _product(made, one, step, str(infos[name].path), raised[name]) for name, one in products.items()}
+    finals = {name: _product(made, kept, step, infos[name]) for name, kept in products.items()}
     marker = store.read_marker(next(iter(infos.values())).path)
     return Way(
         sim_id, tuple(given.members), cell, day_of(day), axis.calendar, day_of(raw["time"].values[at]), source,
@@ -257,7 +256,7 @@ def _raised(made: Made, info: Any, var: str, step: int) -> list[str]:
     return quality.raised(cells.in_product(store.open_store(flags().path), made.run, made.sim_id, made.cell), var, step)
 
 
-def _product(made: Made, kept: xr.DataArray, step: int, path: str, raised: list[str]) -> Product:
+def _product(made: Made, kept: xr.DataArray, step: int, info: Any) -> Product:
     """The last steps of a variable, made again and as the product has it, and the comparison."""
     var, clean = str(kept.name), made.product[str(kept.name)]
     units, again, value = str(clean.attrs.get("units", "")), float(clean.isel(time=step)), float(kept.isel(time=step))
@@ -277,13 +276,13 @@ def _product(made: Made, kept: xr.DataArray, step: int, path: str, raised: list[
     if not _near(again, value):
         raw = cells.from_raw(made.run, made.sim_id, {made.cell.piece: made.series.places})[made.cell.piece]
         raise DataError(
-            f"{first_difference(made, raw)}: {var} is {value!r} {units} in {path}, and {again!r} when it is made again "
-            f"from the kept stores and raw files. {_blame(made.run, made.sim_id, var)}"
+            f"{first_difference(made, raw)}: {var} is {value!r} {units} in {info.path}, and {again!r} when it is made "
+            f"again from the kept stores and raw files. {_blame(made.run, made.sim_id, var)}"
         )
     identical = np.array_equal(again, value, equal_nan=True)
     said = "The same, bit for bit." if identical else f"A difference of {value - again:.3g}."
-    said += f" Flags: {', '.join(raised)}." if raised else ""
-    return Product((*steps, Step("product", value, units, said)), identical, path)
+    said += f" Flags: {', '.join(raised)}." if (raised := _raised(made, info, var, step)) else ""
+    return Product((*steps, Step("product", value, units, said)), identical, str(info.path))
 
 
 def made_of(made: Made, var: str, step: int) -> tuple[dict[str, float], str]:

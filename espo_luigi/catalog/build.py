@@ -96,9 +96,13 @@ def make_catalog(folder: Path, out: Path, source: str = "") -> CatalogReport:
     """Write a catalogue (JSON, and CSV beside it) of the NetCDF files and Zarr stores of a folder and its subfolders.
 
     Attributes describe a file first (``cat:…``, then those of CMIP or CORDEX), then its name
-    (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree. `source`
-    names the dataset of files that do not name theirs, such as a reference's. Raises `CatalogError` if the folder does
-    not exist or has no readable file, or the catalogue cannot be written.
+    (``{var}_{table}_{source}_{experiment}_{member}_{grid}_{dates}.nc``) and its place in an ESGF folder tree.
+    `source` names the dataset of files that do not name theirs, such as a reference's.
+
+    Raises
+    ------
+    CatalogError
+        If the folder does not exist or has no readable file, or the catalogue cannot be written.
     """
     folder, out = Path(folder), Path(out)
     with _errors_of_the_catalogue():

@@ -81,7 +81,10 @@ def normal_region(region: str) -> str:
 def suffix_of(attrs: Mapping[Any, Any], path: str) -> str:
     """Return the branding suffix that a file's attributes or path name; empty if it is absent.
 
-    Raises `DataError` if they name several.
+    Raises
+    ------
+    DataError
+        If they name several.
     """
     texts = {
         "branding_suffix": str(attrs.get("branding_suffix", "")).strip(),

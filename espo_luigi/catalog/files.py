@@ -138,8 +138,13 @@ def open_netcdf(
     A chunk holds whole stored chunks of `variables`. Where a year takes more than `most_bytes`, chunks have fewer days.
     Where stored chunks of many days take more, chunks have fewer rows of the map. Where times have bounds, the
     coordinate `TO_MIDPOINT` has the days from each stamp to the middle of its interval, even if `drop_variables` names
-    the bounds. Raises `DataError` if the path is none that may be opened, xarray would read the file with a package
-    that is not for NetCDF, the file keeps values in other files or has too many variables, or the calendar is refused.
+    the bounds.
+
+    Raises
+    ------
+    DataError
+        If the path is none that may be opened, xarray would read the file with a package that is not for NetCDF, the
+        file keeps values in other files or has too many variables, or the calendar is refused.
     """
     if options.get("engine") == "zarr":
         return open_zarr(path, options)

@@ -210,8 +210,12 @@ def wanted_of(asset: Asset, match: Match) -> list[str]:
 def open_years(asset: Asset, match: Match, open_kwargs: Mapping[str, Any], most_bytes: float = math.inf) -> xr.Dataset:
     """Open one file lazily: coordinates named as everywhere, stamps at midnight, only the years of the match.
 
-    Chunks take `most_bytes` at most, unless a stored chunk is larger. Raises `DataError` if it cannot be read, or lacks
-    a wanted variable, coordinates or dates.
+    Chunks take `most_bytes` at most, unless a stored chunk is larger.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or lacks a wanted variable, coordinates or dates.
     """
     ds = _with_searched_names(_open_file(asset, match, dict(open_kwargs), most_bytes), asset)
     missing = [name for name in wanted_of(asset, match) if name not in ds.data_vars]
@@ -285,7 +289,10 @@ def _cell_bounds(ds: xr.Dataset, axis: str) -> xr.Variable | None:
 def single(ds: xr.Dataset, name: str, asset: Asset, table: Mapping[str, Variable] = VARIABLES) -> xr.Dataset:
     """Return one variable of an opened file, as (time, y, x) in canonical units.
 
-    Raises `DataError` if its units are unknown.
+    Raises
+    ------
+    DataError
+        If its units are unknown.
     """
     data = to_canonical_units(as_maps(ds[name]), asset.path, table).copy(deep=False)
     # The grid mapping's variable (often a character) is not carried along; lat and lon say where cells are. Fill values
@@ -344,7 +351,10 @@ def within(ds: xr.Dataset, periods: tuple[Period, ...]) -> xr.Dataset:
 def _on_one_grid(pieces: list[tuple[Asset, str, xr.Dataset]]) -> list[xr.Dataset]:
     """Give all pieces the coordinates of the first; a model's files often differ by round-off.
 
-    Raises `DataError` if grids differ by more than 1e-4 degrees.
+    Raises
+    ------
+    DataError
+        If grids differ by more than 1e-4 degrees.
     """
     first_asset, _, first = pieces[0]
     placed = [first]

@@ -285,7 +285,11 @@ def read_catalogue(path: Path) -> list[Asset]:
     """Read the assets of a catalogue (a JSON file with its CSV beside it or inside it).
 
     Paths that are not absolute are relative to the JSON file's folder. Rows without an id get the id that xscen makes.
-    Raises `CatalogError` if a file is missing, unreadable or damaged, or a needed column is absent.
+
+    Raises
+    ------
+    CatalogError
+        If a file is missing, unreadable or damaged, or a needed column is absent.
     """
     path = Path(path)
     description = _description(path)

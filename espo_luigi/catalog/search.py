@@ -169,9 +169,7 @@ class Catalog:
         rows have a `grid_label`, they agree. `Match.fixed` has it, apart from the series.
 
         A row with a cell that cannot be used is an error if the search may want it: a sound row in its place could
-        change the result. A warning counts all others. Raises `CatalogError` if nothing is found: with the number of
-        rows after each step, and what values there are; or if a row that the search may want has a cell that cannot be
-        used: with its file and line.
+        change the result. A warning counts all others.
 
         Parameters
         ----------
@@ -198,6 +196,12 @@ class Catalog:
         -------
         dict of str to Match
             By id, in the ids' order.
+
+        Raises
+        ------
+        CatalogError
+            If nothing is found: with the number of rows after each step, and what values there are. If a row that the
+            search may want has a cell that cannot be used: with its file and line.
         """
         faulty = _faults_of(self.assets)
         trail = [f"{len(self.assets)} rows in {', '.join(map(str, self.sources)) or 'the catalogue'}"]

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
 # The text of these errors is enough; for all other errors the kind is printed, too.
 _EXPECTED = (EspoError, OSError)
-# The exit codes of `espo`; `espo shell` ends with that of its shell or command.
-EXIT_CODES: Mapping[str, str] = {
-    "0": "complete, or there was nothing to do",
-    "1": "failed: the message says why (`plan`: something is blocked; `compare`: they differ; `logs`: no log yet)",
-    "2": "the command line is wrong: an unknown command or option, a missing or superfluous argument",
-    "130, 143, 129": "stopped, as `luigi` is",
-    "141": "the reader of a pipe, such as `head -1`, went away",
-}
 _PATH = click.Path(path_type=Path)
 _json_option = views.json_option
 _workers_option = click.option("--workers", default=500, show_default=True, help="Jobs in flight at once.")
@@ -47,7 +39,7 @@ say = views.say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; return the process's exit code (`EXIT_CODES`)."""
+    """Run a subcommand; return the process's exit code (`espo docs files` lists them)."""
     ready_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and "--help" not in words:  # the help imports nothing
@@ -429,14 +421,6 @@ def _stop(how: str) -> None:
     say(stop_from_outside(how))
 
 
-class LeftoverJson(TypedDict):
-    """A file or folder that nothing needs any more."""
-
-    path: Path
-    size_bytes: int
-    deleted: bool
-
-
 @espo.command(epilog="Example: espo clean --yes")
 @click.option("--yes", is_flag=True, help="Delete them; refused while a driver works there.")
 @_json_option
@@ -455,7 +439,7 @@ def clean(yes: bool, as_json: bool) -> None:
             if yes:
                 clean.delete(one)
     if as_json:
-        return _print_json([LeftoverJson(path=one.path, size_bytes=one.size_bytes, deleted=yes) for one in found])
+        return _print_json([asdict(replace(one, deleted=yes)) for one in found])
     total = f"{len(found)} item(s), {sum(one.size_bytes for one in found):,} bytes"
     say(f"{total} {'deleted' if yes else 'can go: `espo clean --yes` deletes them' if found else 'can go'}")
 
@@ -571,17 +555,18 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
     the RO-Crate `ro-crate-metadata.json` in the folder of the products. With --stac or --datacite, only these are
     written, unless --catalog or --crate is given, too.
     """
-    from espo_luigi.commands.publishing import relations_options, render_published, stac_options
+    from espo_luigi.commands.publishing import relations_file, render_published, stac_options
     from espo_luigi.tasks.publish import publish
 
     stac = stac_options(asked["stac"], asked["exported"], asked["href"])
-    relations = relations_options(asked["datacite"], asked["doi_table"])
+    relations = relations_file(asked["datacite"], asked["doi_table"])
     by_default = not (catalog or crate or stac or relations)
     done = publish(
         with_catalogue=catalog or by_default,
         with_crate=crate or (None if by_default else False),
         stac=stac,
         relations=relations,
+        doi_table=asked["doi_table"],
         released=asked["released"],
     )
     if as_json:

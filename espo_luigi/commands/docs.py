@@ -166,7 +166,10 @@ def with_word(word: str, known: list[Page]) -> dict[Page, str]:
     word in a heading, and those that have it most often.
     """
     wanted = re.compile(re.escape(word), re.IGNORECASE)
-    found = {page: line for page in known if (line := _line_with(wanted, page))}
+    found: dict[Page, str] = {}
+    for page in known:
+        if line := next((line for line in (*page.headings, *page.text.splitlines()) if wanted.search(line)), ""):
+            found[page] = _plain(line).strip("|#- ")
 
     def rank(page: Page) -> tuple[bool, bool, bool, int]:
         in_title, in_heading = (any(map(wanted.search, words)) for words in ([page.title], page.headings))
@@ -174,12 +177,6 @@ def with_word(word: str, known: list[Page]) -> dict[Page, str]:
         return not in_title, is_for_few, not in_heading, -len(wanted.findall(page.text))
 
     return {page: found[page] for page in sorted(found, key=rank)}
-
-
-def _line_with(wanted: re.Pattern[str], page: Page) -> str:
-    """The first heading that matches, else the first line; nothing if the page has none."""
-    found = next((line for line in (*page.headings, *page.text.splitlines()) if wanted.search(line)), "")
-    return _plain(found).strip("|#- ")
 
 
 def _stems(_context: object, _parameter: object, begun: str) -> list[str]:

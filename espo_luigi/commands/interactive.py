@@ -62,12 +62,6 @@ class Request:
         """The sizes of each node's part."""
         return Resources(1, int(self.sizes["cpus_per_task"]), self.sizes["memory"], self.sizes["time"])
 
-    def checked(self) -> Request:
-        """Return this request; raises SubmissionError if the site refuses it."""
-        if refusals := self.site.refusals(self.resources, self.options, max_jobs=1):
-            raise SubmissionError("; ".join(refusals))
-        return self
-
 
 def shell(given: Mapping[str, str], command: Sequence[str]) -> NoReturn:
     """Become `salloc`, which runs a shell or a command inside an allocation.
@@ -124,16 +118,13 @@ def script_command(
     request: Request, given: Mapping[str, str], script: Path, arguments: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the `sbatch` of a user's script, whose own sizes stand where the command line has none."""
-    chosen = given.keys() | _not_in_script(script.read_text(errors="replace"))
+    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script.read_text(errors="replace"), re.MULTILINE))
+    lacking = {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
+    chosen = given.keys() | lacking
     asked = {name: size for name, size in request.sizes.items() if name in chosen}
     many = ("--ntasks-per-node=1",) if "nodes" in given else ()
     words = [checked("argument", word) for word in (str(script), *arguments)]
     return ("sbatch", "--parsable", *_sizes(asked, request.options), *many, *slurm.asked(request.options), *words)
-
-
-def _not_in_script(script: str) -> set[str]:
-    directives = " ".join(re.findall(r"^#SBATCH\s+(.*)$", script, re.MULTILINE))
-    return {name for name, words in _IN_SCRIPT.items() if not re.search(rf"(^|\s)({words})", directives)}
 
 
 def _submit_driver(given: Mapping[str, str], arguments: Sequence[str]) -> str:
@@ -189,7 +180,10 @@ def request_of(given: Mapping[str, str]) -> Request:
         **{name: text for name, text in asked.as_text().items() if name in ("memory", "time")},
     }
     _numbers(asked_for)
-    return Request(asked_for, section.options_of({}, {}), section.site()).checked()
+    request = Request(asked_for, section.options_of({}, {}), section.site())
+    if refusals := request.site.refusals(request.resources, request.options, max_jobs=1):
+        raise SubmissionError("; ".join(refusals))
+    return request
 
 
 def _sizes(asked: Mapping[str, str], options: JobOptions) -> list[str]:

@@ -11,7 +11,7 @@ import click
 from espo_luigi.publication.retractions import Checked
 from espo_luigi.publication.stac import StacOptions
 from espo_luigi.redaction import without_secrets
-from espo_luigi.tasks.publish import Published, RelationsOptions, default_folder
+from espo_luigi.tasks.publish import Published, default_folder
 
 # More names than this are counted.
 _NAMED = 20
@@ -38,8 +38,8 @@ def stac_options(folder: str | None, exported: Path | None, addresses: tuple[str
     return StacOptions(Path(folder) if folder else default_folder() / "stac", addresses, exported)
 
 
-def relations_options(file: str | None, doi_table: Path | None) -> RelationsOptions | None:
-    """Return the options of the relations to inputs; None without `--datacite`. Raises click.UsageError.
+def relations_file(file: str | None, doi_table: Path | None) -> Path | None:
+    """Return where the relations to inputs go; None without `--datacite`. Raises click.UsageError.
 
     `file` is an empty text if the option was given without it.
     """
@@ -47,7 +47,7 @@ def relations_options(file: str | None, doi_table: Path | None) -> RelationsOpti
         raise click.UsageError("--doi-table needs --datacite.")
     if file is None:
         return None
-    return RelationsOptions(Path(file) if file else default_folder() / "datacite.json", doi_table)
+    return Path(file) if file else default_folder() / "datacite.json"
 
 
 def render_published(done: Published) -> str:
@@ -77,4 +77,4 @@ def render_checked(checked: Checked) -> str:
 def _named(what: str, names: Sequence[str]) -> Iterator[str]:
     yield from (f"  {what}: {name}" for name in names[:_NAMED])
     if len(names) > _NAMED:
-        yield f"  {what}: {len(names) - _NAMED} more, listed in the file"
+        yield f"  {what}: {len(names) - _NAMED} more, which `--json` lists"

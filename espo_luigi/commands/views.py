@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import sys
 import time
@@ -120,6 +119,8 @@ def plan(
 @contextmanager
 def _without_warnings_of(name: str) -> Iterator[None]:
     """Silence a logger inside the block, whose warnings the run itself has given, or what is printed tells."""
+    import logging
+
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel("ERROR")

@@ -254,8 +254,10 @@ _V2_DEFAULTS: tuple[tuple[str, Any], ...] = (
 def translate(content: Content) -> dict[KeyPath, KeyPath]:
     """Bring merged content of ESPO v2, which has a section `subregions`, into the schema; return as `modernise` does.
 
-    Raises `ConfigurationError` if a section asks for something that is not done here, or is of v2 and there are no
-    `subregions`.
+    Raises
+    ------
+    ConfigurationError
+        If a section asks for something that is not done here, or is of v2 and there are no `subregions`.
     """
     if not _is_v2(content):
         return {}

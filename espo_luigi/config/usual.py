@@ -28,8 +28,11 @@ _YEARS = 30
 def give_usual_settings(content: Content) -> None:
     """Lay what is given of an adjustment without `training_args` over its variable's usual settings.
 
-    Raises `ConfigurationError` if neither the table nor the section `variables` knows whether a variable's factors are
-    added or multiplied, or the section contradicts itself.
+    Raises
+    ------
+    ConfigurationError
+        If neither the table nor the section `variables` knows whether a variable's factors are added or multiplied, or
+        the section contradicts itself.
     """
     for _, adjusted in mappings(content, "biasadjust.variables"):
         for name, given in adjusted.items():

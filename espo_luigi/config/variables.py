@@ -62,8 +62,12 @@ class VariableSection(Section):
         """Return a row of the table with what is given here in place of its own; its numbers are in the given units.
 
         `null` takes a transformation, a threshold or the bounds away, and leaves all else as it is. Without `possible`
-        in either, the limits are the bounds. Raises `DataError` if the row has units that do not convert to those given
-        here, or a threshold has others.
+        in either, the limits are the bounds.
+
+        Raises
+        ------
+        DataError
+            If the row has units that do not convert to those given here, or a threshold has others.
         """
         from espo_luigi.science.possible import converted
         from espo_luigi.science.units import threshold_in
@@ -84,7 +88,10 @@ class VariableSection(Section):
     def checked(self, name: str) -> Variable:
         """Return the row of a variable in the table of a run.
 
-        Raises `ConfigurationError` if its values contradict each other, or the units those of the table.
+        Raises
+        ------
+        ConfigurationError
+            If its values contradict each other, or the units those of the table.
         """
         known = variable(name)
         units = self.units or known.units

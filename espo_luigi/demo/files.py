@@ -92,7 +92,9 @@ def file_name(source: Source, experiment: str, variable: str, last_day: str) -> 
 def dataset_of(source: Source, experiment: str, name: str, values: Field, days: Days, part: slice) -> xr.Dataset:
     """One file's content, time as numbers, with bounds and the scalar height as CMIP6 files have them."""
     numbers = days.numbers[part]
-    coords: dict[str, Any] = {"time": ("time", numbers, _time_attributes(days)), **_coordinates(source)}
+    about_time = {"standard_name": "time", "axis": "T", "bounds": "time_bnds"}
+    about_time |= {"units": days.units, "calendar": days.calendar}
+    coords: dict[str, Any] = {"time": ("time", numbers, about_time), **_coordinates(source)}
     if name in _HEIGHTS:
         coords["height"] = (
             (),
@@ -173,10 +175,6 @@ def _around_coordinates(source: Source) -> dict[str, Any]:
 def _bounds(centres: tuple[float, ...]) -> Axis:
     half = (centres[1] - centres[0]) / 2
     return np.array([[centre - half, centre + half] for centre in centres])
-
-
-def _time_attributes(days: Days) -> dict[str, str]:
-    return {"standard_name": "time", "axis": "T", "bounds": "time_bnds", "units": days.units, "calendar": days.calendar}
 
 
 def _axis_attributes(name: str, units: str, axis: str, bounds: str) -> dict[str, str]:

@@ -170,7 +170,10 @@ def _write_source(source: Source, partial: Path, folder: Path, seed: int) -> lis
 
 def _as_in_files(source: Source, weather: Mapping[str, Field], days: Days) -> dict[str, Field]:
     """Return the weather with the source's gaps, its impossible value and its precision."""
-    values = _without_sea(source, weather) if source.land else dict(weather)
+    values = dict(weather)
+    if source.land:
+        sea = np.array([[letter not in "#+" for letter in row] for row in reversed(source.land)])
+        values = {name: np.where(sea, np.float32(np.nan), data) for name, data in weather.items()}
     if source.hot_cell:
         values["tasmax"][(days.within(_HOT_YEAR, _HOT_YEAR).start + _HOT_DAY, *source.hot_cell)] = _HOT_KELVIN
     if source.is_compact:
@@ -189,11 +192,6 @@ def _fixed_fields(source: Source) -> dict[str, np.ndarray]:
     if "orog" in source.fixed:
         fields["orog"] = np.where(land, heights(source.climate, *source.places()), 0).astype(np.float32)
     return fields
-
-
-def _without_sea(source: Source, weather: Mapping[str, Field]) -> dict[str, Field]:
-    sea = np.array([[letter not in "#+" for letter in row] for row in reversed(source.land)])
-    return {name: np.where(sea, np.float32(np.nan), values) for name, values in weather.items()}
 
 
 def catalog_row(source: Source, experiment: str, variable: str, path: Path, last_day: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from configparser import InterpolationError
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -134,32 +134,24 @@ def _without_arguments(error: Exception) -> str:
     return re.sub(r"\[args=.*\](?=: )", "", str(error), flags=re.DOTALL)
 
 
-# The exit codes of `luigi` that luigi.cfg may change, by Luigi's names in [retcode]. Luigi exits with 0 after failures.
-RETURN_CODES: Mapping[str, tuple[int, str]] = {
-    "task_failed": (30, "a task failed, or `espo cancel` or `espo detach` ended the run"),
-    "scheduling_error": (35, "nothing could be started"),
-    "missing_data": (20, "data are missing"),
-    "already_running": (10, "Luigi's lock is held (`[core] no_lock = true` switches it off)"),
-    "not_run": (25, "Luigi's scheduler refused a task, or no further process can be started"),
-    "unhandled_exception": (40, "an unexpected error"),
-}
-# Its other exit codes.
-EXIT_CODES: Mapping[str, str] = {
-    "0": "complete, or there was nothing to do",
-    "1, 2": "there is no such task or option",
-    "130": "stopped by Ctrl-C",
-    "143, 129": "stopped by SIGTERM, or by a closed terminal (SIGHUP), which leave the jobs of a cluster running",
-}
 # Defaults of luigi.cfg that replace Luigi's own.
 # - log_level: the run's own log and summary replace Luigi's.
 # - no_lock: Luigi's lock lies in a folder that belongs to the first user of a login node; a run has its own lock.
 # - workers: as many as jobs may be in flight, since a waiting task costs only a thread.
 # - check_complete_on_run: a task without its output has failed.
-_DEFAULTS = {
+# - retcode: Luigi exits with 0 after failures.
+DEFAULTS = {
     "core": {"log_level": "WARNING", "no_lock": "true", "workers": str(BatchSettings.max_jobs)},
     "worker": {"check_complete_on_run": "true"},
     "scheduler": {"retry_count": "1"},
-    "retcode": {name: str(code) for name, (code, _) in RETURN_CODES.items()},
+    "retcode": {
+        "task_failed": "30",
+        "scheduling_error": "35",
+        "missing_data": "20",
+        "already_running": "10",
+        "not_run": "25",
+        "unhandled_exception": "40",
+    },
 }
 
 
@@ -175,7 +167,7 @@ def install() -> None:
     ours = "|".join(["espo", *SECTIONS])
     warnings.filterwarnings("ignore", rf"(?s).* not consumed by the task '({ours})'", UnconsumedParameterWarning)
     configuration = get_config()
-    for section, options in _DEFAULTS.items():
+    for section, options in DEFAULTS.items():
         for name, value in options.items():
             if not configuration.has_option(section, name):
                 configuration.set(section, name, value)

@@ -74,7 +74,12 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
     """Return a status of at most so many lines: first idle rules are folded, then the lists are shortened."""
     if found.height <= lines:
         return found
-    at_work = {name: rule for name, rule in found.rules.items() if _is_at_work(rule)}
+    # Rules that have begun and are unfinished, or have failed tasks.
+    at_work = {
+        name: rule
+        for name, rule in found.rules.items()
+        if any(rule[key] for key in (RUNNING, PENDING, WAITING, "failed")) or 0 < rule["done"] < rule["total"]
+    }
     idle: dict[str, dict[str, int]] = {"done": {}, "to come": {}}
     for name, rule in found.rules.items():
         if name not in at_work:
@@ -85,11 +90,6 @@ def fitted(found: RunStatus, lines: int) -> RunStatus:
         longest = max(found.lists, key=lambda title: len(found.lists[title]))
         found = replace(found, lists={**found.lists, longest: found.lists[longest][:-1]})
     return found
-
-
-def _is_at_work(rule: Mapping[str, Any]) -> bool:
-    """Return whether a rule has begun and is unfinished, or has failed tasks."""
-    return any(rule[name] for name in (RUNNING, PENDING, WAITING, "failed")) or 0 < rule["done"] < rule["total"]
 
 
 def summary_line(state: Mapping[str, Any], now: float) -> str:

@@ -183,7 +183,10 @@ class Drs(Section):
     def stem(self, fields: Mapping[str, str]) -> Path:
         """Return the path of a product's files below the export's folder, without dates and suffix.
 
-        Raises `ParameterError` if a field has no value, or its value cannot be a part of a file name.
+        Raises
+        ------
+        ParameterError
+            If a field has no value, or its value cannot be a part of a file name.
         """
         name = self.file.removesuffix(f"_{{{DATES}}}.nc")
         for field in dict.fromkeys([*fields_in(self.folder), *fields_in(name)]):
@@ -204,7 +207,11 @@ class Drs(Section):
         """Return the attributes to set, without those that lack a field's value.
 
         Attributes of `variable` keep the fields that are none of `FIELDS`: the product's own attributes stand for them.
-        Raises `ParameterError` if `project_id` would be CORDEX.
+
+        Raises
+        ------
+        ParameterError
+            If `project_id` would be CORDEX.
         """
         made = {
             owner: {name: filled(value, fields) for name, value in attrs.items() if not _lacks(value, fields)}

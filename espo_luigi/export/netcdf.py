@@ -98,8 +98,7 @@ def described(
     """Return one variable of a product with the metadata of CF 1.11, under its name in files; lazy.
 
     The dataset has the variable, its horizontal coordinates in double precision, its other axes, the grid mapping, and
-    the container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out. Raises
-    `DataError` if the product has no such variable, or is not on a map.
+    the container of CF 1.12's quantization if bits were rounded. Other coordinates, such as masks, are left out.
 
     Parameters
     ----------
@@ -113,6 +112,11 @@ def described(
     table : mapping
         Gives the names and the cell methods that the variable's own attributes lack; without a long name there, too,
         it is the variable's name.
+
+    Raises
+    ------
+    DataError
+        If the product has no such variable, or is not on a map.
     """
     if variable not in ds.data_vars:
         raise DataError(f"the product has no variable {variable}; it has {', '.join(map(str, ds.data_vars))}.")
@@ -255,8 +259,12 @@ def write_netcdf(
 
     Data are float32, compressed by deflate 1 with shuffle; coordinates are double and have no fill value. Memory holds
     a chunk of the file and the chunks of the source that it is made of. `note` gets the SHA-256 of the file before the
-    file gets its name; it is returned. Raises `StoreError` if the disk refuses, or a file of that name is not ours by
-    the `judge`. Nothing is left behind.
+    file gets its name; it is returned.
+
+    Raises
+    ------
+    StoreError
+        If the disk refuses, or a file of that name is not ours by the `judge`. Nothing is left behind.
     """
     with written_aside(path, judge=judge) as partial:
         with _errors_of_the_disk(partial), _new_file(partial, layout) as file:

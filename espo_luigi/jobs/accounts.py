@@ -82,19 +82,15 @@ def in_words(power: Power, core_hours: float, measured_joules: float = 0.0) -> s
         how = "measured by the scheduler"
     else:
         how = f"{_amount(measured_joules)} measured by the scheduler, the rest an estimate: {rate}"
-    total = measured_joules + estimate
-    return f"{'about ' if estimate else ''}{_amount(total)} ({how}){_emitted(power, total)}"
+    total, emitted = measured_joules + estimate, ""
+    if power.grams_per_kwh:
+        grams = total / _JOULES_PER_KWH * power.grams_per_kwh
+        kilos = grams / 1000
+        amount = f"{grams:.2g} g" if grams < 99.5 else f"{kilos:.2g} kg" if kilos < 99.5 else f"{kilos:,.0f} kg"
+        emitted = f", {amount} of CO2 at {power.grams_per_kwh:g} g/kWh"
+    return f"{'about ' if estimate else ''}{_amount(total)} ({how}){emitted}"
 
 
 def _amount(joules: float) -> str:
     kwh = joules / _JOULES_PER_KWH
     return f"{kwh * 1000:.2g} Wh" if kwh < 0.0995 else f"{kwh:.2g} kWh" if kwh < 99.5 else f"{kwh:,.0f} kWh"
-
-
-def _emitted(power: Power, joules: float) -> str:
-    if not power.grams_per_kwh:
-        return ""
-    grams = joules / _JOULES_PER_KWH * power.grams_per_kwh
-    kilos = grams / 1000
-    amount = f"{grams:.2g} g" if grams < 99.5 else f"{kilos:.2g} kg" if kilos < 99.5 else f"{kilos:,.0f} kg"
-    return f", {amount} of CO2 at {power.grams_per_kwh:g} g/kWh"

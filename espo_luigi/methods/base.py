@@ -217,8 +217,11 @@ class Method:
 def method_named(name: str = DEFAULT_METHOD, engine: Engine = "auto") -> Method:
     """Return the method of a name, `NAME` or `NAME.VARIANT`; a name of xsdba's alone stands for `xsdba.NAME`.
 
-    Raises `ConfigurationError` if there is no such method, its package cannot be imported, or it has more than 8
-    `counts`, or any of variables that are adjusted together.
+    Raises
+    ------
+    ConfigurationError
+        If there is no such method, its package cannot be imported, or it has more than 8 `counts`, or any of variables
+        that are adjusted together.
     """
     if engine not in get_args(Engine):
         raise ConfigurationError(f"engine is {engine!r}; expected {' or '.join(get_args(Engine))}.")
@@ -254,7 +257,10 @@ def problem(told: str, loc: tuple[int | str, ...], given: Any) -> InitErrorDetai
 def checked(section: type[Section], arguments: Mapping[str, Any], what: str) -> Any:
     """Return arguments as their section.
 
-    Raises `ConfigurationError` if an argument is unknown, missing or wrong.
+    Raises
+    ------
+    ConfigurationError
+        If an argument is unknown, missing or wrong.
     """
     try:
         return section.model_validate(dict(arguments))

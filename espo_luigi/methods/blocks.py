@@ -129,25 +129,18 @@ def adjust(simulation: xr.DataArray, training: xr.Dataset | None = None, **argum
 
 
 def adjust_and_count(
-    simulation: Series,
-    training: xr.Dataset | None = None,
-    *,
-    first_cell: int | np.ndarray = 0,
-    marks: bool = False,
-    **arguments: Any,
+    simulation: Series, training: xr.Dataset | None = None, *, first_cell: int | np.ndarray = 0, **arguments: Any
 ) -> xr.Dataset:
     """Adjust a simulation with what `train` made of it, and count the days that the method treats apart.
 
     The variable `scenario` (of several variables together: their names) has the simulation's dimensions, their order,
     its dtype and attributes, the reference's units and the training's calendar; lazy if the simulation or the training
     is. Periods are adjusted one by one, and joined along time. Methods that count add `treated`: days (cells,
-    realization, treatment) by the coordinate `treatment`; its attribute `days` is the number of all days.
+    realization, treatment) by the coordinate `treatment`; its attribute `days` is the number of all days. They also
+    add `marks`, uint8 of the scenario's dimensions: a day's bit n is treatment n, as `flag_meanings` has their names.
 
     Parameters
     ----------
-    marks
-        Whether to add the days that were counted: `marks`, of the scenario's dimensions, uint8. Bit n is the treatment
-        n, whose name the attribute `flag_meanings` has.
     method, training_args
         Of methods that train nothing; otherwise the training tells.
     reference, historical
@@ -177,9 +170,8 @@ def adjust_and_count(
             by_cell = xr.zeros_like(like.isel(time=0), dtype=np.int32)
             template[TREATED] = by_cell.expand_dims(treatment=len(chosen.counts), axis=-1)
             template = template.assign_coords(treatment=list(chosen.counts))
-            if marks:
-                told = {"flag_meanings": " ".join(chosen.counts)}
-                template[MARKS] = xr.zeros_like(like, dtype=np.uint8).assign_attrs(told)
+            marks = xr.zeros_like(like, dtype=np.uint8).assign_attrs(flag_meanings=" ".join(chosen.counts))
+            template[MARKS] = marks
         parts.append(assign_coords(blocks.map(_adjust_block, template, (chosen, setup)), dict(part.coords)))
     return _described(parts, simulation, job)
 

@@ -83,8 +83,10 @@ class Ibicus(Method):
     def adjust(self, block: Block, trained: xr.Dataset, setup: Setup) -> xr.Dataset:
         """Apply the debiaser to each cell, and each member by itself.
 
-        Raises `DataError` if a cell lacks days, or ibicus fails there; the message names the cell's place in the
-        domain.
+        Raises
+        ------
+        DataError
+            If a cell lacks days, or ibicus fails there; the message names the cell's place in the domain.
         """
         ((variable, units),) = setup.units.items()
         debiaser = _debiaser(self.variant, variable, **self._given(setup.adjusting))

@@ -133,8 +133,7 @@ def compare(
     """Adjust a simulation towards the truth's calibration period, and compare it with the truth afterwards.
 
     Computes; lazy series are read block by block, variable by variable. Errors are in the plan's units, those of the
-    share of wet days in 1. The series go to the smaller calendar. Raises `DataError` if a period lacks days, or no cell
-    has data in both.
+    share of wet days in 1. The series go to the smaller calendar.
 
     Parameters
     ----------
@@ -159,6 +158,11 @@ def compare(
         (adjustment, period, season, joint, cell): Spearman's correlation of each pair of variables minus the truth's,
         and the energy distance of the group from the truth; `dependence_noise` (period, season, joint): the errors
         that 95 % of those between two realisations stay below.
+
+    Raises
+    ------
+    DataError
+        If a period lacks days, or no cell has data in both.
     """
     calendars = map(calendar.calendar_of, (truth, simulation))
     common = calendar.minimum_calendar(*calendars, sampling.maximal_calendar)

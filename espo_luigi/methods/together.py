@@ -225,7 +225,10 @@ class Together(Method):
     def chosen(self, setup: Setup) -> Method:
         """Return itself, and log which code computes.
 
-        Raises `ConfigurationError` if xsdba would count steps of five days in years of other lengths than 365 days.
+        Raises
+        ------
+        ConfigurationError
+            If xsdba would count steps of five days in years of other lengths than 365 days.
         """
         longest, group = setup.time.days_in_longest_year, Grouping.of(setup.training["group"])
         if self.by_xsdba and group.name == "5D" and longest != 365:

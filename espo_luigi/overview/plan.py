@@ -25,7 +25,6 @@ from espo_luigi.tasks.all import All, Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import settings
 from espo_luigi.tasks.cost import Cost, Experience
-from espo_luigi.tasks.ports import ZarrInfo
 
 # The number of inputs that a reason names.
 _SHOWN = 2
@@ -222,15 +221,13 @@ def why_to_run(task: Task) -> str:
         others = [info.path.name for info in missing if info.path.exists()]
         named = ", ".join(info.path.name for info in missing)
         return f"output {_HALF if others else 'missing'}: {named}"
-    if task.is_about_all and (differing := _differing(task, infos[0])):
-        return f"not about what is there now: {', '.join(differing[:_SHOWN])}"
+    if task.is_about_all:
+        # The inputs that are gone, or are not those that the output was made of.
+        marker, now = infos[0].target.marker(), task.input_ids()
+        before = dict(marker.inputs) if marker is not None else {}
+        differing = [Path(path).name for path in {**before, **now} if before.get(path) != now.get(path)]
+        if differing:
+            return f"not about what is there now: {', '.join(differing[:_SHOWN])}"
     if changed := task.stale():
         return f"changed: {', '.join(changed)}"
     return "its outputs were not made together, or what they say is not allowed any more"
-
-
-def _differing(task: EspoTask, made: ZarrInfo) -> list[str]:
-    """The names of the inputs that are gone, or are not those that an output was made of."""
-    marker, now = made.target.marker(), task.input_ids()
-    before = dict(marker.inputs) if marker is not None else {}
-    return [Path(path).name for path in {**before, **now} if before.get(path) != now.get(path)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,15 +84,15 @@ def write_release(folder: Path, version: str, checks: Sequence[Any], examined: M
     return folder / RELEASE
 
 
-def differences(folder: Path, *, read_all: bool = True) -> Iterator[str]:
-    """Yield how files differ from the release of their folder; nothing without a release.
+def differences(folder: Path, *, only: Collection[str] = (), read_all: bool = True) -> Iterator[str]:
+    """Yield how files, or `only` some of them, differ from the release of their folder; nothing without a release.
 
     Without `read_all`, files are not read whose names, sizes and times of modification are those of the release.
     """
     if not (folder / RELEASE).exists():
         return
     listed, found = (read_object(folder / RELEASE) or {}).get("products") or {}, states(folder, [])
-    for name in sorted(listed.keys() | found.keys()):
+    for name in sorted(only or listed.keys() | found.keys()):
         known, state = listed.get(name, {}), found.get(name)
         got = expected = known.get("sha256", "no file")
         # A copy has another state.

@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.catalog.files import first_line, open_netcdf
+from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.errors import StoreError
 from espo_luigi.publication.catalogue import row_of
 from espo_luigi.publication.products import Product, find_products
@@ -93,11 +93,11 @@ def _products(path: Path) -> dict[str, Product]:
 
     Others, and several of the same data, are by their place.
     """
-    is_archive = path.name.endswith((".zarr", ".zarr.zip"))
+    found, is_archive = defaultdict[str, dict[str, Product]](dict), is_zarr(path.name)
     for archive in [path] if is_archive else path.rglob("[!.]*.zarr.zip"):
         if not store.is_complete(archive):
             store.open_store(archive)  # says what is wrong
-    marker, found = store.read_marker(path) if is_archive else None, defaultdict[str, dict[str, Product]](dict)
+    marker = store.read_marker(path) if is_archive else None
     for product in [Product(path.absolute(), marker)] if marker else find_products(path):
         row = row_of(product) if product.is_data else {}
         place = about = "" if is_archive else f"{product.below(path.absolute())} "

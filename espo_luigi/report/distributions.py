@@ -6,6 +6,7 @@ adjusted.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,25 +41,15 @@ TAIL = 0.95
 _SHOWN_SPELLS = 1e-3
 
 
-@drawing
-def annual_cycle(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw each variable's mean of each month."""
-    return _means(summaries, "cycle", "month", title)
-
-
-@drawing
-def yearly_means(summaries: Summaries, *, title: str = "") -> Figure:
-    """Draw each variable's mean of each year."""
-    return _means(summaries, "yearly", "year", title)
-
-
 def names_of(summaries: Summaries, statistic: str) -> list[str]:
     """Return the variables that have a statistic."""
     every = sorted({str(name) for of in summaries.values() for ds in of for name in ds.data_vars})
     return in_order(name.removesuffix(f"_{statistic}") for name in every if name.endswith(f"_{statistic}"))
 
 
-def _means(summaries: Summaries, statistic: str, dim: str, title: str) -> Figure:
+@drawing
+def means(summaries: Summaries, *, statistic: str, dim: str, title: str = "") -> Figure:
+    """Draw each variable's mean of each month, or of each year."""
     names = names_of(summaries, statistic)
     figure, axes = panels_of(len(names), 1.73)
     for (place,), name in zip(axes, names, strict=True):
@@ -261,6 +252,8 @@ def _finished(figure: Figure, summaries: Summaries, title: str) -> Figure:
     return figure
 
 
+annual_cycle = functools.partial(means, statistic="cycle", dim="month")
+yearly_means = functools.partial(means, statistic="yearly", dim="year")
 # More groups of figures than these would make the page heavy: then a domain's simulations share them.
 MOST_SERIES = 8
 SERIES: Mapping[str, tuple[Callable[..., Figure], str]] = {

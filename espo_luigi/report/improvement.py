@@ -98,20 +98,16 @@ def _table(
     axes.set_xticks(range(len(columns)), columns, rotation=50, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
-    _write_values(axes, values, text, shade)
-    figure.colorbar(
-        image, cax=axes.inset_axes((1 + 0.3 / (0.4 * len(columns)), 0, 0.15 / (0.4 * len(columns)), 1)), label=label
-    )
-    return figure
-
-
-def _write_values(axes: Any, values: np.ndarray, text: str, shade: Any) -> None:
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             red, green, blue, _ = shade(float(value))
             dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
-            words = text.format(value)
-            axes.text(column, row, words, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+            looks: Any = {"ha": "center", "va": "center", "fontsize": 7, "color": "white" if dark else "black"}
+            axes.text(column, row, text.format(value), **looks)
+    figure.colorbar(
+        image, cax=axes.inset_axes((1 + 0.3 / (0.4 * len(columns)), 0, 0.15 / (0.4 * len(columns)), 1)), label=label
+    )
+    return figure
 
 
 def improvement_section(view: RunView) -> tuple[Section, dict[tuple[str, str], xr.DataArray]]:

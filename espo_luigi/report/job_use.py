@@ -145,7 +145,12 @@ def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
     """Draw when each job worked, node by node; simultaneous jobs are stacked, failed jobs are hatched."""
     from matplotlib.collections import PolyCollection
 
-    colours, lanes = _by_time(jobs), _lanes(jobs)
+    seconds: Counter[str] = Counter()
+    for job in jobs:
+        seconds[job.rule] += int(1000 * job.seconds)
+    # The rules that took most time get a colour.
+    colours = {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
+    lanes = _lanes(jobs)
     height = sum(len(of) for of in lanes.values()) + len(lanes)
     figure, ((axes,),) = new_figure(9.6, 1.6 + 0.16 * min(height, _MOST_LANES))
     first = min((job.started for job in jobs), default=0.0)
@@ -171,14 +176,6 @@ def timeline(jobs: Sequence[Job], *, title: str = "") -> Figure:
     axes.set(xlabel=f"Time since the first job began [{words}]", ylabel="Node", ylim=(low, -1), title=title)
     _legend_of_rules(figure, colours, jobs)
     return figure
-
-
-def _by_time(jobs: Iterable[Job]) -> dict[str, str]:
-    """The colours of the rules that took most time."""
-    seconds: Counter[str] = Counter()
-    for job in jobs:
-        seconds[job.rule] += int(1000 * job.seconds)
-    return {rule: colour for (rule, _), colour in zip(seconds.most_common(), _COLOURS, strict=False)}
 
 
 def _lanes(jobs: Iterable[Job]) -> dict[str, list[list[Job]]]:

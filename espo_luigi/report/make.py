@@ -17,7 +17,7 @@ from espo_luigi import store
 from espo_luigi.driver.status import cpu_time
 from espo_luigi.files import read_object, write_new
 from espo_luigi.jobs.accounts import Power, in_words, read_accounts, submissions
-from espo_luigi.jobs.resources import GIB
+from espo_luigi.jobs.resources import GIB, render_size
 from espo_luigi.publication.release import RELEASE
 from espo_luigi.replacing import (
     Judge,
@@ -294,22 +294,15 @@ def products_table(view: RunView) -> list[Any]:
         sizes = {path: size_bytes(path) or 0 for made in of for path in made.paths}
         folder = os.path.commonpath([str(path.parent) for path in sizes]) if sizes else ""
         there = sum(made.complete for made in of)
-        rows.append([rule, str(len(of)), str(there), _size(sum(sizes.values())), folder])
+        rows.append([rule, str(len(of)), str(there), render_size(sum(sizes.values())), folder])
         for made in of:
             there_too = "yes" if made.complete else "no"
-            files += [[made.label, there_too, _size(sizes[path]), str(path)] for path in made.paths]
+            files += [[made.label, there_too, render_size(sizes[path]), str(path)] for path in made.paths]
     all_files = f"All {len(files)} products with sizes and paths"
     return [
         Table(["Rule", "Tasks", "Complete", "Size", "Folder"], rows, "Products, by rule"),
         Table(["Task", "Complete", "Size", "Path"], files, all_files, folded=True),
     ]
-
-
-def _size(n_bytes: int) -> str:
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if n_bytes >= unit:
-            return f"{n_bytes / unit:.1f} {name}"
-    return f"{n_bytes} B"
 
 
 def provenance_table(view: RunView) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,10 +213,11 @@ _FLAGS_MEAN = (
 
 @dataclass(frozen=True)
 class Treated:
-    """The shares of a simulation's days (y, x), in percent, of a variable, by treatment: those that were counted."""
+    """Shares (y, x) of a simulation's days, in percent, by treatment or flag; 0 or 100 of `of_what` cells."""
 
     sim_id: str
     variable: str
+    of_what: str
     shares: Mapping[str, xr.DataArray]
 
     def mean(self, treatment: str) -> str:
@@ -225,10 +226,6 @@ class Treated:
             return ""
         share = float(self.shares[treatment].mean())
         return "0" if share == 0 else f"{share:.3g}"
-
-    def only(self, *, of_cells: bool) -> Treated:
-        """Return it with the flags of cells alone, or without them."""
-        return replace(self, shares={kind: one for kind, one in self.shares.items() if (kind in CELLS) == of_cells})
 
     def shown(self) -> list[str]:
         """Return the treatments that any day got."""
@@ -239,8 +236,7 @@ def treated_section(view: RunView) -> list[Section]:
     """Return the section; none for products without counts, as xsdba has none."""
     reader = Reader()
     counted = [each for sim_id, paths in view.archives.items() for each in _treated(sim_id, paths, reader)]
-    about = "days that were not mapped between quantiles"
-    blocks = [Text(_MEANING), *_share_blocks(counted, "treated", "days", about)]
+    blocks = [Text(_MEANING), *_share_blocks(counted, "treated", "days that were not mapped between quantiles")]
     return [Section("Days treated otherwise", [*reader.warned(), *blocks])] if counted else []
 
 
@@ -250,24 +246,26 @@ def flags_section(view: RunView) -> list[Section]:
     found = [each for sim_id, path in view.raised.items() for each in _treated(sim_id, [path], reader)]
     blocks: list[Any] = [Text(_FLAGS_MEAN)]
     for of_what in ("days", "cells"):
-        chosen = [one.only(of_cells=of_what == "cells") for one in found]
-        blocks += _share_blocks(chosen, f"flagged-{of_what}", of_what, f"flags of {of_what}")
+        chosen = [one for one in found if one.of_what == of_what]
+        blocks += _share_blocks(chosen, f"flagged-{of_what}", f"flags of {of_what}")
     return [Section("Flags of values and cells", [*reader.warned(), *blocks])] if found else []
 
 
 def _treated(sim_id: str, paths: Sequence[Path], reader: Reader) -> Iterator[Treated]:
     """The shares of each variable that the products at these paths count days of."""
     for product in (reader.dataset(path, load=False) for path in paths if path.exists()):
-        shares: dict[str, dict[str, xr.DataArray]] = {}
+        shares: dict[tuple[str, str], dict[str, xr.DataArray]] = {}
         for name, days in product.data_vars.items() if product is not None else ():
             variable, _, treatment = str(name).partition(_DAYS)
             if treatment and "days" in days.attrs:
-                shares.setdefault(variable, {})[treatment] = 100 * days.load() / days.attrs["days"]
-        yield from (Treated(sim_id, variable, of) for variable, of in shares.items())
+                of = variable, "cells" if treatment in CELLS else "days"
+                shares.setdefault(of, {})[treatment] = 100 * days.load() / days.attrs["days"]
+        yield from (Treated(sim_id, *of, its) for of, its in shares.items())
 
 
-def _share_blocks(counted: Sequence[Treated], key: str, of_what: str, about: str) -> list[Any]:
+def _share_blocks(counted: Sequence[Treated], key: str, about: str) -> list[Any]:
     """A table of the shares of days or cells, and maps."""
+    of_what = counted[0].of_what if counted else ""
     names = dict(zip(ids := list(dict.fromkeys(of.sim_id for of in counted)), labels(ids), strict=True))
     counts = dict.fromkeys(kind for of in counted for kind in of.shares)
     words = {kind: words for kind, words in _WORDS.items() if kind in counts}

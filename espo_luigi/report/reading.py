@@ -156,14 +156,6 @@ class RuleFigures:
     longest_seconds: float
     peak_memory_bytes: int
 
-    @classmethod
-    def of(cls, rule: str, results: Sequence[Mapping[str, Any]]) -> RuleFigures:
-        """Return the figures of a rule's results."""
-        seconds = [seconds_of(result) for result in results]
-        failed = sum(result["outcome"] != ResultWord.SUCCESS for result in results)
-        peak = max(int(result["peak_memory_bytes"]) for result in results)
-        return cls(rule, len(results), failed, sum(seconds), max(seconds), peak)
-
 
 def results_of(workdir: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return the results of all jobs below the work folder with their paths, ordered by their start."""
@@ -182,7 +174,13 @@ def rule_figures(workdir: Path) -> list[RuleFigures]:
     rules: dict[str, list[dict[str, Any]]] = {}
     for result in job_results(workdir):
         rules.setdefault(result["family"], []).append(result)
-    return [RuleFigures.of(rule, results) for rule, results in rules.items()]
+    figures = []
+    for rule, results in rules.items():
+        seconds = [seconds_of(result) for result in results]
+        failed = sum(result["outcome"] != ResultWord.SUCCESS for result in results)
+        peak = max(int(result["peak_memory_bytes"]) for result in results)
+        figures.append(RuleFigures(rule, len(results), failed, sum(seconds), max(seconds), peak))
+    return figures
 
 
 def job_table(workdir: Path) -> str:

@@ -43,7 +43,10 @@ _EPOCH = f"days since {_START}"
 def canonical(name: str) -> str:
     """Name of a calendar as this package uses it: 360_day, noleap, standard or all_leap.
 
-    Raises `DataError` if the calendar is none of the CF calendars that the adjustment knows.
+    Raises
+    ------
+    DataError
+        If the calendar is none of the CF calendars that the adjustment knows.
     """
     try:
         return _SYNONYMS[name]
@@ -62,7 +65,10 @@ def day_of(value: Any) -> str:
 def calendar_of(obj: xr.Dataset | xr.DataArray) -> str:
     """Calendar of the `time` coordinate; numpy datetimes and all Gregorian kinds are "standard". Lazy.
 
-    Raises `DataError` if there is no `time` coordinate made of dates, or its calendar is unknown.
+    Raises
+    ------
+    DataError
+        If there is no `time` coordinate made of dates, or its calendar is unknown.
     """
     if "time" not in obj.coords:
         raise DataError(
@@ -254,8 +260,7 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
     """Insert days that a daily series lacks, as NaN; lazy. The same dataset if it lacks none.
 
     The attribute `espo_luigi_inserted_days` lists the inserted days. Those of `days` that the series has, or that lie
-    outside of it, are left alone. Raises `DataError` if another day is missing, a day is double or out of order, or the
-    calendar lacks one of `days`.
+    outside of it, are left alone.
 
     Parameters
     ----------
@@ -263,6 +268,11 @@ def insert_days(ds: xr.Dataset, *, days: Sequence[str]) -> xr.Dataset:
         Variables with or without `time`, in order, at the same hour each day; any calendar. Blocks keep their lengths.
     days
         The days that may be missing, as YYYY-MM-DD in the calendar of the series.
+
+    Raises
+    ------
+    DataError
+        If another day is missing, a day is double or out of order, or the calendar lacks one of `days`.
     """
     axis = TimeAxis.of(ds)
     _check_order(present := np.floor(axis.days).astype(np.int64), ds)

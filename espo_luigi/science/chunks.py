@@ -61,7 +61,10 @@ def cell_dims(data: xr.DataArray) -> tuple[Hashable, ...]:
 def check_same_cells(first: xr.DataArray, second: xr.DataArray | xr.Dataset, names: tuple[str, str]) -> None:
     """Check that the second has the first's cells.
 
-    Raises `DataError` if a dimension is missing, or differs in size or in its coordinate.
+    Raises
+    ------
+    DataError
+        If a dimension is missing, or differs in size or in its coordinate.
     """
     for dim in cell_dims(first):
         sizes = first.sizes[dim], second.sizes.get(dim)

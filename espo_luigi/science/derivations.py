@@ -46,7 +46,10 @@ class Derivation:
 def daily_temperature_range(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.DataArray:
     """Return tasmax - tasmin (converted to tasmax's units), K, as a temperature difference. Lazy.
 
-    Raises `DataError` if a unit is unknown.
+    Raises
+    ------
+    DataError
+        If a unit is unknown.
     """
     from espo_luigi.science.units import as_difference, convert_to, units_of
 

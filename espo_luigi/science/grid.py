@@ -52,8 +52,6 @@ def _tiles(field: xr.DataArray, y: str, x: str) -> Iterator[xr.DataArray]:
 def cells_in(ds: xr.Dataset, name: str, scope: Mapping[str, Any], land: xr.DataArray | None = None) -> xr.DataArray:
     """Return the cells whose centre lies in a scope, boolean (y, x); land only, where `land` is given. Reads no data.
 
-    Raises `DataError` if there is no such cell.
-
     Parameters
     ----------
     ds
@@ -64,6 +62,11 @@ def cells_in(ds: xr.Dataset, name: str, scope: Mapping[str, Any], land: xr.DataA
         `lon_bnds` and `lat_bnds` (degrees, bounds included), or `shape`, polygons.
     land
         Boolean (y, x).
+
+    Raises
+    ------
+    DataError
+        If there is no such cell.
     """
     y, x = horizontal_dims(ds)
     lat, lon = (degrees.transpose(y, x) for degrees in xr.broadcast(ds["lat"], ds["lon"]))
@@ -190,7 +193,10 @@ def at_neighbours(ds: xr.Dataset, cells: Cells, near: Cells) -> xr.Dataset:
 def at_cells(ds: xr.Dataset, cells: Cells) -> xr.Dataset:
     """Return the series of some cells, (time, cell), of stacked cells or of a grid; exact coordinates, lazy.
 
-    Raises `DataError` if the data lack any of the cells.
+    Raises
+    ------
+    DataError
+        If the data lack any of the cells.
     """
     if STACKED_DIM in ds.dims:
         places = {place: at for at, place in enumerate(zip(ds[cells.y].values, ds[cells.x].values, strict=True))}

@@ -69,7 +69,10 @@ def _with_attrs(ds: xr.Dataset, told: Mapping[str, Any]) -> xr.Dataset:
 def member(pool: xr.Dataset, name: str) -> xr.Dataset:
     """Return one member of a pool, without the dimension; a dataset without it as it is. Lazy.
 
-    Raises `DataError` if the pool has no such member.
+    Raises
+    ------
+    DataError
+        If the pool has no such member.
     """
     if REALIZATION not in pool.dims:
         return pool

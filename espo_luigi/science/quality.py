@@ -4,21 +4,6 @@ Of each variable `pr` there are `pr_flags` (time and cells, uint16) and `pr_cell
 `flag_masks` and `flag_meanings` (CF 3.5) name the bits. The first eight bits of a day are the method's: what it marks,
 by its `counts`. A variable that is derived from others has the flags of these.
 
-| flag | of | raised where | by the rule |
-|---|---|---|---|
-| `jittered`, `made_wet`, `extrapolated` (beyond the calibration), `limited` | day | our kernels do it | `Adjust` |
-| `clipped` | day | `clip_var` or `limit_var` change the value | `CleanUp`, `ConcatClean` |
-| `exchanged` | day | tasmax and tasmin are exchanged | `CleanUp`, `Swap` |
-| `crossed_before` | day | the regridded simulation has tasmin above tasmax, or a negative dtr | `Adjust` |
-| `filled_in_time` | day | the regridded value was missing, and filled | `Regrid` |
-| `repaired` | day | a raw cell with a weight was repaired | `Extract`, `Regrid` |
-| `beyond_the_record` | day | beyond the reference's lowest or highest value, by more than `record` | as `clipped` |
-| `beyond_the_season` | day | the same of the month and those beside it, by more than `season` | as `clipped` |
-| `extrapolated_in_space` | cell | a grid on the way does not reach the cell | `Regrid` |
-| `signal_distorted` | cell | the change differs from the regridded simulation's by more than `signal` | `Adjust` |
-| `sign_flipped` | cell | both change, by more than a quarter of `signal`, in opposite directions | `Adjust` |
-| `signal_not_judged` | cell | no years after the calibration, or more than 1 % of the days missing | `Adjust` |
-
 The values of a product, rounded and clipped, are compared with the reference's of the same variable: derived ones, too,
 if the reference has them. Flags of a signal are those of the adjusted variables that a value is made of.
 
@@ -36,15 +21,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from espo_luigi.errors import DataError
 from espo_luigi.science.calendar import TimeAxis, convert
 from espo_luigi.science.choices import AlignOn, Consistency
-from espo_luigi.science.chunks import rechunk, rechunk_variable
+from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.units import convert_to, units_of
 from espo_luigi.science.variables import Kind
 
 # The variables of a regridded simulation that are compared with each other.
-COMPARED = ("tasmax", "tasmin", "dtr")
-_OF_DAYS, _OF_CELLS = "_flags", "_cell_flags"
+_TEMPERATURES = ("tasmax", "tasmin", "dtr")
+_OF_DAYS, _OF_CELLS, _REPAIRED = "_flags", "_cell_flags", "_is_repaired"
 # The bits of a day after the method's eight, and those of a cell.
 DAYS = (
     "clipped", "exchanged", "crossed_before", "filled_in_time", "repaired", "beyond_the_record", "beyond_the_season",
@@ -102,53 +88,65 @@ def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str
     """
     made = {}
     for name, inputs in made_of.items():
-        given = [one for one in inputs if flags_name(one) in ds]
-        days, cells = ([ds[flags_name(one, of)] for one in given] for of in ("days", "cells"))
-        if not given:
+        if not any(flags_name(one) in ds for one in inputs):
             continue
+        days, cells = ([_flags_of(ds, one, of) for one in inputs] for of in ("days", "cells"))
         own, *others = {one.attrs["flag_meanings"] for one in days}
         if others:
-            days = [one & ~_THE_METHODS for one in days]
-        names = [] if others else own.split()[: -len(DAYS)]
-        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(names, name))
+            own, days = _names((), name)["flag_meanings"], [one & ~_THE_METHODS for one in days]
+        made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own.split()[: -len(DAYS)], name))
         made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names((), name, "cells"))
     return made
+
+
+def _flags_of(ds: Mapping[Any, Any], variable: str, of: str = "days") -> Any:
+    if (name := flags_name(variable, of)) not in ds:
+        raise DataError(
+            f"{variable} has no {name}: it was made before the section `flags` was given. Make it again "
+            "(`[espo] rerun = stale`), or leave out the section."
+        )
+    return ds[name]
+
+
+def require_flags(ds: xr.Dataset) -> None:
+    """Raise a `DataError` unless each series has flags."""
+    for name in (str(name) for name, data in ds.data_vars.items() if "time" in data.dims and not is_flags(name)):
+        _flags_of(ds, name)
 
 
 def of_temperatures(ds: Mapping[Any, xr.DataArray], before: xr.DataArray, how: Consistency) -> dict[str, xr.DataArray]:
     """Return the flags of tasmax and tasmin that are made consistent; `before` is tasmax - tasmin before. Lazy."""
     made = inherited(ds, {"tasmax": ("tasmax",), "tasmin": ("tasmin",) if how == "swap" else ("tasmax", "dtr")})
-    if how == "derived":
-        return made
-    return made | {
-        name: with_flag(one, before < 0, "exchanged") for name, one in made.items() if not name.endswith(_OF_CELLS)
-    }
+    of_days = [] if how == "derived" else [name for name in made if not name.endswith(_OF_CELLS)]
+    return made | {name: with_flag(made[name], before < 0, "exchanged") for name in of_days}
 
 
 def of_regridded(
     filled: xr.Dataset, regridded: xr.Dataset, extrapolated: Mapping[Hashable, np.ndarray], filling: Iterable[str]
 ) -> xr.Dataset:
-    """Return regridded series with flags: filled days, repaired raw values, and cells that are extrapolated. Lazy.
+    """Return regridded series, each with its flags; lazy.
 
     `regridded` is the series before gaps were filled, of the variables `filling`. Variables of `with_repairs_marked`
     become flags.
     """
-    marks = [name for name in filled.data_vars if str(name).endswith(_REPAIRED)]
+    values = filled.drop_vars([name for name in filled.data_vars if str(name) != without_mark(name)])
+    given = {*_TEMPERATURES} & {*values}
+    if len(given) > 1:
+        width = values["dtr"] if "dtr" in given else values["tasmax"] - values["tasmin"]
     flags: dict[str, xr.DataArray] = {}
-    for name in (str(one) for one, series in filled.drop_vars(marks).data_vars.items() if "time" in series.dims):
-        series, repaired = filled[name], f"{name}{_REPAIRED}"
-        bits = xr.zeros_like(series.drop_attrs(deep=False), dtype=np.uint16).assign_attrs(_names((), name))
+    for name in (str(one) for one, series in values.data_vars.items() if "time" in series.dims):
+        series, repaired = values[name], f"{name}{_REPAIRED}"
+        bits = xr.zeros_like(series, dtype=np.uint16).drop_attrs(deep=False)
         if name in filling:
             bits = with_flag(bits, regridded[name].isnull() & series.notnull(), "filled_in_time")
-        bits = with_flag(bits, filled[repaired] > 0, "repaired") if repaired in marks else bits
-        flags |= {flags_name(name): bits} if name in filling or repaired in marks else {}
-        first = series.isel(time=0, drop=True)
+        if repaired in filled:
+            bits = with_flag(bits, filled[repaired] > 0, "repaired")
+        if name in given and len(given) > 1:
+            bits = with_flag(bits, width < 0, "crossed_before")
+        first = bits.isel(time=0, drop=True)
         cells = extrapolated[name].reshape(first.shape) * _BITS_OF_CELLS["extrapolated_in_space"]
-        flags[flags_name(name, "cells")] = first.copy(data=cells).drop_attrs(deep=False)
-    return filled.drop_vars(marks).assign(flags)
-
-
-_REPAIRED = "_is_repaired"
+        flags |= {flags_name(name): bits, flags_name(name, "cells"): first.copy(data=cells)}
+    return values.assign(flags)
 
 
 def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterable[str]) -> xr.Dataset:
@@ -156,6 +154,11 @@ def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterabl
     pairs = {f"{name}{_REPAIRED}": (repaired[name], before[name]) for name in names}
     changed = {name: (new != old) & (new.notnull() | old.notnull()) for name, (new, old) in pairs.items()}
     return repaired.assign({name: one.astype(np.float32) for name, one in changed.items()})
+
+
+def without_mark(name: Hashable) -> str:
+    """Return the name of a variable that a variable of `with_repairs_marked` tells of; other names as they are."""
+    return str(name).removesuffix(_REPAIRED)
 
 
 def of_adjusted(
@@ -170,48 +173,33 @@ def of_adjusted(
 ) -> dict[str, xr.DataArray]:
     """Return the flags of the days and cells of an adjusted variable, by name; lazy, in blocks of whole series.
 
-    Parameters
-    ----------
-    scenario
-        Daily, with `time` and cells.
-    simulation
-        The regridded variables of the same cells, in any calendar, with their flags of `of_regridded`.
-    marks
-        What the method marks (`treated` of `Method`), with its names in `flag_meanings`.
-    period
-        The first and the last year of the calibration. The change is from there to as many years at the end.
-    kind
-        Whether changes are differences (+) or ratios (*).
-    signal
-        By how much changes may differ: standard deviations of the regridded simulation's yearly means in the
-        calibration.
+    `simulation` is the regridded variable of the same cells, in any calendar, with its flags of `of_regridded`; `marks`
+    are what the method marks (`treated` of `Method`), with its names in `flag_meanings`. Changes, differences (+) or
+    ratios (*), are from the calibration, `period`, to as many years at the end. They may differ by `signal` standard
+    deviations of the regridded simulation's yearly means in the calibration.
     """
-    name, like = str(scenario.name), scenario.isel(time=0, drop=True)
-    series = {"time": scenario, "raw": convert_to(simulation[name], units_of(scenario))}
-    first, last = (int(year) for year in period)
-    spans = [_spans(one["time"].dt.year.values, first, last) for one in series.values()]
+    name, axis = str(scenario.name), TimeAxis.of(scenario)
+    given = {"values": convert_to(simulation[name], units_of(scenario)), "days": _flags_of(simulation, name)}
+    converted = convert(xr.Dataset(given), axis.calendar, align_on=align_on)
+    on_its_days = converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
+    on_its_days["cells"] = _flags_of(simulation, name, "cells")
+    raw = rechunk(on_its_days, dict[Any, Any](scenario.variable.chunksizes)).transpose(*scenario.dims).variables
     cells = xr.apply_ufunc(
         _of_signal,
-        *(_bare(one, dim, scenario) for dim, one in series.items()),
-        kwargs={"spans": spans, "kind": kind, "tolerance": signal},
-        input_core_dims=[[dim] for dim in series],
+        scenario.variable,
+        raw["values"],
+        kwargs={"years": axis.year, "period": [int(year) for year in period], "kind": kind, "tolerance": signal},
+        input_core_dims=[["time"], ["time"]],
         dask="parallelized",
         output_dtypes=[np.uint8],
     )
-    before, of_cells = _before(simulation, scenario, align_on), simulation.get(flags_name(name, "cells"))
-    days = xr.zeros_like(scenario, dtype=np.uint16).variable
-    for one in (one for one in (marks, before) if one is not None):
-        days = days | _bare(one, "time", scenario).astype(np.uint16)
-    cells = cells if of_cells is None else cells | _bare(of_cells, "time", like)
+    days = raw["days"] if marks is None else raw["days"] | marks.variable.astype(np.uint16)
     own = [] if marks is None else marks.attrs["flag_meanings"].split()
-    told = {} if own else {"comment": "The method marks no days: there are no flags of what it treats."}
-    made_days, made_cells = (
-        one.drop_attrs(deep=False).copy(data=bits.transpose(*one.dims).data)
-        for one, bits in ((scenario, days), (like, cells))
-    )
+    like = xr.Dataset({"days": scenario, "cells": scenario.isel(time=0, drop=True)}).drop_attrs()
+    cells = cells | raw["cells"]
     return {
-        flags_name(name): made_days.assign_attrs(_names(own, name) | told),
-        flags_name(name, "cells"): made_cells.assign_attrs(_names((), name, "cells")),
+        flags_name(name): like["days"].copy(data=days.data).assign_attrs(_names(own, name)),
+        flags_name(name, "cells"): like["cells"].copy(data=cells.data).assign_attrs(_names((), name, "cells")),
     }
 
 
@@ -238,101 +226,82 @@ def limits_of(reference: xr.Dataset, record: float, season: float) -> xr.Dataset
 
 def _limits(values: np.ndarray, *, months: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """The limits (…, of, side) of a block of series (…, time)."""
-    parts = [values[..., months == month] for month in range(1, 13)]
-    near = [range(12), *([month - 1, month, (month + 1) % 12] for month in range(12))]
-    lows, highs = (
-        np.stack([reach.reduce(one, axis=-1, initial=start) for one in parts], axis=-1)
-        for reach, start in ((np.fmin, np.inf), (np.fmax, -np.inf))
-    )
-    low = np.stack([lows[..., each].min(axis=-1) for each in near], axis=-1)
-    high = np.stack([highs[..., each].max(axis=-1) for each in near], axis=-1)
-    width = np.where(high < low, np.nan, high - low)[..., :1] * shares
+    starts, sides = np.flatnonzero(np.diff(months, prepend=0)), []
+    near = [months[starts] > 0, *(np.isin((months[starts] - month) % 12, [11, 0, 1]) for month in range(1, 13))]
+    # NumPy's fmin and fmax, which leave NaN out, are many times slower.
+    for reach, missing in ((np.minimum, np.inf), (np.maximum, -np.inf)):
+        each = reach.reduceat(np.where(np.isnan(values), np.float32(missing), values), starts, axis=-1)
+        ends = np.stack([reach.reduce(each[..., one], axis=-1, initial=missing) for one in near], axis=-1)
+        sides.append(np.where(np.isinf(ends), np.nan, ends))
+    low, high = sides
+    width = (high - low)[..., :1] * shares
     return np.stack([low - width, high + width], axis=-1).astype(np.float32)
 
 
-def with_beyond(flags: xr.DataArray, values: xr.DataArray, limits: xr.DataArray) -> xr.DataArray:
-    """Return flags of days with those raised that tell of values beyond limits of `limits_of`; lazy.
+def with_beyond(ds: xr.Dataset, limits: xr.Dataset) -> xr.Dataset:
+    """Return variables (time, …) with those flags raised, too, that tell of values beyond limits of `limits_of`; lazy.
 
-    Flags and values are (time, …), limits (…, of, side) of the same cells, in units of their own.
+    Limits (…, of, side) are of the same cells, in units of their own.
     """
-    bits = xr.apply_ufunc(
-        _beyond,
-        values.variable,
-        values["time"].dt.month.variable,
-        convert_to(limits, units_of(values)).variable,
-        input_core_dims=[[], [], ["of", "side"]],
-        dask="parallelized",
-        output_dtypes=[np.uint16],
-    )
-    return flags.copy(data=(flags.variable | bits).data)
+    flags = {}
+    for name in (name for name in map(str, limits.data_vars) if {name, flags_name(name)} <= {*ds.data_vars}):
+        bits, values = ds[flags_name(name)], ds[name]
+        beyond = xr.apply_ufunc(
+            _beyond,
+            values.variable,
+            values["time"].dt.month.variable,
+            convert_to(limits[name], units_of(values)).variable,
+            input_core_dims=[[], [], ["of", "side"]],
+            dask="parallelized",
+            output_dtypes=[np.uint16],
+        )
+        flags[flags_name(name)] = bits.copy(data=(bits.variable | beyond).data)
+    return ds.assign(flags)
 
 
 def _beyond(values: np.ndarray, months: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """The bits of values (time, …) of months (time, 1, …) beyond limits (…, of, side)."""
-    bits = np.zeros(values.shape, np.uint16)
-    for of in range(13):
-        days = (months.ravel() == of) if of else np.full(len(values), True)
-        part, bit = values[days], _BITS["beyond_the_season" if of else "beyond_the_record"]
-        bits[days] |= ((part < limits[..., of, 0]) | (part > limits[..., of, 1])).astype(np.uint16) * bit
+    """The bits of values (time, …) of months (time, 1, …) beyond limits (…, of, side).
+
+    Days of a month are compared together: slices are several times faster than days chosen by their month.
+    """
+    bits, of_days = np.zeros(values.shape, np.uint16), months.ravel()
+    limits = np.ascontiguousarray(np.moveaxis(limits, (-2, -1), (0, 1)))
+    starts = np.flatnonzero(np.diff(of_days, prepend=0))
+    for start, end in zip(starts, [*starts[1:], len(of_days)], strict=True):
+        part = values[start:end]
+        for of, name in ((0, "beyond_the_record"), (of_days[start], "beyond_the_season")):
+            low, high = limits[of]
+            bits[start:end] |= ((part < low) | (part > high)) * _BITS[name]
     return bits
 
 
-def _bare(data: xr.DataArray, dim: str, like: xr.DataArray) -> xr.Variable:
-    """A series without coordinates, along a dimension of its own instead of `time`, in the blocks of another."""
-    bare = xr.Variable([dim if name == "time" else name for name in data.dims], data.variable.data)
-    blocks: dict[Any, Any] = {**like.variable.chunksizes, dim: -1}
-    return bare if like.chunks is None else rechunk_variable(bare, blocks)
+def _of_signal(
+    scenario: np.ndarray, raw: np.ndarray, *, years: np.ndarray, period: Sequence[int], kind: Kind, tolerance: float
+) -> np.ndarray:
+    """The flags of cells (…) whose change in the scenario (…, time) is not the raw one; missing days are left out.
 
-
-def _spans(years: np.ndarray, first: int, last: int) -> tuple[slice, np.ndarray, slice] | None:
-    """The days of the calibration, where each of its years begins, and the days of as many years at the end.
-
-    None without two years of the calibration, or without any year after it.
+    The change is from the calibration's years to as many at the end, of years after the calibration.
     """
-    begin, end = np.searchsorted(years, [first, last + 1])
-    starts = np.flatnonzero(np.diff(years[begin:end], prepend=first - 1))
-    if starts.size < 2 or end == years.size:
-        return None
-    later = np.searchsorted(years, max(last + 1, years[-1] + 1 - starts.size))
-    return slice(begin, end), starts, slice(later, None)
-
-
-def _of_signal(*series: np.ndarray, spans: Sequence[Any], kind: Kind, tolerance: float) -> np.ndarray:
-    """The flags of cells (…) whose change in the scenario is not the simulation's; missing days are left out."""
     distorted, flipped, not_judged = (_BITS_OF_CELLS[name] for name in CELLS[1:])
-    if None in spans:
-        return np.full(series[0].shape[:-1], not_judged)
-    each = [one[..., span[place]] for place in (0, 2) for one, span in zip(series, spans, strict=True)]
+    begin, end = np.searchsorted(years, [period[0], period[1] + 1])
+    starts = np.unique(years[begin:end], return_index=True)[1]
+    later = np.searchsorted(years, max(period[1], years[-1] - starts.size) + 1)
+    if starts.size < 2 or later == years.size:
+        return np.full(scenario.shape[:-1], not_judged)
+    each = [one[..., days] for days in (slice(begin, end), slice(later, None)) for one in (scenario, raw)]
     has_days = np.min([np.isfinite(one).mean(axis=-1) for one in each], axis=0) >= _ENOUGH
-    starts = spans[1][1]
     yearly = np.nan_to_num(each[1]), np.isfinite(each[1])
     totals, numbers = (np.add.reduceat(one, starts, axis=-1, dtype=np.float64) for one in yearly)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = [np.nansum(one, axis=-1, dtype=np.float64) / np.isfinite(one).sum(axis=-1) for one in each]
-        base, later = means[:2], means[2:]
+        changes = np.subtract(means[2:], means[:2])
         spread = tolerance * (totals / numbers).std(axis=-1)
-        changes = np.subtract(later, base)
         if kind == "*":
-            changes, spread = changes / base, spread / base[1]
+            changes, spread = changes / means[:2], spread / means[1]
         is_distorted = np.abs(changes[0] - changes[1]) > spread
         is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     bits: np.ndarray = is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
     return np.where(has_days, bits, not_judged)
-
-
-def _before(simulation: xr.Dataset, scenario: xr.DataArray, align_on: AlignOn) -> xr.DataArray | None:
-    """The flags of the simulation on the scenario's days, and of temperatures that cross; None without any."""
-    name, found = str(scenario.name), {*COMPARED} & {*simulation}
-    flags = simulation.get(flags_name(name))
-    if name in found and len(found) > 1:
-        width = simulation["tasmax"] - simulation["tasmin"] if "tasmin" in found else simulation["dtr"]
-        start = xr.zeros_like(simulation[name], dtype=np.uint16) if flags is None else flags
-        flags = with_flag(start, width < 0, "crossed_before")
-    if flags is None:
-        return None
-    axis = TimeAxis.of(scenario)
-    converted = convert(flags, axis.calendar, align_on=align_on)
-    return converted.isel(time=np.isin(np.floor(TimeAxis.of(converted).days), np.floor(axis.days)))
 
 
 def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:

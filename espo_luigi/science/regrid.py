@@ -21,6 +21,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.chunks import indexer
 from espo_luigi.science.conservative import cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import CELLS_WITHOUT_DATA, EXTRAPOLATED_CELLS, INCOMPLETE
+from espo_luigi.science.quality import without_mark
 from espo_luigi.science.sphere import Extrapolation, Grid, cells_away, outside_weights, weights_and_outside
 from espo_luigi.science.stack import STACKED_DIM, places_on
 
@@ -214,7 +215,7 @@ def weigh(
         The grid from which the points of ``target`` were stacked: conservative methods need its cells.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
-    method_of = {name: (methods or {}).get(str(name), "bilinear") for name in _variables_on(source, ds)}
+    method_of = {name: (methods or {}).get(without_mark(name), "bilinear") for name in _variables_on(source, ds)}
     used = _used(ds, source)
     if source.is_same_as(destination):
         same = sparse.identity(source.grid.size, format="csr")
@@ -317,7 +318,10 @@ def part_reached(ds: xr.Dataset, target: xr.Dataset, **options: Any) -> xr.Datas
 def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
     """Check that no cell of a target lies more than so many `cells` of the source beyond the source's grid.
 
-    Raises `DataError` if any does.
+    Raises
+    ------
+    DataError
+        If any does.
     """
     source, destination = horizontal_of(ds, "source"), horizontal_of(target, "target")
     away = cells_away(source.grid, destination.grid)
@@ -337,7 +341,10 @@ def check_reach(ds: xr.Dataset, target: xr.Dataset, cells: float) -> None:
 def check_covered(weights: Mapping[Hashable, Weights]) -> None:
     """Check that the source covers all cells of the target of the variables that are regridded conservatively.
 
-    Raises `DataError` if cells are not covered, or with `conservative` only in part.
+    Raises
+    ------
+    DataError
+        If cells are not covered, or with `conservative` only in part.
     """
     for name, its in weights.items():
         if its.method == "bilinear":
@@ -358,7 +365,12 @@ def check_covered(weights: Mapping[Hashable, Weights]) -> None:
 def check_filled(weights: Mapping[Hashable, Weights], options: Mapping[str, Any], key: str) -> None:
     """Check that all cells of the target get values: the ends of the source's grid leave none without.
 
-    `options` are those of `weigh`, at ``key`` of the configuration. Raises `DataError` if a cell would have none.
+    `options` are those of `weigh`, at ``key`` of the configuration.
+
+    Raises
+    ------
+    DataError
+        If a cell would have none.
     """
     for name, its in weights.items():
         lacking = np.isnan(np.asarray(its.matrix.sum(axis=1)).ravel())

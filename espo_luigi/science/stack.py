@@ -150,7 +150,10 @@ def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
 def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:
     """Return parts one after the other along a dimension; lazy. `how` are further arguments of `xarray.concat`.
 
-    Raises `DataError` if anything but that dimension differs; the error calls the parts `what`.
+    Raises
+    ------
+    DataError
+        If anything but that dimension differs; the error calls the parts `what`.
     """
     try:
         if len({frozenset(part.data_vars) for part in parts}) > 1:  # xarray would fill with NaN
@@ -329,7 +332,7 @@ def _unstack_block(
     if not taken.places.size:
         chunks = (*data.chunks[:-1], *((size,) for size in taken.shape))
         shape = [sum(sizes) for sizes in chunks]
-        return dask.array.full(shape, _filled_with(stacked.dtype), dtype=_floating(stacked.dtype), chunks=chunks)
+        return dask.array.full(shape, **_missing(stacked.dtype), chunks=chunks)
     lead, y, x = tuple(range(len(others))), len(others), len(others) + 1
     return dask.array.blockwise(
         _scatter,
@@ -340,21 +343,18 @@ def _unstack_block(
         concatenate=True,
         where=taken.where,
         shape=taken.shape,
-        meta=np.empty((0,) * (len(others) + 2), _floating(stacked.dtype)),
+        meta=np.empty((0,) * (len(others) + 2), _missing(stacked.dtype)["dtype"]),
     )
 
 
-def _floating(dtype: np.dtype) -> np.dtype:
-    return dtype if dtype.kind in "fu" else np.dtype(np.float64)
-
-
-def _filled_with(dtype: np.dtype) -> float:
-    return 0 if dtype.kind == "u" else np.nan
+def _missing(dtype: np.dtype) -> dict[str, Any]:
+    """The value of cells without data, and its type."""
+    return {"fill_value": 0 if dtype.kind == "u" else np.nan, "dtype": dtype if dtype.kind in "fu" else np.float64}
 
 
 def _scatter(stacked: np.ndarray, *, where: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Write cells (..., cell) into a block (..., y, x) of NaN, at the given flat positions."""
     lead = stacked.shape[:-1]
-    block = np.full((*lead, shape[0] * shape[1]), _filled_with(stacked.dtype), _floating(stacked.dtype))
+    block = np.full((*lead, shape[0] * shape[1]), **_missing(stacked.dtype))
     block[..., where] = stacked
     return block.reshape(*lead, *shape)

@@ -156,9 +156,13 @@ def in_units(ds: xr.Dataset, units: Mapping[str, str]) -> xr.Dataset:
 def threshold_in(threshold: str, units: str) -> float:
     """Magnitude of a threshold such as "0.01 mm d-1" in a series' units.
 
-    Temperatures are taken as differences: the thresholds of the adjustment bound values from zero upwards, which only
-    makes sense for a difference ("1e-4 K" against a dtr in degC must not become -273). Raises `DataError` if it is not
-    a number followed by a unit that can be converted.
+    Temperatures are taken as differences: the thresholds of the adjustment bound values from zero upwards, which
+    only makes sense for a difference ("1e-4 K" against a dtr in degC must not become -273).
+
+    Raises
+    ------
+    DataError
+        If it is not a number followed by a unit that can be converted.
     """
     what = f"threshold {threshold!r}"
     number, _, unit = str(threshold).strip().partition(" ")

@@ -24,8 +24,7 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Coll
     """Pack a store directory into an uncompressed zip, and publish it atomically.
 
     Members are named relative to the store's root, folders have entries, order and times are fixed, and the marker
-    comes first. `xr.open_zarr(zarr.storage.ZipStore(zip_path, mode="r"))` reads it. Raises `StoreError` if `path` is
-    not a complete store directory, has lost files, or is replaced meanwhile, or if the disk refuses.
+    comes first. `xr.open_zarr(zarr.storage.ZipStore(zip_path, mode="r"))` reads it.
 
     Parameters
     ----------
@@ -37,6 +36,11 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Coll
         The archive's marker; by default the store's.
     without : collection of str, optional
         Arrays that are left out.
+
+    Raises
+    ------
+    StoreError
+        If `path` is not a complete store directory, has lost files, or is replaced meanwhile; if the disk refuses.
     """
     path, zip_path = Path(path), Path(zip_path)
     if not all((path / name).is_file() for name in _FIRST_MEMBERS):
@@ -65,8 +69,8 @@ def pack(path: Path, zip_path: Path, marker: Marker | None = None, without: Coll
 def _metadata_without(path: Path, names: Collection[str]) -> str:
     """The root's metadata without those of some arrays."""
     content = load_json(path)
-    arrays = content["consolidated_metadata"]["metadata"]
-    content["consolidated_metadata"]["metadata"] = {name: one for name, one in arrays.items() if name not in names}
+    for name in names:
+        del content["consolidated_metadata"]["metadata"][name]
     return json.dumps(content, ensure_ascii=False)
 
 

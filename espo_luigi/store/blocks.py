@@ -94,8 +94,10 @@ class BlockWriter:
     def __call__(self, block: np.ndarray, block_id: tuple[int, ...]) -> np.ndarray:
         """Write a block; return the number 1 in as many dimensions.
 
-        Raises `StoreError` if the partial is gone, or its name is that of something else: a second writer has taken its
-        content over.
+        Raises
+        ------
+        StoreError
+            If the partial is gone, or its name is that of something else: a second writer has taken its content over.
         """
         try:
             self._write(block, tuple(map(int, block_id)))

@@ -90,9 +90,7 @@ def _raw_at(path: Path) -> str:
 def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[str]:
     """Let the `with` block publish only while its inputs are those that were there at its start.
 
-    Yields the fingerprint of the inputs: a text that is equal as long as they are unchanged. Raises `InputChangedError`
-    if a store is missing at the start; or if an input is gone or replaced before a publication, or when the block
-    fails.
+    Yields the fingerprint of the inputs: a text that is equal as long as they are unchanged.
 
     Parameters
     ----------
@@ -100,6 +98,12 @@ def unchanged(stores: Collection[Path], raw: Collection[Path] = ()) -> Iterator[
         Our own stores: nobody changes them in place, so that marker and identity are enough.
     raw : collection of Path
         Files and Zarr folders of others: also the number, the bytes and the newest time of all files count.
+
+    Raises
+    ------
+    InputChangedError
+        If a store is missing at the start; or if an input is gone or replaced before a publication, or when the block
+        fails.
     """
     descriptions = {**dict.fromkeys(stores, _store_at), **dict.fromkeys(raw, _raw_at)}
     began_with = {path: describe(path) for path, describe in descriptions.items()}

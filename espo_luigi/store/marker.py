@@ -113,7 +113,10 @@ class Marker:
     def from_json(cls, text: str) -> Marker:
         """Parse the text of a marker file.
 
-        Raises `StoreError` if the text is not a marker.
+        Raises
+        ------
+        StoreError
+            If the text is not a marker.
         """
         try:
             content = parse_json(text)

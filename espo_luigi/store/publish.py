@@ -160,7 +160,10 @@ def check_replaceable(path: Path) -> None:
 def remove(path: Path, judge: Judge | None = None) -> None:
     """Remove a store, directory or zip, if it is there; it is renamed first, so that no reader sees half of it.
 
-    Raises `StoreError` if it is not ours, by default by its marker, or the folder does not allow it.
+    Raises
+    ------
+    StoreError
+        If it is not ours, by default by its marker, or the folder does not allow it.
     """
     path = Path(path)
     with disk_errors(path, "remove"):

@@ -93,8 +93,10 @@ class ClosedStore(_ReadByGet):
 def check_inside(root: str, key: str) -> None:
     """Check that a key of a store in a folder is a file of this folder, or missing.
 
-    Raises `StoreError` if a link on its way leads out of the folder, or it is neither a file nor a folder, or too large
-    for metadata.
+    Raises
+    ------
+    StoreError
+        If a link on its way leads out of the folder, or it is neither a file nor a folder, or too large for metadata.
     """
     path, parts = root, key.split("/")
     if ".." in parts or key.startswith("/"):

@@ -43,7 +43,10 @@ def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
 def read_table(path: Path, columns: Collection[str] = ()) -> list[Row]:
     """Read the rows of a table, complete or not.
 
-    Raises `StoreError` if the file is missing, cannot be read, or lacks a cell or one of `columns`.
+    Raises
+    ------
+    StoreError
+        If the file is missing, cannot be read, or lacks a cell or one of `columns`.
     """
     reader = csv.DictReader([f"{line}\n" for line in _lines(path, "table")], strict=True)
     try:

@@ -71,9 +71,7 @@ class VariableTask(EspoTask):
         group = self.how.training_args.arguments().get("group")
         if len(members) == 1 and not (isinstance(group, Mapping) and group.get("add_dims")):
             return members[0]
-        names = list(self.how.variables or (self.var,))
-        if self.context.config.flagging is not None:
-            names = quality.beside(members[0], dict.fromkeys([*names, *quality.COMPARED]))
+        names = quality.beside(members[0], self.how.variables or (self.var,))
         return pooling.pool_of_members([one[names] for one in members], every_member(self))
 
     def reference_of(self, references: list[xr.Dataset], simulation: xr.Dataset) -> xr.Dataset:
@@ -159,35 +157,27 @@ class Adjust(VariableTask):
         regchunked: list[xr.Dataset],
         reference: list[xr.Dataset],
         before: int | np.ndarray = 0,
+        *,
+        with_flags: bool = True,
     ) -> xr.Dataset:
-        """Adjust; `before` is that of `Train`."""
-        simulation, has_flags = self.pooled(regchunked), self.context.config.flagging is not None
-        made = blocks.adjust_and_count(
-            self.series(simulation),
-            *training,
-            marks=has_flags,
-            **self._arguments_to_adjust(regchunked, reference, before),
-        )
+        """Adjust; `before` is that of `Train`. Without flags, the simulation needs none."""
+        simulation, config = self.pooled(regchunked), self.context.config
+        arguments = self._arguments_to_adjust(regchunked, reference, before)
+        made = blocks.adjust_and_count(self.series(simulation), *training, **arguments)
         makers = {f"cat:{name}": maker for name in MAKERS if (maker := getattr(self.how.adjusting_args, name))}
         level = {"cat:processing_level": "biasadjusted", "cat:variable": self.var}
         made = made.rename({} if self.how.variables else {"scenario": self.var})
-        if has_flags:
-            made = self._with_flags(made, simulation)
+        made, marks = made.drop_vars(MARKS, errors="ignore"), made.get(MARKS)
+        if with_flags and config.flagging is not None:
+            how: dict[str, Any] = {
+                "period": self.how.training_args.period,
+                "signal": config.flagging.signal,
+                "align_on": self.how.adjusting_args.align_on or "year",
+            }
+            for name in self.how.variables or (self.var,):
+                kind = variable(name, config.table).kind
+                made = made.assign(quality.of_adjusted(made[name], simulation, marks, kind=kind, **how))
         return made.assign_attrs(simulation.attrs | level | makers)
-
-    def _with_flags(self, made: xr.Dataset, simulation: xr.Dataset) -> xr.Dataset:
-        """Return the adjusted variables with their flags in place of the method's marks."""
-        config, flags = self.context.config, dict[str, xr.DataArray]()
-        assert config.flagging is not None
-        how: dict[str, Any] = {
-            "period": self.how.training_args.period,
-            "signal": config.flagging.signal,
-            "align_on": self.how.adjusting_args.align_on or "year",
-        }
-        for name in self.how.variables or (self.var,):
-            given = made[name], simulation, made.get(MARKS)
-            flags |= quality.of_adjusted(*given, kind=variable(name, config.table).kind, **how)
-        return made.drop_vars(MARKS, errors="ignore").assign(flags)
 
     def steps(
         self,

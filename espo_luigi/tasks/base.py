@@ -21,7 +21,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, InputChangedError, ParameterError, StoreError, named_by_part, not_one_of
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.science.quality import is_flags
@@ -31,15 +31,7 @@ from espo_luigi.store.publish import check_replaceable
 from espo_luigi.tasks import partition, staleness
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.cost import Experience
-from espo_luigi.tasks.ports import (
-    BoundOutput,
-    DependencyHelpers,
-    InputPort,
-    OutputPort,
-    ZarrInfo,
-    ZarrTarget,
-    ports_of,
-)
+from espo_luigi.tasks.ports import BoundOutput, DependencyHelpers, InputPort, OutputPort, ZarrInfo, ZarrTarget, ports_of
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +102,7 @@ class _Stored(argparse.Action):
 
 
 SimulationParameter = functools.partial(WildcardParameter, lambda run: run.simulations, takes_parts=True)
-PoolParameter = functools.partial(WildcardParameter, lambda run: partition.pools(run), "sim-id", takes_parts=True)
+PoolParameter = functools.partial(WildcardParameter, lambda run: run.pools, "sim-id", takes_parts=True)
 PieceParameter = functools.partial(WildcardParameter, lambda run: partition.pieces(run), "region")
 VariableParameter = functools.partial(WildcardParameter, lambda run: run.config.biasadjust.variables)
 PublishedParameter = functools.partial(WildcardParameter, lambda run: run.config.published)
@@ -181,6 +173,15 @@ class EspoTask(DependencyHelpers, SlurmTask):
             if isinstance(parameter, WildcardParameter):
                 parameter.check(name, getattr(self, name), self.get_task_family())
         self.check_outputs()
+        _ = self._has_looked
+
+    @functools.cached_property
+    def _has_looked(self) -> bool:
+        self.look()
+        return True
+
+    def look(self) -> None:
+        """Raise an error for what takes a while to find out; `check` calls it until it passes."""
 
     def check_outputs(self) -> None:
         """Raise `StoreError` if an output's path has what is not ours: it would not be replaced."""
@@ -407,15 +408,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
         return f"{marker.id}; {self._began_with}" if self._began_with else ""
 
     def _pack(self, source: Path, path: Path, marker: store.Marker, *, of_flags: bool) -> None:
-        left_out: list[Any] = []
-        if self.context.config.flagging is not None:
-            names = store.open_store(source).data_vars
-            left_out = [name for name in names if is_flags(name) != of_flags]
-            if of_flags and len(left_out) == len(names):
-                raise StoreError(
-                    f"{source} has no flags: its inputs were made before the section `flags` was given. Make them "
-                    "again (`[espo] rerun = stale`), or leave out the section"
-                )
+        left_out = [str(name) for name in store.open_store(source).data_vars if is_flags(name) != of_flags]
         if settings().final_format == "zip":
             store.pack(source, path, marker, left_out)
             return

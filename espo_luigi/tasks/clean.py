@@ -18,10 +18,11 @@ from espo_luigi.tasks.base import EspoTask
 
 @dataclass(frozen=True)
 class Leftover:
-    """A store or a partial that may be deleted, and its size."""
+    """A store or a partial that nothing needs any more, its size, and whether it was deleted."""
 
     path: Path
     size_bytes: int
+    deleted: bool = False
 
 
 def leftovers() -> list[Leftover]:

@@ -43,9 +43,7 @@ class espo(driver.espo):
     config = luigi.Parameter(
         default="", description="YAML files of the science and the site, in order, separated by spaces"
     )
-    keep_temporary = luigi.BoolParameter(
-        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="keep intermediate outputs"
-    )
+    keep_temporary = driver.flag(default=False, description="keep intermediate outputs")
     rerun = luigi.ChoiceParameter(
         choices=["missing", "stale"],
         default="missing",
@@ -54,13 +52,9 @@ class espo(driver.espo):
     final_format = luigi.ChoiceParameter(
         choices=["zip", "sharded"], default="zip", description="kept archives: .zarr.zip, or sharded .zarr"
     )
-    report = luigi.BoolParameter(
-        default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING, description="All makes the report, too"
-    )
-    publish = luigi.BoolParameter(
-        default=False,
-        parsing=luigi.BoolParameter.EXPLICIT_PARSING,
-        description="All ends with the catalogue of the products, and where each comes from",
+    report = driver.flag(default=False, description="All makes the report, too")
+    publish = driver.flag(
+        default=False, description="All ends with the catalogue of the products, and where each comes from"
     )
     learn_from = luigi.Parameter(
         default="", description="work folders of other runs, whose jobs teach `espo plan` what a task costs"

@@ -109,7 +109,10 @@ class Experience:
         row = f"{rule} {self._methods[group]}" if group else rule
         if row not in self._measured_rules:
             return Cost(longest, cpus, most, 0.0, made, Basis.LIMITS, Basis.LIMITS)
-        seconds, memory = _by_table(self._measured_rules[row], size * self._cells_by_area)
+        # A job's core-seconds and MiB, as a line over millions of cells x days x variables x members.
+        line, millions = self._measured_rules[row], size * self._cells_by_area / 365e6
+        seconds = line["seconds"] + line["seconds_a_million"] * millions
+        memory = int((line["mib"] + line["mib_a_million"] * millions) * MIB)
         return Cost(min(seconds / cpus, longest), cpus, min(memory, most), 0.0, made, Basis.TABLE, Basis.TABLE)
 
     def size_bytes(self, task: SlurmTask) -> float:
@@ -119,7 +122,10 @@ class Experience:
     def _memory(self, rule: str, size: float, limit: int) -> tuple[int, Basis]:
         """The jobs' largest peak; for a task larger than all, scaled, at most the limit."""
         if rule not in self._peaks:
-            self._peaks[rule] = _peaks(self._jobs[rule])
+            # The largest peak, and the largest size with the largest peak of the jobs of that size.
+            jobs = self._jobs[rule]
+            by_size = max((job.size, job.memory_bytes) for job in jobs)
+            self._peaks[rule] = max(job.memory_bytes for job in jobs), *by_size
         peak, largest, of_largest = self._peaks[rule]
         if not largest or size <= largest:
             return peak, Basis.JOBS
@@ -160,13 +166,6 @@ def tables() -> dict[str, dict[str, Any]]:
     return dict(yaml.safe_load(_MEASURED.read_text()))
 
 
-def _by_table(line: Mapping[str, float], values: float) -> tuple[float, int]:
-    """Core-seconds and bytes of memory of a job of so many cells x days x variables x members, by a rule's line."""
-    millions = values / 365e6
-    mib = line["mib"] + line["mib_a_million"] * millions
-    return line["seconds"] + line["seconds_a_million"] * millions, int(mib * MIB)
-
-
 def _job(result: Mapping[str, Any]) -> _Job:
     parameters, made = result.get("parameters", {}), result.get("made") or {}
     return _Job(
@@ -181,16 +180,6 @@ def _job(result: Mapping[str, Any]) -> _Job:
 
 def _place(wildcards: Mapping[str, str]) -> Place:
     return tuple(wildcards.get(name, "") for name in _PLACES)
-
-
-def _peaks(jobs: list[_Job]) -> tuple[int, float, int]:
-    """The largest peak of memory, the largest size, and the largest peak of the jobs of that size."""
-    largest = max(job.size for job in jobs)
-    return (
-        max(job.memory_bytes for job in jobs),
-        largest,
-        max(job.memory_bytes for job in jobs if job.size == largest),
-    )
 
 
 def _scaled(jobs: Iterable[_Job], place: Place, size: float) -> tuple[float, float, float] | None:

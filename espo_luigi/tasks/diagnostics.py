@@ -7,7 +7,6 @@ there. `domain-diag`: ESPO v2's, over small domains.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -31,6 +30,7 @@ from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PieceParameter,
 from espo_luigi.tasks.inputs import TABLE, InputCheck
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
 from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, FinalZarr, Move, PackTask
+from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Rechunk, cell_bounds, layout_of_maps, maps_in_a_file
 
@@ -52,15 +52,14 @@ class SectionTask(EspoTask):
 
     def check(self) -> None:
         """Raise an error, too, if the configuration lacks the section."""
-        super().check()
         _ = self.section
+        super().check()
 
 
-def look_for_land(cells: xr.Dataset, box: Mapping[str, Any], key: str, advice: str) -> bool:
-    """Return True; raises `ConfigurationError` if none of the reference's cells in a domain is land."""
+def look_for_land(cells: xr.Dataset, box: Mapping[str, Any], key: str, advice: str) -> None:
+    """Raise `ConfigurationError` if none of the reference's cells in a domain is land."""
     if lacking := partition.missing_land(partition.cut_box(cells, box, key), box, key):
         raise ConfigurationError(f"{lacking}. {advice}")
-    return True
 
 
 def step_of(settings: DiagStep) -> Step:
@@ -126,17 +125,12 @@ class OffDiagRefProp(OffDiagTask):
     out_prop = temporary("{ref_source}+{diag_domain}+diag_ref_prop.zarr")
     reads_step = "ref"
 
-    def check(self) -> None:
-        """Raise an error, too, if the reference has no land in the domain."""
-        super().check()
+    def look(self) -> None:
+        """Raise an error if the reference has no land in the domain."""
         if not MoveRef(diag_domain=self.diag_domain).complete():
-            _ = self._has_land
-
-    @functools.cached_property
-    def _has_land(self) -> bool:
-        host = self.in_reference.task
-        advice = f"Correct the bounds, take the domain away, or name another host than {host.piece}."
-        return look_for_land(host.land(), self.box(), f"off-diag.domains.{self.diag_domain}", advice)
+            host = self.in_reference.task
+            advice = f"Correct the bounds, take the domain away, or name another host than {host.piece}."
+            look_for_land(host.land(), self.box(), f"off-diag.domains.{self.diag_domain}", advice)
 
     def compute(self, reference: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
         """Compute the properties, block by block."""
@@ -157,12 +151,7 @@ class OffDiagSimPropMeas(OffDiagTask):
     sim_id = SimulationParameter()
     resources_default = _RESOURCES
     uncut = ("in_regchunked",)
-    in_regchunked = upstream(
-        (Move, Rechunk),
-        "out_regchunked",
-        which=lambda task: task.context.production.summarised["regchunked"][0],
-        piece=hosting_piece("sim"),
-    )
+    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=hosting_piece("sim"))
     in_grid = upstream(RefDefault, "out_grid", piece=hosting_piece("sim"))
     in_ref_prop = upstream(MoveRef, "out_prop")
     reads_step = "sim"
@@ -366,18 +355,13 @@ class DiagRef(DomainDiagTask):
     out_prop = packed("diagnostics/{ref_source}/{domain}/{diag_domain}/ref-prop.zarr.zip", "out_computed")
     reads = _DOMAIN_DIAG_KEYS
 
-    def check(self) -> None:
-        """Raise an error, too, if the reference has no land in the domain."""
-        super().check()
+    def look(self) -> None:
+        """Raise an error if the reference has no land in the domain."""
         if not self.complete():
-            _ = self._has_land
-
-    @functools.cached_property
-    def _has_land(self) -> bool:
-        box = self.box() | {"tile_buffer": 0}
-        key = self.context.config.name_of(f"domain-diag.domains.{self.diag_domain}")
-        cells = self.context.reference_on_its_first_day
-        return look_for_land(cells, box, key, "Correct the bounds, or take the domain away.")
+            box = self.box() | {"tile_buffer": 0}
+            key = self.context.config.name_of(f"domain-diag.domains.{self.diag_domain}")
+            cells = self.context.reference_on_its_first_day
+            look_for_land(cells, box, key, "Correct the bounds, or take the domain away.")
 
     def compute(self, fullregion: xr.Dataset) -> xr.Dataset:
         """Compute the properties."""

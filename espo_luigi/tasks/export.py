@@ -42,14 +42,6 @@ from espo_luigi.tasks.product import final_archives
 from espo_luigi.tasks.staleness import DRS_KEY
 
 
-class FolderParameter(luigi.Parameter):
-    """A folder; jobs get its absolute path."""
-
-    def normalize(self, x: str) -> str:
-        """Return the absolute path."""
-        return str(Path(x).absolute())
-
-
 class DrsParameter(luigi.Parameter):
     """The name of a DRS, or the path of a file of the user's, which jobs get as an absolute path; "": the run's own."""
 
@@ -64,7 +56,7 @@ class _ChecksumsPort(OutputPort):
 
     def path_of(self, task: Any) -> Path:
         """Return the path of the checksums."""
-        return checksums_of(Path(task.folder), task.names.stems[task.sim_id, task.var])
+        return checksums_of(task.folder, task.names.stems[task.sim_id, task.var])
 
 
 class _OutcomePort(InputPort):
@@ -77,7 +69,7 @@ class _OutcomePort(InputPort):
 class ExportTask(EspoTask):
     """A rule of an export, of the port `in_final`."""
 
-    drs, folder = DrsParameter(default=""), FolderParameter()
+    drs, folder = DrsParameter(default=""), luigi.PathParameter(absolute=True)
     resources_default = Resources(n_workers=1, cpus_per_task=1, memory="4GB", time="1000")
     uses_dask = False
     values_in_outputs = 0.5  # deflated
@@ -90,12 +82,12 @@ class ExportTask(EspoTask):
     def check(self) -> None:
         """Raise an error, too, if the folder belongs to another run, or the configuration is another."""
         super().check()
-        _owner(self).check(Path(self.folder))
+        _owner(self).check(self.folder)
         self._check_configuration()
 
     def check_outputs(self) -> None:
         """Raise an error if the files cannot get their names."""
-        if not os.access(there := existing_parent(Path(self.folder)), os.W_OK | os.X_OK) or not there.is_dir():
+        if not os.access(there := existing_parent(self.folder), os.W_OK | os.X_OK) or not there.is_dir():
             raise StoreError(f"{self.folder}: {there} is no folder that you may write; choose another folder")
         super().check_outputs()
 
@@ -161,7 +153,7 @@ class Export(ExportTask):
             product, self.var, drs.name_of(self.var), drs.attributes_for(fields), self.context.config.table
         ).assign_attrs(self._origin(source))
         days = netcdf.stretches(product["time"], drs.years, drs.first_year)
-        _owner(self).claim(Path(self.folder))
+        _owner(self).claim(self.folder)
         export_files(described, self.out_checksums().path, days, drs.layout, self.marker())
 
     def _origin(self, source: Path) -> dict[str, str]:
@@ -195,7 +187,7 @@ class ExportOutcome(ExportTask):
         names, table = list(map(str, made.data_vars)), self.context.config.table
         parts = [netcdf.described(made, name, name, given, table) for name in names]
         whole = xr.merge(parts, compat="override", combine_attrs="override")
-        _owner(self).claim(Path(self.folder))
+        _owner(self).claim(self.folder)
         layout, of_all = load_drs(self.drs).layout, [netcdf.Stretch(slice(None), "")]
         export_files(whole, self.out_checksums().path, of_all, layout, self.marker())
 
@@ -219,7 +211,7 @@ def outcomes(run: RunContext) -> Mapping[str, BoundOutput]:
 class Exports(luigi.WrapperTask):
     """All exports of a run: every variable of every simulation, or of the simulations named, and its outcomes."""
 
-    drs, folder = DrsParameter(default=""), FolderParameter()
+    drs, folder = DrsParameter(default=""), luigi.PathParameter(absolute=True)
     sim_id = luigi.Parameter(default="", description="these simulations only; parts of ids will do")
 
     @functools.cached_property
@@ -243,10 +235,6 @@ class Exports(luigi.WrapperTask):
         """Raise an error if any of the exports cannot be made as asked."""
         for task in self._exports:
             task.check()
-
-    def complete(self) -> bool:
-        """Return True if all exports are complete."""
-        return all(task.complete() for task in self._exports)
 
 
 @dataclass(frozen=True)
@@ -334,6 +322,6 @@ def _owner(task: ExportTask) -> Owner:
 
 def every_export(folder: Path, drs: str, sim_id: str = "") -> Exports:
     """Return the task of all exports, checked: nothing is written or submitted before."""
-    task = Exports(drs=drs, folder=str(folder), sim_id=sim_id)
+    task = Exports(drs=drs, folder=folder, sim_id=sim_id)
     task.check()
     return task

@@ -198,24 +198,22 @@ class InputCheck(InputTask):
         *_TABLE,
     )
 
-    def check(self) -> None:
-        """Raise an error, too, if the simulation's grid does not suit the domain that is cut out."""
-        super().check()
-        # The table does not depend on how data are regridded.
-        if self.context.config.regrid.regrid_method or not self.complete() or self.stale(files=False):
-            _ = self._grid_was_looked_at
+    def look(self) -> None:
+        """Raise an error if the simulation's grid does not suit the domain that is cut out.
 
-    @functools.cached_property
-    def _grid_was_looked_at(self) -> bool:
-        """True; of the first file, only the coordinates are read. The table has files that cannot be opened."""
+        Of the first file, only the coordinates are read. The table has files that cannot be opened.
+        """
         config, conserved = self.context.config, self.context.config.regrid.regrid_method
+        # The table does not depend on how data are regridded.
+        if not conserved and self.complete() and not self.stale(files=False):
+            return
         asset = asset_with(self.raw(), conserved)
         box, where = config.domain.arguments(), f"`{config.name_of('domain')}`: {asset.path}"
         try:
             grid = open_grid(asset, dict(config.extraction.simulation.extract_dataset.xr_open_kwargs))
         # A backend may raise nearly anything on a damaged file.
         except Exception:
-            return True
+            return
         self._check_cells(grid, asset.path)
         try:
             sizes = subset_box(grid[["lat", "lon"]], box).sizes
@@ -230,7 +228,6 @@ class InputCheck(InputTask):
                 f"{where}: {beyond}. Correct the bounds, or exclude the simulation. "
                 "`extraction.on_input_problem.extrapolation: warn` lets it through."
             )
-        return True
 
     def _check_cells(self, grid: xr.Dataset, path: object) -> None:
         """Raise `DataError` if conservative regridding lacks the corners of cells, or a cut at the domain's edge."""
@@ -300,8 +297,8 @@ class RefInputCheck(InputTask):
         config = self.context.config
         run, extraction = self.context, config.extraction.reference
         masked = (lambda ds: run.masked(ds)[0]) if extraction.extract_dataset.mask else None
-        boxes, period = partition.boxes(run), config.custom.ref_period
-        return self.examined(self.raw(), extraction, period, boxes, run.mask_variable, masked)
+        boxes = dict.fromkeys(partition.box_of(run, name) for name in partition.pieces(run))
+        return self.examined(self.raw(), extraction, config.custom.ref_period, boxes, run.mask_variable, masked)
 
 
 def _row(problem: Problem, action: str) -> dict[str, str]:

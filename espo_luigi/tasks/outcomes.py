@@ -25,7 +25,8 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
 from espo_luigi.tasks.context import RunContext
 from espo_luigi.tasks.ports import kept, packed, temporary, upstream
-from espo_luigi.tasks.product import ConcatClean, ConcatenationFinal, Move
+from espo_luigi.tasks.product import Move, final_archives
+from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.reference import RefDefault
 from espo_luigi.tasks.simulation import Rechunk
 
@@ -238,19 +239,11 @@ class Indicators(OutcomeTask):
 
     dataset, sim_id = DatasetParameter(), SimulationParameter()
     resources_default = Resources(n_workers=3, cpus_per_task=12, memory="48GB", time="1000")
-    in_final = upstream(
-        (ConcatenationFinal, ConcatClean),
-        "out_final",
-        which=lambda task: task.context.production.final_rule,
+    in_final = final_archives(
+        lambda task: task.context.config.published,
         sim_id=lambda task: task.sim_id if task.dataset == "scenario" else [],
-        var=lambda task: task.context.config.published,
     )
-    in_pieces = upstream(
-        (Move, Rechunk),
-        "out_regchunked",
-        which=lambda task: task.context.production.summarised["regchunked"][0],
-        piece=lambda task: task.pieces,
-    )
+    in_pieces = summarised("regchunked", (Move, Rechunk), piece=lambda task: task.pieces)
     in_grids = upstream(RefDefault, "out_grid", piece=lambda task: task.pieces)
     uncut = ("in_final", "in_pieces")
     reads = (*_READ, "indicators.periods")

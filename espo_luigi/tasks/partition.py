@@ -27,11 +27,6 @@ POOL_KEY = "pool "
 PRODUCTION_KEY = "production"
 
 
-def pools(run: Any) -> list[str]:
-    """Return the names of the pools into which the simulations are divided."""
-    return list(run.pools)
-
-
 def pool_of(run: Any, sim_id: str) -> str:
     """Return the name of a simulation's pool."""
     return str(run.production.pool_of(run, sim_id))
@@ -67,11 +62,6 @@ def pools_by_name(run: Any, simulations: Iterable[str]) -> dict[str, tuple[str, 
 def pieces(run: Any) -> list[str]:
     """Return the names of all pieces, from south to north."""
     return list(run.production.pieces.names(run))
-
-
-def boxes(run: Any) -> list[Region]:
-    """Return the boxes that contain the pieces, each once."""
-    return list(dict.fromkeys(run.production.pieces.box(name) for name in pieces(run)))
 
 
 def box_of(run: Any, piece: str) -> Region:
@@ -119,18 +109,15 @@ def size_of(run: Any, wildcards: Mapping[str, str]) -> float:
     if "diag_domain" in wildcards:
         area = _area(run.domains[wildcards["diag_domain"]])
     else:
-        area = sum(_area_of(run, name) for name in ([wildcards["piece"]] if "piece" in wildcards else pieces(run)))
+        names = [wildcards["piece"]] if "piece" in wildcards else pieces(run)
+        cells = {name: run.production.pieces.cells(run, name) for name in names}
+        area = sum(_area(box_of(run, name)) if n is None else n / run.cells_by_area for name, n in cells.items())
     is_simulated = wildcards.keys() & {"sim_id", "pool"}
     together = len(members(run, wildcards["pool"])) if "pool" in wildcards else 1
     periods = config.custom.stretches if is_simulated else [config.custom.ref_period]
     days = 365 * sum(int(last) - int(first) + 1 for first, last in periods)
     variables = config.biasadjust.together.get(wildcards["var"], (1,)) if "var" in wildcards else config.variables
     return area * days * together * len(variables)
-
-
-def _area_of(run: Any, piece: str) -> float:
-    cells = run.production.pieces.cells(run, piece)
-    return _area(box_of(run, piece)) if cells is None else cells / run.cells_by_area
 
 
 def _area(box: Region) -> float:

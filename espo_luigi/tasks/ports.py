@@ -14,6 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,31 +84,29 @@ class ZarrInfo(TargetInfo):
         self.target = ZarrTarget(path, task.get_task_family(), task.wildcards)
 
 
+@dataclass(eq=False)
 class BoundOutput:
     """An output port of a task; a call returns its `ZarrInfo`, as sciluigi expects of ``out_*`` attributes."""
 
-    def __init__(self, task: Any, port: OutputPort) -> None:
-        self.task = task
-        self.port = port
+    task: Any
+    port: OutputPort
 
     def __call__(self) -> ZarrInfo:
         return ZarrInfo(self.task, self.port.path_of(self.task))
 
 
+@dataclass(eq=False)
 class OutputPort:
     """A named output of a rule: a path template, and whether the store is temporary or packed from a port.
 
     Of a port's variables, an archive has the values, or the flags: `of_flags`.
     """
 
-    def __init__(
-        self, template: str, *, is_temporary: bool = False, packed_from: str | None = None, of_flags: bool = False
-    ) -> None:
-        self.template = template
-        self.is_temporary = is_temporary
-        self.packed_from = packed_from
-        self.of_flags = of_flags
-        self.name = ""
+    template: str
+    is_temporary: bool = False
+    packed_from: str | None = None
+    of_flags: bool = False
+    name: str = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -152,6 +151,7 @@ Named = str | Callable[[Any], str]
 Wildcard = str | Callable[[Any], str | list[str]]
 
 
+@dataclass(eq=False)
 class InputPort:
     """A named input of a rule: by default, a certain output of a certain upstream task.
 
@@ -159,14 +159,11 @@ class InputPort:
     return.
     """
 
-    def __init__(
-        self, rules: tuple[Any, ...], output: Named, which: Callable[[Any], Any] | None, fixed: dict[str, Wildcard]
-    ) -> None:
-        self.rules = rules
-        self.output = output
-        self.which = which
-        self.fixed = fixed
-        self.name = ""
+    rules: tuple[Any, ...]
+    output: Named
+    which: Callable[[Any], Any] | None
+    fixed: dict[str, Wildcard]
+    name: str = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -186,7 +183,8 @@ class InputPort:
         shared = {name: getattr(task, name) for name in taken if hasattr(task, name)}
         many = next((name for name, value in values.items() if isinstance(value, list)), None)
         every = [{}] if many is None else [{many: one} for one in values[many]]
-        found = [getattr(rule(**(shared | values | one)), _named(self.output, task)) for one in every]
+        output = self.output(task) if callable(self.output) else self.output
+        found = [getattr(rule(**(shared | values | one)), output) for one in every]
         return found[0] if many is None else found
 
 
@@ -197,10 +195,6 @@ def upstream(rule: Any, output: Named, *, which: Callable[[Any], Any] | None = N
     list of inputs. A function of the task may stand for a wildcard, or the port's name.
     """
     return InputPort(rule if isinstance(rule, tuple) else (rule,), output, which, fixed)
-
-
-def _named(name: Named, task: Any) -> str:
-    return name(task) if callable(name) else name
 
 
 @functools.cache

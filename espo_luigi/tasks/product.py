@@ -73,15 +73,13 @@ class ProductTask(EspoTask):
             made, land, on_impossible=config.clean_up.on_impossible, table=known, **options
         )
 
-    def limits_of_flags(self, references: Sequence[xr.Dataset], names: Iterable[str]) -> xr.Dataset | None:
-        """Return the limits of values beyond which flags are raised; None where the reference has none of them."""
-        flagging, there = self.context.config.flagging, references[0].data_vars if references else ()
-        known = [name for name in names if name in there]
-        if flagging is None or not known:
+    def limits_of_flags(self, given: xr.Dataset, references: Sequence[xr.Dataset]) -> xr.Dataset | None:
+        """Return the limits of values beyond which the flags of what is given are raised; None without a reference."""
+        flagging = self.context.config.flagging
+        if flagging is None or not references:
             return None
-        return stack.join_slices(
-            [quality.limits_of(one[known], flagging.record, flagging.season) for one in references]
-        )
+        quality.require_flags(given)
+        return stack.join_slices([quality.limits_of(one, flagging.record, flagging.season) for one in references])
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the product's chunks: maps of four years."""
@@ -150,20 +148,20 @@ class Swap(ProductTask):
         last = made["tasmin"].dims[-1]
         nowhere = xr.DataArray(np.zeros(made.sizes[last], bool), dims=[last])
         each = {str(name): one for ds in given.values() for name, one in ds.data_vars.items()}
-        flags = quality.of_temperatures(each, made["dtrpreswap"], self.how)
         made = self.with_possible_values(made, nowhere, {})
         attrs = adjusted[0].attrs
-        outputs = {str(name): made[[name]].assign_attrs(attrs | {"cat:variable": name}) for name in made.data_vars}
+        made = made.assign(quality.of_temperatures(each, made["dtrpreswap"], self.how))
+        outputs = {
+            name: made[quality.beside(made, [name])].assign_attrs(attrs | {"cat:variable": name})
+            for name in (*TEMPERATURES, "dtrpreswap")
+        }
         if gaps.IMPOSSIBLE_VALUES in made.attrs:
             told = pooling.told_of_members(gaps.IMPOSSIBLE_VALUES, gaps.count_crossed(made))
             outputs["tasmin"] = outputs["tasmin"].assign_attrs(told)
         for name in outputs.keys() & given.keys():
             if TREATED in given[name]:
                 outputs[name][TREATED] = given[name][TREATED]
-        return {
-            name: dataset.assign({one: flags[one] for one in quality.beside(flags, [name])})
-            for name, dataset in outputs.items()
-        }
+        return outputs
 
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return the layout of `Adjust`."""
@@ -277,7 +275,7 @@ class CleanUp(ProductTask):
             derived={name: inputs for name, inputs in config.derived.items() if {*inputs} <= there},
             mask=self.sim_id in config.clean_up.problems,
             table=config.table,
-            limits=self.limits_of_flags(reference, config.published),
+            limits=self.limits_of_flags(given, reference),
         )
         return self.with_possible_values(made, grid["land"])
 
@@ -420,7 +418,7 @@ class JoinTask(ProductTask):
             land=land,
             chunks=blocks,
             table=self.context.config.table,
-            limits=self.limits_of_flags(reference, [self.name]),
+            limits=self.limits_of_flags(cells, reference),
         )
         crossed = sum(int(dataset.attrs.get(gaps.IMPOSSIBLE_VALUES, 0)) for dataset in members)
         return self.with_possible_values(made, land.cells, which=self.limits, known=crossed)
@@ -525,10 +523,10 @@ class ConcatCleanPreswap(JoinTask):
         return replace(own, clip_var={}, add_attrs=texts)
 
 
-def final_archives(variables: Callable[[Any], str | list[str]], output: str = "out_final") -> Any:
+def final_archives(variables: Callable[[Any], str | list[str]], output: str = "out_final", **fixed: Any) -> Any:
     """Declare an input: a simulation's final archive, or those of its variables; with `out_flags`, of their flags."""
     rules = (ConcatenationFinal, ConcatClean)
-    return upstream(rules, output, which=lambda task: task.context.production.final_rule, var=variables)
+    return upstream(rules, output, which=lambda task: task.context.production.final_rule, **fixed, var=variables)
 
 
 class HealthChecks(EspoTask):

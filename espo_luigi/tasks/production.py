@@ -18,6 +18,7 @@ from espo_luigi.fields import registered
 from espo_luigi.science import stack
 from espo_luigi.science.finalize.scenario import Treatment
 from espo_luigi.tasks.partition import PIECE_KEY, check_land_cells
+from espo_luigi.tasks.ports import upstream
 
 _OURS = {"espo-2024": "espo_luigi.tasks.espo_2024:Espo2024", "espo-v2": "espo_luigi.tasks.espo_v2:EspoV2"}
 
@@ -202,6 +203,12 @@ class Production:
     def treatment(self, var: str = "") -> Treatment:
         """Return what is done last to a variable of the product; without `var`, to all."""
         raise NotImplementedError
+
+
+def summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
+    """Declare an input of a summary, from the rule that the run's production names."""
+    rule, port = (lambda task, at=at: task.context.production.summarised[name][at] for at in (0, 1))
+    return upstream(rules, port, which=rule, **fixed)
 
 
 def production_of(config: RunConfig) -> Production:

@@ -50,14 +50,6 @@ def ends_of_run() -> Iterator[EspoTask]:
 
 
 @dataclass(frozen=True)
-class RelationsOptions:
-    """Where the relations to the inputs go, and the table of the inputs' DOIs."""
-
-    file: Path
-    doi_table: Path | None = None
-
-
-@dataclass(frozen=True)
 class Published:
     """The files that were written."""
 
@@ -101,13 +93,14 @@ def publish(
     with_crate: bool | None = None,
     with_catalogue: bool = True,
     stac: StacOptions | None = None,
-    relations: RelationsOptions | None = None,
+    relations: Path | None = None,
+    doi_table: Path | None = None,
     released: bool = False,
 ) -> Published:
     """Write where each product comes from, and add the products to the catalogue, whose other rows stay.
 
-    `stac` and `relations` ask for a STAC catalogue, and for the relations to the inputs. By default, the crate is
-    written if rocrate is installed. With `released`, all files must be of a release.
+    `stac` and the file `relations` ask for a STAC catalogue, and for the relations to the inputs, whose DOIs are in
+    `doi_table`. By default, the crate is written if rocrate is installed. With `released`, all files must be released.
 
     Raises
     ------
@@ -126,25 +119,26 @@ def publish(
     products = find_products(final)
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
-    folders = [final, *([stac.exported] if stac and stac.exported else [])]
+    netcdf = stac.exported if stac else None
+    folders = [folder for folder in (final, netcdf) if folder]
     without_release = tuple(folder for folder in folders if not check_release(folder, required=released))
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
     written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
-    for path, judge in written + ([(relations.file, RELATIONS)] if relations else []):
+    for path, judge in written + ([(relations, RELATIONS)] if relations else []):
         with disk_errors(path, "write"):
             check_ours(path, judge)
     catalogue = context().config.paths.project_catalog or final / "catalog.json"
     if with_catalogue:
         check_catalogue(catalogue)
-    table = relations.doi_table if relations else None
-    related = relations_of(products, read_dois(table, raw_datasets(products)) if table else {}) if relations else None
+    dois = read_dois(doi_table, raw_datasets(products)) if doi_table else {}
+    related = relations_of(products, dois) if relations else None
     markers = {one.path.relative_to(final).as_posix(): one.marker.id for one in products if one.is_data}
-    exported = find_exported(stac.exported, markers) if stac and stac.exported else {}
+    exported = find_exported(netcdf, markers) if netcdf else {}
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
-        with disk_errors(relations.file, "write"):
+        with disk_errors(relations, "write"):
             text = without_secrets(json.dumps(related.document(), indent=1, ensure_ascii=False)) + "\n"
-            write_ours(relations.file, text, RELATIONS)
+            write_ours(relations, text, RELATIONS)
     if with_crate:
         write_crate(final)
     return Published(
@@ -152,11 +146,9 @@ def publish(
         final / METADATA_NAME if with_crate else None,
         add_to_catalogue(catalogue, products, final) if with_catalogue else None,
         stacked,
-        unfinished(stac.exported, [one for files in exported.values() for one in files])
-        if stac and stac.exported
-        else 0,
+        unfinished(netcdf, [one for files in exported.values() for one in files]) if netcdf else 0,
         related,
-        relations.file if relations else None,
+        relations,
         without_rocrate,
         without_release,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any
 
@@ -97,19 +96,13 @@ class RefDefault(EspoTask):
     reads = (*_READ, "custom.working_chunks")
     out_reference = kept("reference/{ref_source}+{piece}+default.zarr")
 
-    def check(self) -> None:
-        """Raise an error, too, if the reference has no land in the piece."""
-        super().check()
-        _ = self._land_was_looked_for
-
-    @functools.cached_property
-    def _land_was_looked_for(self) -> bool:
+    def look(self) -> None:
+        """Raise an error if the reference has no land in the piece."""
         key = partition.key_of(self.context, self.piece)
         box = partition.box_of(self.context, self.piece).arguments()
         lacking = "" if self.complete() else partition.missing_land(self.land(), box, key)
         if lacking:
             raise ConfigurationError(f"{lacking}. Correct the bounds, or take the region away.")
-        return True
 
     def land(self) -> xr.Dataset:
         """Return the piece's `land_map`, lazily: from the product if it exists, else from the raw file."""

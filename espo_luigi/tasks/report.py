@@ -23,7 +23,7 @@ from espo_luigi.report.reading import Diagnosed, Made, RunView, Together
 from espo_luigi.science import grid, stack
 from espo_luigi.science.calendar import INSERTED_DAYS
 from espo_luigi.science.choices import DEFAULT_METHOD
-from espo_luigi.science.chunks import REALIZATION
+from espo_luigi.science.chunks import REALIZATION, rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.diagnose import aspects, dependence, flags, yearly
 from espo_luigi.science.extract.repairs import REPAIRS
@@ -31,7 +31,6 @@ from espo_luigi.science.finalize import consistency
 from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.seeds import cell_generator
 from espo_luigi.science.variables import variable
-from espo_luigi.tasks import partition
 from espo_luigi.tasks.adjustment import every_member, jitter_of_range
 from espo_luigi.tasks.base import DiagDomainParameter, EspoTask, PoolParameter, SimulationParameter, every_piece
 from espo_luigi.tasks.context import context, settings
@@ -40,13 +39,8 @@ from espo_luigi.tasks.ensembles import EnsembleTask, regions
 from espo_luigi.tasks.inputs import InputCheck, RefInputCheck
 from espo_luigi.tasks.outcomes import ReferenceIndicators, chosen
 from espo_luigi.tasks.ports import ZarrInfo, kept, temporary, upstream
-from espo_luigi.tasks.product import (
-    ConcatClean,
-    ConcatCleanPreswap,
-    HealthChecks,
-    Move,
-    final_archives,
-)
+from espo_luigi.tasks.product import ConcatClean, ConcatCleanPreswap, HealthChecks, Move, final_archives
+from espo_luigi.tasks.production import summarised
 from espo_luigi.tasks.publish import ends_of_run
 from espo_luigi.tasks.reference import MakeRef, RefDefault
 from espo_luigi.tasks.simulation import Rechunk
@@ -61,12 +55,6 @@ OF_THE_TABLE = tuple(
 FLAG_COLUMNS = ("variable", "flag", "raised", "count", "worst", "units", "day", "lat", "lon", "meaning")
 
 
-def _summarised(name: str, rules: tuple[Any, ...], **fixed: Any) -> Any:
-    """Declare an input of a summary, from the rule that the run's production names."""
-    rule, port = (lambda task, at=at: task.context.production.summarised[name][at] for at in (0, 1))
-    return upstream(rules, port, which=rule, **fixed)
-
-
 def _pieces_of_raw(task: Any) -> Any:
     """The piece that hosts the domain, or all of them where none does."""
     return hosting_piece("sim")(task) if task.context.config.off_diag else every_piece(task)
@@ -77,9 +65,9 @@ class SeriesTask(EspoTask):
 
     sim_id, diag_domain = SimulationParameter(), DiagDomainParameter()
     resources_default = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="1000")
-    in_prop = _summarised("prop", (MoveRef, Diag))
-    in_reference = _summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
-    in_regchunked = _summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
+    in_prop = summarised("prop", (MoveRef, Diag))
+    in_reference = summarised("reference", (RefDefault, MakeRef), piece=hosting_piece("ref"))
+    in_regchunked = summarised("regchunked", (Move, Rechunk), piece=_pieces_of_raw)
     in_final = final_archives(lambda task: task.context.config.published)
     reads = (
         *OF_THE_TABLE,
@@ -249,8 +237,10 @@ class FlagMaps(EspoTask):
     out_maps = kept("report/{domain}/{sim_id}+{domain}+flags.zarr")
 
     def compute(self, final: xr.Dataset | list[xr.Dataset], flags: xr.Dataset | list[xr.Dataset]) -> xr.Dataset:
-        """Count them."""
-        return finalize.counts_of_flags(finalize.merge_products(flags), finalize.merge_products(final))
+        """Count them, in blocks of whole rows: each block has a task for each flag."""
+        merged = finalize.merge_products(flags)
+        in_rows = rechunk(merged, {stack.horizontal_dims(merged)[1]: -1})
+        return finalize.counts_of_flags(in_rows, finalize.merge_products(final))
 
 
 class Inversions(EspoTask):
@@ -329,7 +319,7 @@ def summary_tasks() -> Iterator[EspoTask]:
             yield FlagMaps(sim_id=sim_id)
         for domain in context().domains:
             yield SeriesSummary(sim_id=sim_id, diag_domain=domain)
-    for pool, domain in itertools.product(partition.pools(context()), context().domains):
+    for pool, domain in itertools.product(context().pools, context().domains):
         yield NotCalibrated(pool=pool, diag_domain=domain)
     yield from _inversions()
     if _ensembles() and "reference" in context().needed("indicators").datasets:

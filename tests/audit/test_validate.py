@@ -417,6 +417,15 @@ def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> N
         check_release(final)
 
 
+def test_a_single_archive_is_compared_with_its_own_entry_of_the_release(final: Path, without_checker: None) -> None:
+    write_release(final, "1.0", [], states(final, []))
+    content = archive(final, SIM).read_bytes()
+    archive(final, SIM).write_bytes(content[:10] + b"\1" + content[11:])
+    (problem,) = failed(archive(final, SIM))["checksums"]
+    assert f"expected by {RELEASE}" in problem
+    assert failed(archive(final, OTHER)) == {}
+
+
 def test_files_that_change_during_the_checks_are_not_released(
     final: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,10 @@ import pytest
 import xarray as xr
 
 from espo_luigi.config.health_checks import FlagsSection
+from espo_luigi.errors import DataError
 from espo_luigi.science import quality
 from espo_luigi.science.finalize.scenario import Treatment, finish
+from espo_luigi.science.regrid import regrid
 
 CELLS = 5
 PERIOD = ["1981", "2000"]
@@ -33,11 +35,17 @@ def flags(scenario: xr.DataArray, simulation: xr.DataArray, reference: xr.DataAr
     """The flags with the usual tolerances."""
     tolerances, name = FlagsSection(), str(scenario.name)
     given: dict[str, Any] = {"period": PERIOD, "kind": "*" if name == "pr" else "+", "signal": tolerances.signal}
-    made = quality.of_adjusted(scenario, simulation.to_dataset(), **given | more)
+    made = quality.of_adjusted(scenario, regridded(simulation), **given | more)
     limits = quality.limits_of(reference.to_dataset(), tolerances.record, tolerances.season)
-    days, cells = made.values()
-    beyond = quality.with_beyond(days.transpose("time", ...), scenario.transpose("time", ...), limits[name])
-    return xr.Dataset({f"{name}_flags": beyond.transpose(*days.dims), f"{name}_cell_flags": cells}).compute()
+    beyond = quality.with_beyond(xr.Dataset(made).assign({name: scenario}).transpose("time", ...), limits)
+    return beyond.drop_vars(name).transpose(*scenario.dims).compute()
+
+
+def regridded(*series: xr.DataArray) -> xr.Dataset:
+    """A regridded simulation with its flags, none of which is extrapolated in space."""
+    ds = xr.Dataset({str(one.name): one for one in series})
+    nowhere = {name: np.zeros(one.isel(time=0).shape, bool) for name, one in ds.data_vars.items()}
+    return quality.of_regridded(ds, ds, nowhere, ())
 
 
 def where(made: xr.Dataset, flag: str, of: str = "days") -> np.ndarray:
@@ -135,13 +143,28 @@ def test_without_years_after_the_calibration_there_is_no_change_to_judge() -> No
     assert not where(made, "signal_distorted", "cells").any() and not where(made, "sign_flipped", "cells").any()
 
 
+def test_limits_are_the_extremes_of_the_days_that_have_values() -> None:
+    reference = series(2, last=1985)
+    months = reference["time"].dt.month.values
+    reference[0], reference[1, ::7], reference[2, months == 5] = np.nan, np.nan, np.nan
+    reference[3, np.isin(months, [4, 5, 6])] = np.nan  # May and the months beside it
+    made = quality.limits_of(reference.to_dataset().chunk(loc=2, time=900), 0.1, 0.25)["tasmax"].compute()
+    assert made.dims == ("loc", "of", "side") and made.dtype == np.float32
+    for of in range(13):
+        near = months > 0 if of == 0 else np.isin(months, [(of - 2) % 12 + 1, of, of % 12 + 1])
+        width = (reference.max("time") - reference.min("time")) * (0.25 if of else 0.1)
+        part = reference.isel(time=near)
+        for side, wanted in enumerate((part.min("time") - width, part.max("time") + width)):
+            np.testing.assert_allclose(made.isel(of=of, side=side), wanted, rtol=1e-6)
+
+
 def test_a_value_that_is_clipped_into_the_record_is_not_beyond_it() -> None:
     days = {"time": series(1)["time"]}
     hurs = xr.DataArray(np.full((3, days["time"].size), 60.0), days, ("loc", "time"), "hurs", {"units": "%"})
     hurs[:, 0], hurs[:, 1] = 40, 95
     reference = hurs.copy()
     hurs[1, 2000], hurs[2, 2000] = 120, 1
-    made = quality.of_adjusted(hurs, hurs.to_dataset(), period=PERIOD, kind="+", signal=1)
+    made = quality.of_adjusted(hurs, regridded(hurs), period=PERIOD, kind="+", signal=1)
     limits = quality.limits_of(reference.to_dataset(), 0.1, 10)
     treated = finish(xr.Dataset(made).assign(hurs=hurs).transpose("time", ...), limits=limits,
                      treatment=Treatment(clip_var={"hurs": (0, 100)}))  # fmt: skip
@@ -156,7 +179,7 @@ def test_a_derived_variable_is_compared_with_its_own_record() -> None:
     reference = ds.copy(deep=True)
     ds["dtr"][3, 5000] = 60
     for name in ("tasmax", "dtr"):
-        ds = ds.assign(quality.of_adjusted(ds[name], ds, period=PERIOD, kind="+", signal=1))
+        ds = ds.assign(quality.of_adjusted(ds[name], regridded(ds[name]), period=PERIOD, kind="+", signal=1))
     limits = quality.limits_of(reference[["tasmax", "tasmin"]], 0.1, 0.25)
     given = ds.drop_vars("tasmin").transpose("time", ...)
     made = finish(given, treatment=Treatment(), limits=limits, temperatures="derived")
@@ -164,18 +187,37 @@ def test_a_derived_variable_is_compared_with_its_own_record() -> None:
         assert np.argwhere(where(made[[f"{name}_flags"]], "beyond_the_record")).tolist() == days
 
 
-def test_marks_of_the_method_keep_their_bits_and_a_method_without_marks_says_so() -> None:
+def test_marks_of_the_method_keep_their_bits_and_a_method_without_marks_names_none() -> None:
     given = series(1), series(1), series(2, last=2000)
     marks = xr.zeros_like(given[0], dtype=np.uint8).assign_attrs(flag_meanings="made_wet moved")
     marks[2, 7] = 2
     made = flags(*given, marks=marks)
     assert np.argwhere(where(made, "moved")).tolist() == [[2, 7]]
-    assert (
-        "marks no days" in flags(*given)["tasmax_flags"].attrs["comment"]
-        and "comment" not in made["tasmax_flags"].attrs
-    )
+    assert flags(*given)["tasmax_flags"].attrs["flag_meanings"].split() == list(quality.DAYS)
     masks = made["tasmax_flags"].attrs["flag_masks"]
     assert masks.dtype == made["tasmax_flags"].dtype and len({*masks.tolist()}) == len(masks) == 9
+
+
+@pytest.mark.parametrize("align_on", ["year", "date"])
+@pytest.mark.parametrize("maximal", ["noleap", "360_day"])
+@pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
+def test_a_filled_day_is_flagged_on_the_day_that_it_is_in_the_scenarios_calendar(
+    calendar: str, maximal: str, align_on: Any
+) -> None:
+    time = xr.date_range("1999-01-01", "2004-12-30", calendar=calendar, use_cftime=True)
+    filled = xr.DataArray(np.full((CELLS, time.size), 280, "f4"), {"time": time}, ("loc", "time"), "tasmax")
+    filled.attrs["units"], missing = "K", xr.zeros_like(filled, bool)
+    missing[1, time.strftime("%Y-%m-%d") == "2004-07-03"] = missing[4, time.strftime("%m-%d") == "02-29"] = True
+    how: dict[str, Any] = {"align_on": align_on, "use_cftime": True}
+    to = "360_day" if "360_day" in (calendar, maximal) else "noleap"
+    scenario, days = ((one if to == calendar else one.convert_calendar(to, **how)) for one in (filled, missing))
+    cut = filled.to_dataset().chunk(loc=3, time=700)
+    nowhere = {"tasmax": np.zeros(CELLS, bool)}
+    raw = quality.of_regridded(cut, cut.where(~missing), nowhere, ["tasmax"])
+    kept = scenario.isel(time=slice(400, None)).chunk(loc=2)
+    made = quality.of_adjusted(kept, raw, period=PERIOD, kind="+", signal=1, align_on=align_on)
+    assert [one.chunks for one in made.values()] == [kept.chunks, kept.chunks[:1]]
+    np.testing.assert_array_equal(where(xr.Dataset(made), "filled_in_time"), days.isel(time=slice(400, None)))
 
 
 def test_temperatures_that_cross_before_are_flagged_on_the_scenarios_days() -> None:
@@ -187,11 +229,35 @@ def test_temperatures_that_cross_before_are_flagged_on_the_scenarios_days() -> N
         np.zeros((2, 365)), {"time": xr.date_range("2000-01-01", "2000-12-31", calendar="noleap", use_cftime=True)},
         ("loc", "time"), "tasmax",
     )  # fmt: skip
-    given = xr.Dataset({"tasmax": hot.assign_attrs(units="K"), "tasmin": cold.assign_attrs(units="K")})
+    given = [one.assign_attrs(units="K") for one in (hot, cold)]
+    dtr = (hot - cold).rename("dtr").assign_attrs(units="K")
     scenario.attrs["units"] = "K"
-    for names, days in ((["tasmax", "tasmin"], [[1, 59]]), (["tasmax"], [])):
-        made = quality.of_adjusted(scenario, given[names], period=PERIOD, kind="+", signal=1)
+    for series, days in ((given, [[1, 59]]), ([given[0], dtr], [[1, 59]]), (given[:1], [])):
+        made = quality.of_adjusted(scenario, regridded(*series), period=PERIOD, kind="+", signal=1)
         assert np.argwhere(where(xr.Dataset(made), "crossed_before")).tolist() == days
+
+
+def test_a_simulation_or_a_variable_without_flags_is_refused() -> None:
+    with pytest.raises(DataError, match="tasmax has no tasmax_flags: it was made before"):
+        quality.of_adjusted(series(1), series(1).to_dataset(), period=PERIOD, kind="+", signal=1)
+    given = quality.of_adjusted(series(1), regridded(series(1)), period=PERIOD, kind="+", signal=1)
+    ds = xr.Dataset({"tasmax": series(1), "dtr": series(1), **given})
+    with pytest.raises(DataError, match="dtr has no dtr_flags"):
+        quality.of_temperatures(ds, series(1), "derived")
+    with pytest.raises(DataError, match="dtr has no dtr_flags"):
+        quality.require_flags(ds)
+
+
+def test_a_repaired_value_is_flagged_in_the_cells_that_its_own_interpolation_reaches() -> None:
+    cells = {"lat": np.arange(45.0, 49), "lon": np.arange(-70.0, -66)}
+    pr = xr.DataArray(np.ones((1, 4, 4), "f4"), {"time": [0], **cells}, name="pr")
+    repaired = pr.copy()
+    repaired[0, 1, 1] = 2
+    marked = quality.with_repairs_marked(repaired.to_dataset(), pr.to_dataset(), ["pr"])
+    target = xr.Dataset(coords={name: np.arange(axis[0], axis[-1] + 0.1, 0.25) for name, axis in cells.items()})
+    made = regrid(marked, target, methods={"pr": "conservative"})
+    np.testing.assert_array_equal(made["pr_is_repaired"] > 0, made["pr"] > 1)
+    assert 0 < int((made["pr"] > 1).sum()) < 36
 
 
 def test_a_raised_flag_keeps_the_attributes_of_flags_alone() -> None:

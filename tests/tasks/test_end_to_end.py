@@ -56,7 +56,6 @@ from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.base import EspoTask
 from espo_luigi.tasks.context import RunContext, context
 from espo_luigi.tasks.cost import Basis, Experience
-from espo_luigi.tasks.ports import OutputPort, ports_of
 from espo_luigi.tasks.product import ConcatenationFinal
 from espo_luigi.tasks.report import kept_by, run_view
 
@@ -240,7 +239,7 @@ def final(folder: Path, sim_id: str) -> xr.Dataset:
 def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) -> None:
     for task in walk([tasks.All()]):
         if isinstance(task, EspoTask):
-            for name, port in ports_of(type(task), OutputPort):
+            for name, port in task.ports():
                 info = getattr(task, name)()
                 assert info.target.exists() != port.is_temporary, info.path
     assert list((here / "work").iterdir()) == []

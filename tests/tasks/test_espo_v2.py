@@ -279,7 +279,8 @@ def test_exchanged_days_of_a_member_are_flagged_beside_the_flags_that_each_tempe
         marks = xr.zeros_like(values, dtype="u1").assign_attrs(flag_meanings="jittered")
         marks[0, 0, 0 if name == "tasmax" else 1] = 1
         how: dict[str, Any] = {"period": [1991, 1991], "kind": "+", "signal": 1.0}
-        flags = quality.of_adjusted(values, values.to_dataset(), marks, **how)
+        raw = values.to_dataset()
+        flags = quality.of_adjusted(values, quality.of_regridded(raw, raw, {name: np.zeros(6, bool)}, ()), marks, **how)
         # Each variable has counts of its own under the same name.
         days = marks.sum("time").expand_dims("treatment", -1).assign_coords(treatment=["jittered"]) + len(given)
         given[name] = values.to_dataset().assign(flags | {"treated": days}).chunk(loc=2)
@@ -379,7 +380,7 @@ def test_a_pool_is_compared_with_the_reference_as_a_whole_by_the_sums_of_its_mem
     asked = [task for task in in_order(tasks.All()) if isinstance(task, tasks.NotCalibrated)]
     pools = {(task.pool, task.diag_domain) for task in asked}
     assert {POOL, REGIONAL_POOL} < {pool for pool, _ in pools}
-    assert pools == {(pool, domain) for pool in partition.pools(context()) for domain in context().domains}
+    assert pools == {(pool, domain) for pool in context().pools for domain in context().domains}
 
 
 def test_products_lie_in_a_tree_of_facets_and_make_finds_their_tasks(v2: Any, tmp_path: Path) -> None:

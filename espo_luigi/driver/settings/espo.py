@@ -116,7 +116,7 @@ def _read(kind: type[Settings], parser: Any, section: Section) -> tuple[list[tup
 
 
 # A boolean with a value on the command line, too.
-_flag = functools.partial(BoolParameter, parsing=BoolParameter.EXPLICIT_PARSING)
+flag = functools.partial(BoolParameter, parsing=BoolParameter.EXPLICIT_PARSING)
 
 
 class espo(Settings):
@@ -136,8 +136,8 @@ class espo(Settings):
         description="most that temporary stores may take, such as 20TB (20 x 10^12 bytes): what is too much at once "
         "waits; empty: no limit",
     )
-    allow_login_host = _flag(default=False, description="run the local engine on a login host all the same")
-    live = _flag(default=True, description="show the run as a table in the terminal, where there is one")
+    allow_login_host = flag(default=False, description="run the local engine on a login host all the same")
+    live = flag(default=True, description="show the run as a table in the terminal, where there is one")
     notify = Parameter(
         default="", description="command that gets how the run ended on its standard input, such as mail -s ESPO me"
     )
@@ -149,7 +149,7 @@ class espo(Settings):
     grams_per_kwh = FloatParameter(
         default=0.0, description="CO2 that a kWh emits at your site, in g; 0: no CO2 is shown"
     )
-    dashboard = _flag(default=False, description="start Dask's dashboard in each job; needs the extra `dashboard`")
+    dashboard = flag(default=False, description="start Dask's dashboard in each job; needs the extra `dashboard`")
 
 
 def settings() -> espo:

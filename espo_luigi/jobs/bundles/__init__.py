@@ -5,31 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from espo_luigi.errors import SubmissionError
 from espo_luigi.jobs.resources import ARRAY, PILOT, STEPS, PackOptions
 from espo_luigi.jobs.schedulers.script import ScriptValues, element_name
 
-
-class Kind(NamedTuple):
-    """What a kind of bundle submits for its members, which are tasks, and what it is good for."""
-
-    submits: str
-    good_for: str
-
-
-KINDS = {
-    STEPS: Kind(
-        "a job with a step for each member (`srun --exclusive`)",
-        "filling large nodes, sharing GPUs, limits on the number of jobs",
-    ),
-    ARRAY: Kind("`sbatch --array=0-n%m`: a job for each member", "many equal tasks, slow `sbatch`"),
-    PILOT: Kind(
-        "a job whose process has imported everything, and forks a child for each member",
-        "tasks that are shorter than their imports",
-    ),
-}
+# A job with a step for each member, a job for each member, a job whose process forks a child for each member.
+KINDS = (STEPS, ARRAY, PILOT)
 
 
 @dataclass(frozen=True)

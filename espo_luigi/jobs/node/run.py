@@ -63,12 +63,6 @@ _PARENT_LOOK_SECONDS = 1.0
 _ORPHANS_END_SECONDS = 10.0
 # Until a signal that was lost is sent again.
 _AGAIN_SECONDS = 0.05
-# The exit codes of a job; its result file says more.
-EXIT_CODES: Mapping[str, str] = {
-    "0": "its work is done (also by an earlier start of the same job)",
-    "1": "it failed, or another job has its work now; its result or its log says why",
-    "140, 143": "it was stopped by SIGUSR2 or SIGTERM: cancelled, preempted, or at its time limit",
-}
 # The signals that tell a job to end.
 _STOPPING = (signal.SIGTERM, signal.SIGUSR2)
 

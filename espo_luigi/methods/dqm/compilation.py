@@ -59,7 +59,10 @@ def _is_below(path: str, folder: str) -> bool:
 def compile_all() -> Compilation:
     """Compile the kernels, and xsdba's and xclim's functions, for this processor; load code that is kept already.
 
-    Raises `InstallationError` if the code cannot be kept, or not where `NUMBA_CACHE_DIR` says.
+    Raises
+    ------
+    InstallationError
+        If the code cannot be kept, or not where `NUMBA_CACHE_DIR` says.
     """
     started = time.monotonic()
     folder = _folder()

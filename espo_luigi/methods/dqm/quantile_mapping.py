@@ -236,8 +236,6 @@ def plan_adjustment(
 ) -> AdjustmentPlan:
     """Lay out the adjustment of a series of days.
 
-    Raises `DataError` if the window is outside of what the kernels do, or a day of year has no factors.
-
     Parameters
     ----------
     dayofyear, days
@@ -246,6 +244,11 @@ def plan_adjustment(
         LOESS fraction f, within (0, 1); None for a plan without LOESS.
     n_training_days
         Days of year in the training, 1 to this.
+
+    Raises
+    ------
+    DataError
+        If the window is outside of what the kernels do, or a day of year has no factors.
     """
     check_window(window)
     days_present, groups = group_days(dayofyear)

@@ -315,8 +315,6 @@ def yearly_sums(
 ) -> xr.Dataset:
     """Return the sums of each year that the aspects are made of: (source, sum, year, cell) of each aspect.
 
-    Raises `DataError` if a source lacks years of the period.
-
     Parameters
     ----------
     sources
@@ -333,6 +331,11 @@ def yearly_sums(
     -------
     xr.Dataset
         In memory; only the aspects whose variables all sources have. An attribute has the units of the aspect.
+
+    Raises
+    ------
+    DataError
+        If a source lacks years of the period.
     """
     inside = {name: complete(name, ds, period) for name, ds in sources.items()}
     near = {name: complete(name, ds, period) for name, ds in beside.items()}
@@ -363,7 +366,10 @@ def yearly_sums(
 def complete(name: str, ds: xr.Dataset, period: Period) -> xr.Dataset:
     """Return the period's days in memory, with the daily range; `name` is the source's.
 
-    Raises `DataError` if years are missing.
+    Raises
+    ------
+    DataError
+        If years are missing.
     """
     selected = ds.sel(time=slice(str(period[0]), str(period[1]))).compute()
     years = np.unique(selected["time"].dt.year.values)

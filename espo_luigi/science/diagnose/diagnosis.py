@@ -120,7 +120,12 @@ def heatmap(measured: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
     value = mean over cells of |m| (|m - 1| for a ratio), each property rescaled to (v - min) / (max - min) over the
     datasets, 0.5 where they are equal: 0 is the best, 1 the worst. One variable, `heatmap` (realization, properties),
-    rows in the given order; lazy on dask. Raises `DataError` when the datasets do not have the same properties.
+    rows in the given order; lazy on dask.
+
+    Raises
+    ------
+    DataError
+        When the datasets do not have the same properties.
     """
     first = next(iter(measured.values()))
     for ds in measured.values():
@@ -260,7 +265,10 @@ def on_domain(raw: xr.Dataset, reference: xr.Dataset, *, land: str, **options: A
 def spread_over(part: xr.Dataset, grid: xr.Dataset) -> xr.Dataset:
     """Return maps of a part of a grid on the whole grid, NaN elsewhere; lazy.
 
-    Raises `DataError` if a row or a column is not in the grid.
+    Raises
+    ------
+    DataError
+        If a row or a column is not in the grid.
     """
     for name in stack.horizontal_dims(grid):
         if strange := np.setdiff1d(part[name], grid[name]).size:

@@ -201,8 +201,12 @@ def of_differences(units: str) -> str:
 def periods_of_change(years: Iterable[int], wanted: tuple[Period, Period]) -> tuple[Period, Period]:
     """Return the two periods to compare: those wanted if all of their years are there, else the longest two.
 
-    These have equal length, the first year and the last, and no gap. Raises `DataError` if there are less than two
-    years.
+    These have equal length, the first year and the last, and no gap.
+
+    Raises
+    ------
+    DataError
+        If there are less than two years.
     """
     there = np.unique(list(years))
     if all(np.isin(np.arange(first, last + 1), there).all() for first, last in wanted):
@@ -261,9 +265,13 @@ def compare(
 ) -> xr.Dataset:
     """Return the `summary` of each source, along `source`, and the `changes` of those whose years allow it.
 
-    Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has the
-    years between which changes are: those asked for, or the longest two that all but the reference have. Raises
-    `DataError` if a source has no day in the period.
+    Sources are lazy or not, in display units; a single source at a time is in memory. The attribute `periods` has
+    the years between which changes are: those asked for, or the longest two that all but the reference have.
+
+    Raises
+    ------
+    DataError
+        If a source has no day in the period.
     """
     years = {name: set(Days.of(ds).years.tolist()) for name, ds in sources.items() if name != "reference"}
     chosen = periods_of_change(set.intersection(*years.values()), periods)

@@ -149,7 +149,10 @@ def _without(attrs: Mapping[Any, Any], patterns: Sequence[str]) -> dict[Any, Any
 def normalise_coordinates(ds: xr.Dataset) -> xr.Dataset:
     """Name latitude and longitude `lat` and `lon`, dimensions too; other coordinates but time and the grid's go. Lazy.
 
-    Raises `DataError` if latitude, longitude or time is missing.
+    Raises
+    ------
+    DataError
+        If latitude, longitude or time is missing.
     """
     names = {"lat": _named(ds, "latitude", LATITUDE_NAMES), "lon": _named(ds, "longitude", LONGITUDE_NAMES)}
     missing = [name for name, found in names.items() if found is None]
@@ -178,8 +181,12 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
     """Convert to a table's units, precipitation depths by the density of water, with the types of `as_floats`; lazy.
 
     Differences of temperatures always get the attribute that says so. Variables without units in the table keep their
-    own, known or not; an absent attribute becomes an empty text. Raises `DataError` if units are absent, unknown or of
-    another quantity; it names `where`, the variable, its units and the expected.
+    own, known or not; an absent attribute becomes an empty text.
+
+    Raises
+    ------
+    DataError
+        If units are absent, unknown or of another quantity; it names `where`, the variable, its units and the expected.
     """
     known = variable(str(data.name), table)
     given = as_difference(data) if known.difference else data
@@ -197,7 +204,10 @@ def to_canonical_units(data: xr.DataArray, where: str = "", table: Mapping[str, 
 def as_maps(data: xr.DataArray) -> xr.DataArray:
     """Return a variable on `lat` and `lon` as (time, y, x), without other dimensions of size 1; lazy.
 
-    Raises `DataError` if it has other dimensions, lacks any of these, or holds no numbers.
+    Raises
+    ------
+    DataError
+        If it has other dimensions, lacks any of these, or holds no numbers.
     """
     if data.dtype.kind not in "fiu":
         raise DataError(f"{data.name} holds {data.dtype}; expected numbers.")
@@ -236,8 +246,11 @@ def _variable(ds: xr.Dataset, name: str, table: Mapping[str, Variable]) -> xr.Da
 def select_period(ds: xr.Dataset, period: Sequence[str]) -> xr.Dataset:
     """Select whole years, or from a day to a day, both ends included, of a daily series without gaps; lazy.
 
-    Raises `DataError` if the data begin after 1 January of the first year or end before the last day of the last one
-    (30 December in a 360-day calendar), or days are missing or double.
+    Raises
+    ------
+    DataError
+        If the data begin after 1 January of the first year or end before the last day of the last one (30 December
+        in a 360-day calendar), or days are missing or double.
     """
     start, end = (str(bound) for bound in period)
     first = ds["time"].values[:1]

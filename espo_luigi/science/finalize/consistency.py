@@ -15,7 +15,10 @@ from espo_luigi.science.units import convert_to, units_of
 def consistent(adjusted: Mapping[str, xr.DataArray], *, how: Consistency) -> xr.Dataset:
     """Return `tasmax` and `tasmin`, consistent, and `dtrpreswap`, tasmax - tasmin before; lazy.
 
-    Raises `DataError` if coordinates differ, or a unit is unknown.
+    Raises
+    ------
+    DataError
+        If coordinates differ, or a unit is unknown.
     """
     if how == "swap":
         return swap_inversions(adjusted["tasmax"], adjusted["tasmin"])
@@ -61,7 +64,10 @@ def derive_tasmin(tasmax: xr.DataArray, dtr: xr.DataArray) -> xr.DataArray:
 def count_inversions(tasmax: xr.DataArray, tasmin: xr.DataArray) -> xr.Dataset:
     """Count the days of each cell on which tasmax < tasmin (`inversions`), and those with both (`days`); lazy.
 
-    Raises `DataError` if the two have different coordinates, or a unit is unknown.
+    Raises
+    ------
+    DataError
+        If the two have different coordinates, or a unit is unknown.
     """
     pair = _same_units(tasmax, tasmin)
     inverted = pair["tasmax"] < pair["tasmin"]

@@ -138,10 +138,14 @@ def with_possible_values(
 
     Impossible are values beyond the limits of a table (`which`: those of products or of raw data), infinite ones,
     tasmin above tasmax, and NaN on land, unless the attributes of `ds` or `land` tell that values are lacking. With
-    "warn", all values are computed here to count these; with "fail", the result is lazy, and costs a look at each block
-    when it is computed. `known` is the number of impossible values that earlier steps counted, as of a tasmin above the
-    tasmax of another product. Raises `DataError` with "fail", when it is computed: at the first block with an
-    impossible value; at once, if some are known.
+    "warn", all values are computed here to count these; with "fail", the result is lazy, and costs a look at each
+    block when it is computed. `known` is the number of impossible values that earlier steps counted, as of a tasmin
+    above the tasmax of another product.
+
+    Raises
+    ------
+    DataError
+        With "fail", when it is computed: at the first block with an impossible value. At once, if some are known.
     """
     variables = {name: ds[name].transpose(..., *land.dims) for name in over_time(ds, land)}
     limits = {name: limits_in(name, str(da.attrs.get("units", "")), table, which) for name, da in variables.items()}

@@ -54,14 +54,17 @@ def outline(lat: xr.DataArray, lon: xr.DataArray) -> xr.Dataset:
 def inside(border: xr.Dataset, lat: xr.DataArray, lon: xr.DataArray) -> xr.DataArray:
     """Return which points lie inside of an outline: an odd number of edges is on the way out. In memory.
 
-    Raises `DataError` if the outline reaches further than 80 degrees from its middle.
-
     Parameters
     ----------
     border
         What `outline` returns.
     lat, lon
         The points, degrees, any longitude convention: of the same dimensions, or rows and columns of a grid.
+
+    Raises
+    ------
+    DataError
+        If the outline reaches further than 80 degrees from its middle.
     """
     lat, lon = xr.broadcast(lat, lon)
     corners = unit_vectors(border["lat"].values, border["lon"].values)

@@ -16,9 +16,14 @@ _YEARS = (2001, 2000)
 def limited_to_potential_radiation(data: xr.DataArray) -> xr.DataArray:
     """Return daily means of solar radiation, at most those at the top of the atmosphere; dtype and attributes stay.
 
-    `data` has `time`, in any calendar, and the coordinate `lat` (degrees north), of one or two dimensions. The limit is
-    xclim's `extraterrestrial_solar_radiation` at noon by day of year, for years of each length; 0 in the polar night.
-    NaN stays. Lazy if the data are. Raises `DataError` if there are no latitudes, or the units are none of radiation.
+    `data` has `time`, in any calendar, and the coordinate `lat` (degrees north), of one or two dimensions. The limit
+    is xclim's `extraterrestrial_solar_radiation` at noon by day of year, for years of each length; 0 in the polar
+    night. NaN stays. Lazy if the data are.
+
+    Raises
+    ------
+    DataError
+        If there are no latitudes, or the units are none of radiation.
     """
     if "lat" not in data.coords:
         raise DataError(f"{data.name} cannot be limited to the potential radiation: it has no coordinate lat.")

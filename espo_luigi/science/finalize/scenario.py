@@ -147,14 +147,7 @@ def finish(
     made = _treated(whole, treatment, land)
     if limits is not None:
         limits = limits if land is None else unstack_fill_nan(limits, land.grid, cut, part=land.part)
-        compared = {quality.flags_name(name): name for name in series_of(made) if name in limits}
-        made = made.assign(
-            {
-                flags: quality.with_beyond(made[flags], made[name], limits[name])
-                for flags, name in compared.items()
-                if flags in made
-            }
-        )
+        made = quality.with_beyond(made, limits)
     for name in series_of(made):
         attrs = made[name].attrs
         made[name].attrs = attrs | {key: words for key, words in names_of(name, table).items() if key not in attrs}
@@ -196,17 +189,15 @@ def counts_of_flags(flags: xr.Dataset, product: xr.Dataset) -> xr.Dataset:
     The attribute `days` tells how many there could be. Cells with neither data on the first day nor the flag are NaN.
     """
     maps: dict[str, xr.DataArray] = {}
-    values = series_of(product)
-    for name in (str(one).removesuffix("_flags") for one, bits in flags.data_vars.items() if "time" in bits.dims):
-        # A product may lack a variable that others were made of.
-        is_land = product[name if name in values else values[0]].isel(time=0, drop=True).notnull()
-        for of, days in (("days", product.sizes["time"]), ("cells", 1)):
-            bits = flags[quality.flags_name(name, of)]
-            for kind, mask in quality.meanings(bits).items():
-                raised = (bits & mask) > 0
-                count = (raised.sum("time") if of == "days" else raised).astype("float32")
-                told = {"long_name": f"{kind}, {of} of {name}", "units": "d" if of == "days" else "1", "days": days}
-                maps[count_of(name, kind)] = count.where(is_land | (count > 0)).assign_attrs(told)
+    is_land = product[series_of(product)[0]].isel(time=0, drop=True).notnull()
+    for name, bits in flags.data_vars.items():
+        variable = str(name).removesuffix("_flags").removesuffix("_cell")
+        of, units, days = ("days", "d", bits.sizes["time"]) if "time" in bits.dims else ("cells", "1", 1)
+        for kind, mask in quality.meanings(bits).items():
+            raised = (bits & mask) > 0
+            count = (raised.sum("time") if of == "days" else raised).astype("float32")
+            told = {"long_name": f"{kind}, {of} of {variable}", "units": units, "days": days}
+            maps[count_of(variable, kind)] = count.where(is_land | (count > 0)).assign_attrs(told)
     return xr.Dataset(maps)
 
 

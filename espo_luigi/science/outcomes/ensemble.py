@@ -43,7 +43,12 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
 
     Yearly, seasonal or monthly series of several calendars get the standard calendar. A period that a member lacks is
     NaN. Attributes and scalars in which members differ are dropped. `absent` has the reasons, by label, why members are
-    missing altogether. Raises `DataError` if there is no member, or if members differ in variables, units or grid.
+    missing altogether.
+
+    Raises
+    ------
+    DataError
+        If there is no member, or if members differ in variables, units or grid.
     """
     told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
@@ -123,8 +128,12 @@ def weigh(
     """Return the members' weights (realization, period), whose mean is 1 over members that are `there` (see `present`).
 
     With the model of each member, each model has one vote, which its members of a period share; or each member has the
-    weight that is given by its label. Raises `DataError` if a member has no weight, or weights are negative, not
-    finite, or all 0.
+    weight that is given by its label.
+
+    Raises
+    ------
+    DataError
+        If a member has no weight, or weights are negative, not finite, or all 0.
     """
     labels = [str(label) for label in there[MEMBER].values]
     values = [float((given or {}).get(label, np.nan if given else 1)) for label in labels]
@@ -282,8 +291,7 @@ def partition(
     """Return the percentage of the variance of yearly changes by source, (uncertainty, time, ...), by xclim; lazy.
 
     "hawkins-sutton" (2009) takes the first member of each model that has all scenarios. "lafferty-sriver" (2023) also
-    tells the methods of downscaling apart. Cells in which a member has no value are NaN. Raises `DataError` if the
-    ensemble does not allow it; the message says why.
+    tells the methods of downscaling apart. Cells in which a member has no value are NaN.
 
     Parameters
     ----------
@@ -292,6 +300,11 @@ def partition(
         out.
     parts
         What each member is, by label.
+
+    Raises
+    ------
+    DataError
+        If the ensemble does not allow it; the message says why.
     """
     first = {part: label for label, part in reversed([*parts.items()])}
     scenarios = sorted({part.scenario for part in first})

@@ -47,8 +47,12 @@ _building, _setting = Lock(), Lock()
 def load_indicators(module: str) -> list[tuple[str, Indicator]]:
     """Return the named indicators of a module of xclim's (such as "icclim"), or of a YAML file in xclim's format.
 
-    Python files and translations beside the YAML file are not read. Raises `ConfigurationError` if there is no such
-    module or file, or if xclim refuses the file.
+    Python files and translations beside the YAML file are not read.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such module or file, or if xclim refuses the file.
     """
     import xclim
 

@@ -48,14 +48,17 @@ Region = Any
 def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]:
     """Return the polygons of a file by the names in the property `name_by`.
 
-    Raises `DataError` if shapely (and pyshp for shapefiles) is missing, or the file is neither, has no polygon, lacks
-    the property, or is in another projection.
-
     Parameters
     ----------
     files
         The content by file name: a GeoJSON file, or a shapefile's `.shp`, `.dbf` and, if there are any, `.prj`
         and `.cpg`.
+
+    Raises
+    ------
+    DataError
+        If shapely (and pyshp for shapefiles) is missing, or the file is neither,
+        has no polygon, lacks the property, or is in another projection.
     """
     where = next(iter(files), "")
     shapely = _imported("shapely")
@@ -120,7 +123,7 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
 
     NaN is left out, so a mean is that of the cells with a value; so are variables of categories. `coverage` is the part
     of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
-    the means of members first. Raises `DataError` if a region has no cell of the grid, or none with data.
+    the means of members first.
 
     Parameters
     ----------
@@ -128,6 +131,11 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
         On a regular grid, or on one with `lat` and `lon` of two dimensions; longitudes in any convention.
     land
         Boolean (y, x): cells with data. Without it, a region in the sea is NaN, and no error.
+
+    Raises
+    ------
+    DataError
+        If a region has no cell of the grid, or none with data.
     """
     y, x = horizontal_dims(ds)
     horizontal = horizontal_of(ds, "grid")

@@ -80,8 +80,12 @@ def parse_global_means(content: bytes, where: str) -> GlobalMeans:
     """Return a table of yearly global means from the content of a file.
 
     NetCDF: `tas` (simulation, time) with coordinates mip_era, source, experiment and member along `simulation`, as in
-    xscen. CSV: a column `year`, and a column for each simulation, named like CMIP6_CanESM5_ssp585_r1i1p1f1. Raises
-    `DataError` if the content is neither, or has a simulation or a year twice. `where` names the file.
+    xscen. CSV: a column `year`, and a column for each simulation, named like CMIP6_CanESM5_ssp585_r1i1p1f1.
+
+    Raises
+    ------
+    DataError
+        If the content is neither, or has a simulation or a year twice. `where` names the file.
     """
     try:
         if content.startswith(_NETCDF):

@@ -48,6 +48,23 @@ def test_few_cells_leave_noise_open() -> None:
     assert apart.compare(a, a + 1)[0][0].beyond_noise is None
 
 
+def test_other_draws_are_noise_where_cells_differ_in_their_amounts() -> None:
+    """Cells of 0.03 to 300 mm, with 0.5 to 60 % of wet days: their differences have sizes of their own."""
+    random, shape = np.random.default_rng(1), (3 * 365, 20, 20)
+    wet, amount = random.uniform(0.005, 0.7, shape[1:]) ** 1.5, 10 ** random.uniform(-1, 2, shape[1:])
+    given = np.where(random.random(shape) < wet, random.gamma(0.7, amount, shape), 0)
+    drawn = [np.where(random.random(shape) < 0.3, given * random.lognormal(0, 1, shape), given) for _ in "ab"]
+    time = np.arange("2001-01-01", "2004-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
+    a, b = (xr.DataArray(of.astype("f4"), {"time": time}, ("time", "lat", "lon"), "pr") for of in drawn)
+    rows, *_ = apart.compare(a, b)
+    assert rows[0].share > 0.05
+    assert [row.beyond_noise for row in rows] == [False] * 5
+    b[dict(zip(("lat", "lon"), np.unravel_index(wet.argmax(), wet.shape), strict=True))] *= 3
+    assert apart.compare(a, b)[0][0].beyond_noise
+    # With the same draws, a cell that differs alone differs by something else.
+    assert apart.compare(a, a.where((a["lat"] != 3) | (a["lon"] != 3), a * 1.01))[0][0].beyond_noise
+
+
 def test_a_day_that_is_there_twice_is_refused() -> None:
     a = series([[1, 2], [3, 4], [5, 6]])
     twice = series([[1, 2], [3, 4], [5, 6]], (DAYS[0], DAYS[0], DAYS[2]))

@@ -56,9 +56,10 @@ def compare(
 ) -> tuple[list[Difference], xr.Dataset, list[str]]:
     """Compare the days and cells that both have: all year and by season; maps of `share`, `largest` and `mean`.
 
-    Also return words on days and cells of one alone. Without times, all year is the only season. `draws` says whether
-    values have random draws, of the same adjustment; without any, each difference is beyond noise. None leaves that
-    open. Raises `DataError` if dimensions or units differ, or no day or no cell is in both.
+    Also return words on days and cells of one alone. Infinite values count as missing. Without times, all year is the
+    only season. `draws` says whether values have random draws, of the same adjustment; without any, each difference is
+    beyond noise. None leaves that open. Raises `DataError` if dimensions or units differ, or no day or no cell is in
+    both.
     """
     first, second, said = _shared(first, second)
     has_time, cells = first.dims[0] == "time", first.shape[1:]
@@ -68,7 +69,8 @@ def compare(
     sums, largest = np.zeros((10 if draws else 4, 4, *cells)), np.zeros((4, *cells))
     bins = np.zeros((4, _BINS), np.int64)
     for days, *place in _blocks(first, second):
-        both = [data[(days, *place)].values for data in (first, second)]
+        read = (data[(days, *place)].values for data in (first, second))
+        both = [np.where(np.isinf(values), np.nan, values) for values in read]
         for of in np.unique(season[days]):
             a, b = (values[season[days] == of] for values in both)
             at, apart = (of, *place), b - a.astype(np.float64)

@@ -1,5 +1,8 @@
 """Two variables compared: numbers that are counted by hand."""
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -41,6 +44,16 @@ def test_the_same_days_and_cells_in_another_order_are_equal() -> None:
     (year, *_), _, said = apart.compare(a, b.transpose("cell", "time"))
     assert (year.days, year.share) == (4, 0)
     assert said == ["time: 1 of 3 only in A", "time: 1 of 3 only in B"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_are_missing_and_every_number_is_json() -> None:
+    a = series([[1, np.inf], [3, np.inf], [5, 6]])
+    b = series([[1, np.inf], [3, 4], [5, -np.inf]])
+    rows, maps, _ = apart.compare(a, b, draws=False)
+    assert [(row.days, row.missing, row.share) for row in rows[:2]] == [(3, 2, 0), (2, 1, 0)]
+    json.dumps([asdict(row) for row in rows], allow_nan=False)
+    np.testing.assert_array_equal(maps["largest"], [0, np.nan])
 
 
 def test_few_cells_leave_noise_open() -> None:

@@ -156,11 +156,7 @@ class Switch(Arguments):
         return cls.model_construct() if value == {} else validate(value)
 
 
-def _nothing_is_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
-NothingIsEmpty = BeforeValidator(_nothing_is_empty)
+NothingIsEmpty = BeforeValidator(lambda value: {} if value is None else value)
 
 
 def single_or_mapping(kind: type, single: Any, section: type[Section], expected: str) -> BeforeValidator:

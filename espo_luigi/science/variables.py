@@ -27,53 +27,24 @@ _ANY: Limits = (float("-inf"), float("inf"))
 class Variable:
     """What is known of a daily variable; numbers are in `units`, unless stated.
 
-    Attributes
-    ----------
-    units
-        What is extracted has these units; "" keeps those of the files.
-    kind
-        Whether adjustment factors are added (+) or multiplied (*).
-    possible
-        The limits of a product.
-    raw
-        The limits of raw data: models may leave the possible ones by a little.
-    fill_margin
-        A number that recurs beyond `possible` by more than this stands for missing values.
-    bounds
-        What a value cannot pass by its definition; None for no bound. Of raw data and products.
-    transformation
-        How a bounded variable becomes an unbounded one for the adjustment.
-    wet
-        A day below it is dry; None for a variable without dry days.
-    longest_dry
-        No cell, not even of a desert, is dry on as many days in a row; None if snow or the like may be absent for ever.
-    jitter
-        Noise takes the place of values below it where factors are multiplied, since these divide by the values.
-    difference
-        Whether it is a difference of temperatures.
-    filling
-        How days that a calendar lacks are filled (ESPO v2).
-    display_units
-        The units of reports; "" for `units`.
-    colours
-        matplotlib's colour map of the variable's maps.
-    standard_name, long_name, cell_methods
-        CF's names, for products that lack them.
+    `VariableSection` in `config/variables.py` describes the fields that a configuration may have, too. A number that
+    recurs beyond `possible` by more than `fill_margin` stands for missing values. No cell, not even of a desert, is dry
+    on `longest_dry` days in a row; None if snow or the like may be absent for ever.
     """
 
-    units: str = ""
+    units: str = ""  # "" keeps those of the files
     kind: Kind = "+"
     possible: Limits = _ANY
-    raw: Limits = _ANY
+    raw: Limits = _ANY  # models may leave the possible limits by a little
     fill_margin: float = 0.0
-    bounds: tuple[float | None, float | None] = (None, None)
+    bounds: tuple[float | None, float | None] = (None, None)  # of raw data and products; None for no bound
     transformation: Transformation | None = None
-    wet: float | None = None
+    wet: float | None = None  # None for a variable without dry days
     longest_dry: float | None = None
-    jitter: float | None = None
+    jitter: float | None = None  # factors that are multiplied divide by the values
     difference: bool = False
     filling: Filling = "both"
-    display_units: str = ""
+    display_units: str = ""  # "" for `units`
     colours: str = "viridis"
     standard_name: str = ""
     long_name: str = ""

@@ -14,6 +14,8 @@ from espo_luigi.report.html import Table, Text, Warned
 from espo_luigi.report.improvement import aspects_figure, first_page, read_compared, uncalibrated_section
 from espo_luigi.report.make import make_sections
 from espo_luigi.report.reading import RunView
+from espo_luigi.science.diagnose.aspects import aspects_of
+from espo_luigi.science.variables import VARIABLES
 
 MARKER = store.Marker("Example", {}, {}, {}, "abc")
 CELLS = 20
@@ -31,6 +33,8 @@ def compared(aspects: dict[str, tuple[bool, int, int, int]]) -> xr.Dataset:
     ]
     off = [np.where(cell < wrong, 1.0, 0.0) for *_, wrong in aspects.values()]
     shape = (len(aspects), CELLS)
+    known = [aspects_of(VARIABLES)[name] for name in aspects]
+    texts = {"long_name": [one.long_name for one in known], "units": [one.units for one in known]}
     return xr.Dataset(
         {
             "value": (("source", "aspect", "cell"), np.stack([np.full(shape, one) for one in (1.0, 1.5, 1.25)])),
@@ -40,7 +44,12 @@ def compared(aspects: dict[str, tuple[bool, int, int, int]]) -> xr.Dataset:
             "off": (("side", "aspect", "cell"), np.stack([np.ones(shape), np.stack(off)])),
             "calibrated": ("aspect", [one[0] for one in aspects.values()]),
         },
-        {"source": ["reference", "raw", "adjusted"], "side": ["raw", "adjusted"], "aspect": list(aspects)},
+        {
+            "source": ["reference", "raw", "adjusted"],
+            "side": ["raw", "adjusted"],
+            "aspect": list(aspects),
+            **{name: ("aspect", np.array(of, dtype=object)) for name, of in texts.items()},
+        },
         {"cells": f"{CELLS} of 90 land cells"},
     )
 
@@ -85,6 +94,14 @@ def test_the_first_page_says_so_if_nothing_is_worse(run: RunView, tmp_path: Path
     (block,) = first_page(found)
     assert type(block) is Text and block.text.startswith("Adjusting has made no aspect worse beyond noise")
     assert first_page({}) == []
+
+
+def test_comparisons_of_0_2_0_have_the_aspects_short_names(run: RunView, tmp_path: Path) -> None:
+    former = compared(WORSE).drop_vars(["long_name", "units"])
+    found, reader = read_compared(view_of(run, tmp_path, {SIMULATIONS[0]: former}))
+    (section,) = uncalibrated_section(found, reader)
+    overview = next(block for block in section.blocks if isinstance(block, Table))
+    assert {row[0] for row in overview.rows} == set(WORSE)
 
 
 def test_tables_have_the_verdicts_and_the_numbers(view: RunView) -> None:

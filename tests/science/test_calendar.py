@@ -138,6 +138,17 @@ def test_a_time_axis_keeps_noon() -> None:
     assert TimeAxis.of(noon).index.equals(noon.indexes["time"])
 
 
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+@pytest.mark.parametrize("hour", [0, 12])
+def test_converting_to_360_days_is_what_xarray_does_date_by_date(calendar: str, hour: int) -> None:
+    start = f"1999-03-05T{hour:02d}:00:00"
+    times = xr.date_range(start, periods=2200, calendar=calendar, use_cftime=calendar != "standard")
+    data = xr.DataArray(np.arange(2200.0), dims="time", coords={"time": times}, name="tasmax")
+    data["time"].attrs["standard_name"] = "time"
+    expected = data.convert_calendar("360_day", align_on="year")
+    xr.testing.assert_identical(convert(data, "360_day"), expected)
+
+
 @pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])
 def test_flooring_to_the_day_is_what_xarray_does_date_by_date(calendar: str) -> None:
     times = xr.date_range("2003-12-28T12:00:00", periods=100, calendar=calendar, use_cftime=calendar != "standard")

@@ -300,7 +300,9 @@ def aspects_of(
 
 
 def described(compared: xr.Dataset, name: str) -> tuple[str, str]:
-    """Return an aspect's name in words and its units, from what `compare_aspects` made."""
+    """Return an aspect's name in words and its units, from what `compare_aspects` made; 0.2.0 wrote neither."""
+    if "long_name" not in compared.coords:
+        return name, ""
     of_aspect = compared.sel(aspect=name)
     return str(of_aspect["long_name"].item()), str(of_aspect["units"].item())
 

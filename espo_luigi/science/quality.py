@@ -41,7 +41,7 @@ _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)
 _THE_METHODS = np.uint16(0xFF)
 _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
-    "cells; signal_not_judged: too few days."
+    "cells; signal_not_judged: too few days, or no ratio to a mean of 0."
 )
 # The share of the days of each stretch of years that must have values, for means that missing days do not shift.
 _ENOUGH = 0.99
@@ -298,10 +298,12 @@ def _of_signal(
         spread = tolerance * (totals / numbers).std(axis=-1)
         if kind == "*":
             changes, spread = changes / means[:2], spread / means[1]
-        is_distorted = np.abs(changes[0] - changes[1]) > spread
+        apart = np.abs(changes[0] - changes[1])
+        # Zero has no ratios.
+        is_known, is_distorted = has_days & ~np.isnan(apart - spread), apart > spread
         is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     bits: np.ndarray = is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
-    return np.where(has_days, bits, not_judged)
+    return np.where(is_known, bits, not_judged)
 
 
 def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:

@@ -37,8 +37,8 @@ class Difference:
 
     `days` counts values (days and cells) in both, `missing` those in A or B alone. `share` is the share of `days`
     that differ. `q999` is the quantile 0.999 of absolute differences, to 0.05 %. `beyond_noise` is false where other
-    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of what is
-    not daily, and of what does not say how it was adjusted, such as flags.
+    random draws explain the differences, and null where that cannot be told: with fewer than eight cells (that have
+    rain), of what is not daily, and of what does not say how it was adjusted, such as flags.
     """
 
     season: str
@@ -144,8 +144,8 @@ def _blocks(first: xr.DataArray, second: xr.DataArray) -> Sequence[tuple[slice, 
 
 
 def _beyond_noise(days: np.ndarray, moments: np.ndarray, is_year: bool) -> bool | None:
-    """Whether other draws do not explain the differences of cells; None with few cells."""
-    if (days > 0).sum() < _LEAST_CELLS:
+    """Whether other draws do not explain the differences of cells; None with few cells, without the dry."""
+    if ((days > 0) & (moments[5] > 0)).sum() < _LEAST_CELLS:
         return None
     if (differ := moments[2] > 0).sum() < _LEAST_CELLS:
         return True  # all others have the same draws

@@ -208,10 +208,13 @@ def _open(files: Sequence[Path]) -> xr.Dataset:
 def _read(name: str, files: list[Path], seen: _Seen) -> None:
     """Open a product, and read all values of a daily product."""
     with _open(files) as ds:
+        marker = (store.read_marker(files[0]) if is_zarr(name) else None) or store.Marker("")
         # No attribute of a NetCDF file has a colon.
-        of = tuple(str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
+        id, domain = (str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
+        # `change_attr_prefix` may have taken the id.
+        of = id or marker.parameters.get("sim_id", ""), domain
         if is_zarr(name):
-            seen.rows[files[0]] = row_of(Product(files[0], store.read_marker(files[0]) or store.Marker("")))
+            seen.rows[files[0]] = row_of(Product(files[0], marker))
         is_final = seen.rows.get(files[0], {}).get("processing_level") in (None, "", "final")
         if any(map(is_flags, ds)):
             seen.flags[files[0]] = of
@@ -225,7 +228,7 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     series = {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *y_x}}
     units = {var: str(da.attrs.get("units", "")) for var, da in series.items()}
     # tasmin, which comes later, must not be above.
-    warmest = next((each for each in seen.products if each.of == of and "tasmax" in each.shares), None)
+    warmest = next((each for each in seen.products if each.of == of and of[0] and "tasmax" in each.shares), None)
     if warmest and "tasmax" not in ds:
         ds = ds.assign(tasmax=_open(warmest.files)["tasmax"])
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)

@@ -274,6 +274,26 @@ def test_temperatures_that_cross_are_found_in_archives_and_files_of_their_own(
         assert "1 impossible values of tasmin, the first" in problem and "on 2001-04-11 at latitude 46.25" in problem
 
 
+def test_temperatures_are_compared_with_those_of_the_same_simulation_under_any_prefix_of_attributes(
+    tmp_path: Path, without_checker: None
+) -> None:
+    def publish_as(sim_id: str, ds: xr.Dataset) -> None:
+        for var in ("tasmax", "tasmin"):
+            bare = ds[[var]].assign_attrs()
+            bare.attrs = {name.replace("cat:", "dataset:"): text for name, text in ds.attrs.items()}
+            publish(bare, tmp_path / sim_id / f"{var}.zarr.zip", "ConcatClean", sim_id=sim_id, var=var)
+
+    warmer = product(OTHER)
+    for var in ("tasmax", "tasmin"):
+        warmer[var][:] = warmer[var] + 25
+    publish_as(SIM, product(SIM))
+    publish_as(OTHER, warmer)
+    assert failed(tmp_path) == {}
+    publish_as(OTHER, crossed(warmer))
+    (problem,) = failed(tmp_path)["bounds"]
+    assert "1 impossible values of tasmin, the first" in problem
+
+
 def test_a_cell_that_all_products_lack_is_found_by_the_reference_s_land(
     tmp_path: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,7 +225,7 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     series = {str(var): da for var, da in ds.items() if set(da.dims) == {"time", *y_x}}
     units = {var: str(da.attrs.get("units", "")) for var, da in series.items()}
     # tasmin, which comes later, must not be above.
-    warmest = next((one for one in seen.products if one.of == of and "tasmax" in one.shares), None)
+    warmest = next((each for each in seen.products if each.of == of and "tasmax" in each.shares), None)
     if warmest and "tasmax" not in ds:
         ds = ds.assign(tasmax=_open(warmest.files)["tasmax"])
     sea = xr.DataArray(np.zeros([ds.sizes[dim] for dim in y_x], bool), dims=y_x)
@@ -245,12 +245,12 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
     for var, (share, blocks) in dask.compute(lazy)[0].items():
         land = land | (share > 0)
         # Most products have the same map and the same days, which are kept once.
-        known = (one for product in seen.products for one in product.shares.values())
-        shares[var] = next((one for one in known if np.array_equal(one, share)), share)
+        known = (former for product in seen.products for former in product.shares.values())
+        shares[var] = next((former for former in known if np.array_equal(former, share)), share)
         wrong = [(number, first) for number, first in blocks.flat if number]
         if (number := sum(each for each, _ in wrong)) > allowed:
-            told = f"{number} impossible values of {var}, the first {wrong[0][1]}; expected {allowed} at most"
-            impossible.append(f"{name}: {told}")
+            which = f"{number} impossible values of {var}, the first {wrong[0][1]}"
+            impossible.append(f"{name}: {which}; expected {allowed} at most")
     seen.lands[grid], days = land, ds.indexes["time"].floor("D")
     days = next((product.days for product in seen.products if product.days.equals(days)), days)
     return _Product(name, files, of, ds.attrs, days, grid, shares, units, impossible)
@@ -259,7 +259,7 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
 def _checksums(seen: _Seen) -> Iterator[str]:
     yield from (f"{path}: {reason}" for path, reason in seen.unreadable)
     tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
-    summed = {table.with_name(name): told for table in tables for name, told in read_checksums(table).items()}
+    summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
     for path in seen.files:
         if path.suffix == ".zip":
@@ -269,8 +269,8 @@ def _checksums(seen: _Seen) -> Iterator[str]:
         elif marker := _table_of(path):
             if (maker := maker_of(path)) != marker.id:
                 yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
-        elif not is_zarr(path.name) and (told := summed.get(path)) != (found := release.digest_of(path)):
-            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {told}"
+        elif not is_zarr(path.name) and (listed := summed.get(path)) != (found := release.digest_of(path)):
+            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
     # A new release does not have the files of the former.
     only = [path.name for path in seen.files] if seen.is_alone else ()
     yield from () if seen.version else release.differences(seen.folder, only=only)
@@ -301,12 +301,12 @@ def _cells(seen: _Seen) -> Iterator[str]:
     """Land is where the reference has it, if that is known, and where any product of the same grid has values."""
     maps = [(product, var, share) for product in seen.products for var, share in product.shares.items()]
     if len(maps) < 2 and not seen.reference:
-        raise NotDone("a single map, to which no other tells the land; name the folder of all products")
+        raise NotDone("neither the reference nor a second map tells where land is; name the folder of all products")
     always = seen.thresholds.cells_without_data + sum(gaps.allowed_gaps({}, land) for land in seen.reference)
     for product, var, share in maps:
         allowed, land = always + gaps.allowed_gaps(product.attrs, _NO_LAND), seen.lands[product.grid]
         # Cells that a product counts lack years. Single days of any cell are missing for other reasons only.
-        others = {name: told for name, told in product.attrs.items() if name != gaps.CELLS_WITHOUT_DATA}
+        others = {name: value for name, value in product.attrs.items() if name != gaps.CELLS_WITHOUT_DATA}
         lacks = share == 0 if gaps.may_lack_values(others, _NO_LAND, var) else share < 1
         if (number := int((land & lacks).sum())) > allowed:
             yield f"{product.name}: {var} lacks days in {number} of {land.sum()} land cells; expected {allowed} at most"
@@ -362,8 +362,8 @@ def _faults(path: Path) -> list[str]:
     with tempfile.NamedTemporaryFile() as report, contextlib.redirect_stdout(io.StringIO()):
         how = {"output_filename": report.name, "output_format": ["json"]}
         ComplianceChecker.run_checker(str(path), ["cf:1.11"], 0, "strict", **how)
-        told = json.loads(Path(report.name).read_text())["cf:1.11"]
-    kinds = [told[f"{kind}_priorities"] for kind in ("high", "medium", "low")]
+        found = json.loads(Path(report.name).read_text())["cf:1.11"]
+    kinds = [found[f"{kind}_priorities"] for kind in ("high", "medium", "low")]
     return [f"{path.name}: {message}" for kind in kinds for each in kind for message in each["msgs"]]
 
 
@@ -371,9 +371,9 @@ def _flags(seen: _Seen) -> Iterator[str]:
     if not seen.flags and (seen.is_alone or not seen.run or seen.run.config.flagging is None):
         raise NotDone("no archive of flags is beside the products")
     compared = 0
-    for product in (one for one in seen.products if is_zarr(one.name)):
-        there = [_open([path]) for path, of in seen.flags.items() if of == product.of]
-        ds, flags = _open(product.files), xr.Dataset({name: bits for one in there for name, bits in one.items()})
+    for product in (each for each in seen.products if is_zarr(each.name)):
+        archives = [_open([path]) for path, of in seen.flags.items() if of == product.of]
+        ds, flags = _open(product.files), xr.Dataset({name: bits for each in archives for name, bits in each.items()})
         if missing := [var for var in product.shares if flags_name(var) not in flags]:
             yield f"{product.name}: no archive has flags of {', '.join(missing)}"
         elif apart := [str(dim) for dim, index in flags.indexes.items() if not index.equals(ds.indexes[dim])]:

@@ -70,7 +70,7 @@ def write_release(folder: Path, version: str, checks: Sequence[Any], examined: M
             f"{len(differ)} file(s) in {folder} came, went or changed since the checks began, the first {differ[0]}: "
             "no release is written. Let nothing write there, and give the command again"
         )
-    said = {
+    document = {
         "made_by": _MAKER,
         "version": version,
         "date": datetime.now(UTC).date().isoformat(),
@@ -80,7 +80,7 @@ def write_release(folder: Path, version: str, checks: Sequence[Any], examined: M
         "products": products,
     }
     with disk_errors(folder / RELEASE, "write"):
-        write_ours(folder / RELEASE, json.dumps(said, indent=1) + "\n", OF_OURS)
+        write_ours(folder / RELEASE, json.dumps(document, indent=1) + "\n", OF_OURS)
     return folder / RELEASE
 
 

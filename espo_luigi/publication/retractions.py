@@ -43,11 +43,11 @@ def check(path: Path, folder: Path) -> Checked:
         If the list cannot be read, or the folder has no complete data.
     """
     listed, complete = _read(path), find_products(folder)
-    if not (products := [one for one in complete if one.marker.task not in LOOK_AT_RAW_FILES]):
+    if not (products := [each for each in complete if each.marker.task not in LOOK_AT_RAW_FILES]):
         raise StoreError(f"no product in {folder} is complete: expected the folder of products (paths.final)")
     are_paths, tables = {"/" in key for key in listed}, raw_files(complete)
     found, unchecked = dict[str, dict[str, str]](), dict[str, str]()
-    for product, raw in ((one, raw) for one in products for raw in one.marker.raw.items()):
+    for product, raw in ((each, raw) for each in products for raw in each.marker.raw.items()):
         if not tables.get(raw):
             unchecked[raw[0]] = "its raw files are unknown, as their InputCheck is gone"
         for file, tracking_id in tables.get(raw, {}).items():

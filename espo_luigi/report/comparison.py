@@ -75,12 +75,12 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
     for number, name in enumerate(both, 1):
         tell(f"{number} of {len(both)}: {name}")
         try:
-            one, other = (_opened(of[name])[name.split()[-1]] for of in (first, second))
-            rows, fields, notes = apart.compare(one, other, _have_draws(one, other))
+            of_a, of_b = (_opened(products[name])[name.split()[-1]] for products in (first, second))
+            rows, fields, notes = apart.compare(of_a, of_b, _have_draws(of_a, of_b))
         except Exception as error:  # a chunk that cannot be read raises whatever its codec does
             found.notes[name] = [f"not compared: {first_line(error)}"]
             continue
-        found.differences[name], found.units[name] = rows, units_text(one.attrs.get("units", ""))
+        found.differences[name], found.units[name] = rows, units_text(of_a.attrs.get("units", ""))
         if notes:
             found.notes[name] = notes
         if rows[0].share and fields["share"].ndim == 2 and len(maps) < MOST_MAPS:
@@ -120,13 +120,13 @@ def _opened(product: Product) -> xr.Dataset:
     return ds[[name for name, of in ds.data_vars.items() if of.ndim and of.dtype.kind in "biuf"]]
 
 
-def _have_draws(one: xr.DataArray, other: xr.DataArray) -> bool | None:
+def _have_draws(first: xr.DataArray, second: xr.DataArray) -> bool | None:
     """Whether daily values have the random draws of the same adjustment; None if they are not daily or do not tell."""
-    days: Any = one.get_index("time") if "time" in one.dims else ()
-    said, also = (str(data.attrs.get("bias_adjustment", "")) for data in (one, other))
-    if not (said and also) or len(days) < 2 or (days[1] - days[0]).days != 1:
+    days: Any = first.get_index("time") if "time" in first.dims else ()
+    how_a, how_b = (str(data.attrs.get("bias_adjustment", "")) for data in (first, second))
+    if not (how_a and how_b) or len(days) < 2 or (days[1] - days[0]).days != 1:
         return None
-    return said == also and _DRAWS.search(said) is not None
+    return how_a == how_b and _DRAWS.search(how_a) is not None
 
 
 def render(found: Comparison) -> list[str]:
@@ -136,7 +136,8 @@ def render(found: Comparison) -> list[str]:
         far = f"{year.largest:.3g} {found.units[name]} at most, {_NOISE[year.beyond_noise]}"
         lines.append(f"{name}: {100 * year.share:.3g} % of values differ, by {far}")
     lines.append(f"equal: {len(found.differences) - len(lines)} variable(s)")
-    lines += [f"only in {name}: {one}" for name, of in (("A", found.only_in_a), ("B", found.only_in_b)) for one in of]
+    alone = ("A", found.only_in_a), ("B", found.only_in_b)
+    lines += [f"only in {name}: {product}" for name, products in alone for product in products]
     lines += [f"{name}: {'; '.join(notes)}" for name, notes in found.notes.items()]
     lines += [f"other, or known of one only: {key}" for key in found.keys]
     return lines + [f"{name}: {' and '.join(versions)}" for name, *versions in found.versions]

@@ -172,8 +172,9 @@ def improvement_rows(shares: Mapping[tuple[str, str], xr.DataArray]) -> tuple[li
 
 def summary_section(view: RunView, failed: Sequence[Failed], out: Path, judged: Sequence[Any] = ()) -> Section:
     """Return the section about the run's inputs, versions, products, failures, and what `judged` tells."""
-    said, release = read_object(view.final / RELEASE) or {}, os.path.relpath(view.final / RELEASE, out.parent)
-    released = [Link(f"Release {said['version']} of {said['date']}", release)] if {"version", "date"} <= {*said} else []
+    release, path = read_object(view.final / RELEASE) or {}, os.path.relpath(view.final / RELEASE, out.parent)
+    named = f"Release {release.get('version')} of {release.get('date')}"
+    released = [Link(named, path)] if {"version", "date"} <= {*release} else []
     rows = [
         ["Reference", view.reference],
         ["Simulations", "\n".join(_by_pool(view))],

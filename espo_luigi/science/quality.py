@@ -41,7 +41,7 @@ _BITS_OF_CELLS = {name: np.uint8(1 << place) for place, name in enumerate(CELLS)
 _THE_METHODS = np.uint16(0xFF)
 _OF_SIGNAL = (
     "signal_distorted and sign_flipped: of the change, as adjusted, against that of the simulation regridded to these "
-    "cells; signal_not_judged: too few days."
+    "cells; signal_not_judged: too few days, or no ratio to a mean of 0."
 )
 # The share of the days of each stretch of years that must have values, for means that missing days do not shift.
 _ENOUGH = 0.99
@@ -59,7 +59,7 @@ def flags_name(variable: str, of: str = "days") -> str:
 
 def beside(ds: Mapping[Any, Any], names: Iterable[str]) -> list[str]:
     """Return those of a dataset's variables that have these names, or are flags of variables of these names."""
-    wanted = [one for name in names for one in (name, flags_name(name), flags_name(name, "cells"))]
+    wanted = [each for name in names for each in (name, flags_name(name), flags_name(name, "cells"))]
     return [name for name in wanted if name in ds]
 
 
@@ -71,8 +71,8 @@ def meanings(flags: xr.DataArray) -> dict[str, int]:
 
 def raised(flags: xr.Dataset, variable: str, step: int) -> list[str]:
     """Return the meanings of the flags that are raised at a single cell, on a day and of the cell."""
-    given = flags[flags_name(variable)].isel(time=step), flags[flags_name(variable, "cells")]
-    return [name for one in given for name, mask in meanings(one).items() if int(one) & mask]
+    both = flags[flags_name(variable)].isel(time=step), flags[flags_name(variable, "cells")]
+    return [name for bits in both for name, mask in meanings(bits).items() if int(bits) & mask]
 
 
 def with_flag(flags: xr.DataArray, where: xr.DataArray, name: str) -> xr.DataArray:
@@ -88,12 +88,12 @@ def inherited(ds: Mapping[Any, xr.DataArray], made_of: Mapping[str, Sequence[str
     """
     made = {}
     for name, inputs in made_of.items():
-        if not any(flags_name(one) in ds for one in inputs):
+        if not any(flags_name(variable) in ds for variable in inputs):
             continue
-        days, cells = ([_flags_of(ds, one, of) for one in inputs] for of in ("days", "cells"))
-        own, *others = {one.attrs["flag_meanings"] for one in days}
+        days, cells = ([_flags_of(ds, variable, of) for variable in inputs] for of in ("days", "cells"))
+        own, *others = {bits.attrs["flag_meanings"] for bits in days}
         if others:
-            own, days = _names((), name)["flag_meanings"], [one & ~_THE_METHODS for one in days]
+            own, days = _names((), name)["flag_meanings"], [bits & ~_THE_METHODS for bits in days]
         made[flags_name(name)] = reduce(or_, days).assign_attrs(_names(own.split()[: -len(DAYS)], name))
         made[flags_name(name, "cells")] = reduce(or_, cells).assign_attrs(_names((), name, "cells"))
     return made
@@ -153,7 +153,7 @@ def with_repairs_marked(repaired: xr.Dataset, before: xr.Dataset, names: Iterabl
     """Return raw data with a variable beside each of `names` that is 1 where `repair` changed values, else 0; lazy."""
     pairs = {f"{name}{_REPAIRED}": (repaired[name], before[name]) for name in names}
     changed = {name: (new != old) & (new.notnull() | old.notnull()) for name, (new, old) in pairs.items()}
-    return repaired.assign({name: one.astype(np.float32) for name, one in changed.items()})
+    return repaired.assign({name: mark.astype(np.float32) for name, mark in changed.items()})
 
 
 def without_mark(name: Hashable) -> str:
@@ -231,7 +231,7 @@ def _limits(values: np.ndarray, *, months: np.ndarray, shares: np.ndarray) -> np
     # NumPy's fmin and fmax, which leave NaN out, are many times slower.
     for reach, missing in ((np.minimum, np.inf), (np.maximum, -np.inf)):
         each = reach.reduceat(np.where(np.isnan(values), np.float32(missing), values), starts, axis=-1)
-        ends = np.stack([reach.reduce(each[..., one], axis=-1, initial=missing) for one in near], axis=-1)
+        ends = np.stack([reach.reduce(each[..., of], axis=-1, initial=missing) for of in near], axis=-1)
         sides.append(np.where(np.isinf(ends), np.nan, ends))
     low, high = sides
     width = (high - low)[..., :1] * shares
@@ -288,25 +288,27 @@ def _of_signal(
     later = np.searchsorted(years, max(period[1], years[-1] - starts.size) + 1)
     if starts.size < 2 or later == years.size:
         return np.full(scenario.shape[:-1], not_judged)
-    each = [one[..., days] for days in (slice(begin, end), slice(later, None)) for one in (scenario, raw)]
-    has_days = np.min([np.isfinite(one).mean(axis=-1) for one in each], axis=0) >= _ENOUGH
+    each = [series[..., days] for days in (slice(begin, end), slice(later, None)) for series in (scenario, raw)]
+    has_days = np.min([np.isfinite(series).mean(axis=-1) for series in each], axis=0) >= _ENOUGH
     yearly = np.nan_to_num(each[1]), np.isfinite(each[1])
-    totals, numbers = (np.add.reduceat(one, starts, axis=-1, dtype=np.float64) for one in yearly)
+    totals, numbers = (np.add.reduceat(series, starts, axis=-1, dtype=np.float64) for series in yearly)
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = [np.nansum(one, axis=-1, dtype=np.float64) / np.isfinite(one).sum(axis=-1) for one in each]
+        means = [np.nansum(part, axis=-1, dtype=np.float64) / np.isfinite(part).sum(axis=-1) for part in each]
         changes = np.subtract(means[2:], means[:2])
         spread = tolerance * (totals / numbers).std(axis=-1)
         if kind == "*":
             changes, spread = changes / means[:2], spread / means[1]
-        is_distorted = np.abs(changes[0] - changes[1]) > spread
+        apart = np.abs(changes[0] - changes[1])
+        # Zero has no ratios.
+        is_known, is_distorted = has_days & ~np.isnan(apart - spread), apart > spread
         is_flipped = (changes[0] * changes[1] < 0) & (np.abs(changes).min(axis=0) > spread / 4)
     bits: np.ndarray = is_distorted.astype(np.uint8) * distorted | is_flipped.astype(np.uint8) * flipped
-    return np.where(has_days, bits, not_judged)
+    return np.where(is_known, bits, not_judged)
 
 
 def _names(own: Sequence[str], variable: str, of: str = "days") -> dict[str, Any]:
     """The attributes of flags: their masks and meanings."""
-    bits = {one: 1 << place for place, one in enumerate(own)} | _BITS if of == "days" else _BITS_OF_CELLS
+    bits = {meaning: 1 << place for place, meaning in enumerate(own)} | _BITS if of == "days" else _BITS_OF_CELLS
     return {
         "standard_name": "quality_flag",
         "long_name": f"Flags of the {of} of {variable}",

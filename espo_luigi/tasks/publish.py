@@ -69,23 +69,23 @@ class Published:
 
     def __str__(self) -> str:
         """Return sentences about the files."""
-        said = [f"{self.products} products are complete"]
+        sentences = [f"{self.products} products are complete"]
         if self.crate:
-            said.append(f"{self.crate} says where each comes from")
+            sentences.append(f"{self.crate} says where each comes from")
         if self.without_rocrate:
-            said.append("no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'")
+            sentences.append("no RO-Crate says where each comes from: pip install 'espo_luigi[publication]'")
         if (found := self.catalogued) is not None:
             others = f", beside {found.others} rows of others" if found.others else ""
-            said.append(f"{found.catalogue} lists the {found.rows} that are data{others}")
+            sentences.append(f"{found.catalogue} lists the {found.rows} that are data{others}")
         if (stac := self.stac) is not None:
             files = f", with {stac.netcdf} NetCDF files" if stac.netcdf else ""
-            said.append(f"{stac.collection} is the STAC collection of {stac.items} items{files}")
+            sentences.append(f"{stac.collection} is the STAC collection of {stac.items} items{files}")
         if self.relations is not None:
-            said.append(
+            sentences.append(
                 f"{self.relations_file} relates them to {len(self.relations.identifiers)} identifiers of inputs"
             )
-        said += [f"no RELEASE.json covers the files in {folder}" for folder in self.without_release]
-        return "; ".join(said)
+        sentences += [f"no RELEASE.json covers the files in {folder}" for folder in self.without_release]
+        return "; ".join(sentences)
 
 
 def publish(
@@ -120,7 +120,7 @@ def publish(
     if not products:
         raise StoreError(f"nothing in {final} (paths.final) is complete: run `All`, or some of it, first")
     netcdf = stac.exported if stac else None
-    folders = [folder for folder in (final, netcdf) if folder]
+    folders = (final, netcdf) if netcdf else (final,)
     without_release = tuple(folder for folder in folders if not check_release(folder, required=released))
     # What the user gives is read, and what would be replaced is looked at, before anything is written.
     written = [(final / METADATA_NAME, OF_OURS)] if with_crate else []
@@ -137,8 +137,7 @@ def publish(
     stacked = write_stac(products, final, _about(), stac, exported) if stac else None
     if related and relations:
         with disk_errors(relations, "write"):
-            text = without_secrets(json.dumps(related.document(), indent=1, ensure_ascii=False)) + "\n"
-            write_ours(relations, text, RELATIONS)
+            write_ours(relations, _as_json(related.document()), RELATIONS)
     if with_crate:
         write_crate(final)
     return Published(
@@ -164,8 +163,11 @@ def write_crate(final: Path) -> None:
     path = final / METADATA_NAME
     with alone(path) as write:
         # Products are looked for while no other process writes, so that the last writer has found all of them.
-        document = crate(find_products(final), final, _about(), _former(path))
-        write(path, without_secrets(json.dumps(document, indent=1, ensure_ascii=False)) + "\n", OF_OURS)
+        write(path, _as_json(crate(find_products(final), final, _about(), _former(path))), OF_OURS)
+
+
+def _as_json(document: Any) -> str:
+    return without_secrets(json.dumps(document, indent=1, ensure_ascii=False)) + "\n"
 
 
 def _former(path: Path) -> dict[str, Any]:

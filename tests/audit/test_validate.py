@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -295,6 +297,31 @@ def test_cells_that_a_product_counts_excuse_no_gap_of_others(
     ds["tasmax"][:100, 1, 1 : 1 + more] = np.nan
     publish(ds, archive(tmp_path, SIM))
     assert ("cells" in failed(tmp_path)) == is_found
+
+
+@pytest.mark.parametrize(
+    ("change", "by", "allowed"),
+    [
+        (with_a_gap, {"cells"}, {"cells_without_data": 1}),
+        (too_hot, {"bounds"}, {"impossible_values": 1}),
+        (lambda ds: ds, set(), {"optional": ["cf", "flags", "audit", "catalogue"]}),
+    ],
+)
+def test_the_section_validation_allows_what_is_refused_by_default(
+    change: Callable[[xr.Dataset], xr.Dataset],
+    by: set[str],
+    allowed: dict[str, Any],
+    tmp_path: Path,
+    without_checker: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for sim_id in (SIM, OTHER):
+        publish(change(product(sim_id)) if sim_id == SIM else product(sim_id), archive(tmp_path, sim_id))
+    assert {*found(tmp_path, "1.0").refused} == by | {"audit", "catalogue"} and not (tmp_path / RELEASE).exists()
+    monkeypatch.setattr(module, "Thresholds", functools.partial(module.Thresholds, **allowed))
+    released = found(tmp_path, "1.0")
+    assert released.refused == (() if "optional" in allowed else ("audit", "catalogue"))
+    assert (released.release is not None) == ("optional" in allowed)
 
 
 def test_units_are_the_same_in_all_products(final: Path, without_checker: None) -> None:

@@ -126,6 +126,17 @@ def test_missing_days_hide_no_inverted_change(name: str) -> None:
     assert not where(made, "signal_not_judged", "cells").any()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_change_in_per_cent_of_nothing_is_not_judged() -> None:
+    """Cells without rain: in the scenario, in the simulation, in both; and with rain after the calibration alone."""
+    scenario, simulation = series(1, "pr"), series(1, "pr")
+    scenario[0] = simulation[1] = scenario[2] = simulation[2] = 0
+    scenario[3, : 365 * 30] = 0
+    made = flags(scenario, simulation, series(2, "pr", 2000, 0))
+    assert where(made, "signal_not_judged", "cells").tolist() == [True] * 3 + [False] * 2
+    assert where(made, "signal_distorted", "cells").tolist() == [False] * 3 + [True, False]
+
+
 @pytest.mark.parametrize("lacking", ["scenario", "simulation"])
 def test_a_change_of_which_two_percent_of_the_days_are_missing_is_not_judged(lacking: str) -> None:
     given = {"scenario": series(1), "simulation": series(1)}

@@ -245,7 +245,6 @@ def test_every_product_is_there_and_every_temporary_store_is_gone(here: Path) ->
     assert list((here / "work").iterdir()) == []
 
 
-@pytest.mark.skipif(shutil.which("cdo") is None, reason="install cdo")
 def test_the_products_pass_a_validation_and_are_released_and_published_as_they_are(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,6 +271,7 @@ def test_the_products_pass_a_validation_and_are_released_and_published_as_they_a
         path.unlink()
 
 
+@pytest.mark.skipif(shutil.which("cdo") is None, reason="install cdo")
 def test_every_product_is_exported_to_netcdf_that_a_checker_accepts_and_cdo_reads(here: Path, tmp_path: Path) -> None:
     assert cli.main(["export", str(tmp_path / "netcdf")]) == 0
     first = []

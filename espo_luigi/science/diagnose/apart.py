@@ -25,7 +25,7 @@ _BLOCK_VALUES = 2**23
 _DROPPED_BITS, _BINS = 12, 2**19
 # In standard errors, or in root mean squares of the other cells: other seeds reached 3.1 and 4.0.
 _FAR, _LEAST_CELLS = 6.0, 8
-# The squares of cells' means, as a share of mean squares: other seeds reached 0.0006 in a year, 0.16 in a season.
+# The squares of cells' means, as a share of mean squares: other seeds reached 0.0007 in a year, 0.16 in a season.
 _MOST_OF_SQUARES, _MOST_OF_A_YEARS = 0.3, 0.01
 # The mean square, as a multiple of the variance: 0.99 with other seeds, and 2 for values without correlation.
 _MOST_OF_VARIANCE = 1.5
@@ -37,8 +37,8 @@ class Difference:
 
     `days` counts values (days and cells) in both, `missing` those in A or B alone. `share` is the share of `days`
     that differ. `q999` is the quantile 0.999 of absolute differences, to 0.05 %. `beyond_noise` is false where other
-    random draws explain the differences, and null where that cannot be told: with fewer than eight cells, of what is
-    not daily, and of what does not say how it was adjusted, such as flags.
+    random draws explain the differences, and null where that cannot be told: with fewer than eight cells (that have
+    rain), of what is not daily, and of what does not say how it was adjusted, such as flags.
     """
 
     season: str
@@ -61,7 +61,7 @@ def compare(
     beyond noise. None leaves that open. Raises `DataError` if dimensions or units differ, or no day or no cell is in
     both.
     """
-    first, second, said = _shared(first, second)
+    first, second, notes = _shared(first, second)
     has_time, cells = first.dims[0] == "time", first.shape[1:]
     season = first["time"].values // 100 % 100 % 12 // 3 if has_time else np.zeros(first.shape[0], int)
     # By season and cell: values in both, in one of them, and different; sums of differences. Of cube roots, sums of
@@ -91,7 +91,7 @@ def compare(
     most = np.maximum(number, 1)
     maps = {"share": different / most, "largest": largest.max(axis=0), "mean": total / most}
     grid = first.isel({first.dims[0]: 0}, drop=True)
-    return rows, xr.Dataset({name: grid.copy(data=field) for name, field in maps.items()}).where(number > 0), said
+    return rows, xr.Dataset({name: grid.copy(data=field) for name, field in maps.items()}).where(number > 0), notes
 
 
 def _row(season: str, sums: np.ndarray, largest: np.ndarray, bins: np.ndarray, draws: bool | None) -> Difference:
@@ -112,16 +112,16 @@ def _shared(first: xr.DataArray, second: xr.DataArray) -> tuple[xr.DataArray, xr
         raise DataError(f"got {got}; expected the same units and dimensions")
     dims = sorted(first.dims, key=lambda dim: dim != "time")
     calendars = [calendar_of(data) for data in both.values() if "time" in dims]
-    said = [f"calendars {' and '.join(calendars)}, compared by date"] if len(set(calendars)) > 1 else []
+    notes = [f"calendars {' and '.join(calendars)}, compared by date"] if len(set(calendars)) > 1 else []
     labels = [{dim: (dim, _labels(data, dim), data[dim].attrs) for dim in dims} for data in both.values()]
     labelled = [data.assign_coords(of).transpose(*dims) for data, of in zip(both.values(), labels, strict=True)]
-    one, other = xr.align(*labelled, join="inner")
+    a, b = xr.align(*labelled, join="inner")
     for dim in dims:
-        if not one.sizes[dim]:
+        if not a.sizes[dim]:
             raise DataError(f"they have no {dim} in common")
-        sizes = {name: data.sizes[dim] for name, data in both.items() if data.sizes[dim] > one.sizes[dim]}
-        said += [f"{dim}: {size - one.sizes[dim]} of {size} only in {name}" for name, size in sizes.items()]
-    return one, other, said
+        sizes = {name: data.sizes[dim] for name, data in both.items() if data.sizes[dim] > a.sizes[dim]}
+        notes += [f"{dim}: {size - a.sizes[dim]} of {size} only in {name}" for name, size in sizes.items()]
+    return a, b, notes
 
 
 def _labels(data: xr.DataArray, dim: Any) -> np.ndarray:
@@ -144,8 +144,8 @@ def _blocks(first: xr.DataArray, second: xr.DataArray) -> Sequence[tuple[slice, 
 
 
 def _beyond_noise(days: np.ndarray, moments: np.ndarray, is_year: bool) -> bool | None:
-    """Whether other draws do not explain the differences of cells; None with few cells."""
-    if (days > 0).sum() < _LEAST_CELLS:
+    """Whether other draws do not explain the differences of cells; None with few cells, without the dry."""
+    if ((days > 0) & (moments[5] > 0)).sum() < _LEAST_CELLS:
         return None
     if (differ := moments[2] > 0).sum() < _LEAST_CELLS:
         return True  # all others have the same draws

@@ -78,6 +78,17 @@ def test_other_draws_are_noise_where_cells_differ_in_their_amounts() -> None:
     assert apart.compare(a, a.where((a["lat"] != 3) | (a["lon"] != 3), a * 1.01))[0][0].beyond_noise
 
 
+def test_other_draws_in_a_dry_season_are_not_called_more_than_noise() -> None:
+    """Of 60 cells, five have rain in summer."""
+    random, shape = np.random.default_rng(1), (3 * 365, 60)
+    time = xr.date_range("2001-01-01", periods=shape[0], calendar="noleap", use_cftime=True)
+    given = np.where(random.random(shape) < 0.4, random.gamma(0.7, 5, shape), 0)
+    given[np.ix_(np.isin(time.month, (6, 7, 8)), np.arange(5, 60))] = 0
+    drawn = [np.where(random.random(shape) < 0.3, given * random.lognormal(0, 1, shape), given) for _ in "ab"]
+    a, b = (xr.DataArray(of.astype("f4"), {"time": time}, ("time", "cell"), "pr") for of in drawn)
+    assert [row.beyond_noise for row in apart.compare(a, b)[0]] == [False, False, False, None, False]
+
+
 def test_a_day_that_is_there_twice_is_refused() -> None:
     a = series([[1, 2], [3, 4], [5, 6]])
     twice = series([[1, 2], [3, 4], [5, 6]], (DAYS[0], DAYS[0], DAYS[2]))

@@ -40,6 +40,7 @@ Check = Literal[
     "flags",
     "land",
 ]
+CHECKS: tuple[str, ...] = get_args(Check)
 
 # xESMF's ways to put values outside of the source's grid.
 ExtrapMethod = Literal["inverse_dist", "nearest_s2d"]

@@ -156,8 +156,9 @@ def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) ->
         If anything but that dimension differs; the error calls the parts `what`.
     """
     try:
-        if len({frozenset(part.data_vars) for part in parts}) > 1:  # xarray would fill with NaN
-            raise ValueError("not all have the same variables")
+        names = [frozenset(map(str, part.data_vars)) for part in parts]
+        if odd := sorted(frozenset.union(*names) - frozenset.intersection(*names)):  # xarray would fill with NaN
+            raise ValueError(f"not all have {', '.join(odd)}")
         return xr.concat(list(parts), dim=dim, coords="minimal", compat="equals", join="exact", **how)
     except (ValueError, xr.MergeError) as error:
         raise DataError(

@@ -13,7 +13,7 @@ import xsdba
 from scipy.interpolate import griddata
 from scipy.stats import rankdata
 
-from espo_luigi.errors import ConfigurationError
+from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import checked, method_named
 from espo_luigi.methods.dqm import ranking
@@ -282,6 +282,16 @@ def test_windows_that_do_not_fit_are_refused(windows: dict[str, int], message: s
     given = {"periods": [[1950, 1990], [1991, 2020]], "moving_yearly_window": windows}
     with pytest.raises(ConfigurationError, match=message):
         checked(Adjusting, given, "adjusting_args")
+
+
+@pytest.mark.parametrize("engine", ["auto", "xsdba"])
+def test_data_of_fewer_years_than_a_window_are_refused_though_the_period_has_them(engine: Any) -> None:
+    data = series("noleap", "+", 1)
+    group = {"group": "time.dayofyear", "window": 31}
+    training = blocks.train(data, data, method=QDM, group=group, xclim_train_args={"kind": "+"}, period=CALIBRATION)
+    windows: dict[str, Any] = {"periods": ("2001", "2030"), "moving_yearly_window": {"window": 15, "step": 5}}
+    with pytest.raises(DataError, match="windows of 15 years, and 2001-2011 has 11"):
+        blocks.adjust(data, training, engine=engine, **windows).compute()
 
 
 def test_other_methods_have_no_kernels() -> None:

@@ -54,9 +54,14 @@ def year_windows(years: np.ndarray, window: int, step: int) -> list[YearWindow]:
 
     ``years`` has each time step's, ascending. Each window keeps its middle ``step`` years, the first also those before,
     the last also those after. Years that remain after the last whole window, which xsdba leaves out, are kept from a
-    further window that ends with them. There are at least as many years as a window has.
+    further window that ends with them. Raises `DataError` if there are fewer years than a window has.
     """
     first, last = int(years[0]), int(years[-1]) + 1
+    if last - first < window:  # of a period, the data may cover a part
+        raise DataError(
+            f"moving_yearly_window has windows of {window} years, and {first}-{last - 1} has {last - first}; expected "
+            "data of as many years. Shorten the window, or give more years."
+        )
     starts = list(range(first, last - window + 1, step))
     bounds = [first, *(start + (window + step) // 2 for start in starts[:-1]), starts[-1] + window]
     made = [(start, *kept) for start, kept in zip(starts, itertools.pairwise(bounds), strict=True)]

@@ -18,7 +18,7 @@ import xarray as xr
 
 from espo_luigi.errors import DataError, HealthCheckError
 from espo_luigi.science.calendar import canonical
-from espo_luigi.science.choices import LAND_FLAG
+from espo_luigi.science.choices import CHECKS, LAND_FLAG
 from espo_luigi.science.diagnose.flags import Methods, inferred_freq, lacking
 from espo_luigi.science.diagnose.properties import as_fixed
 from espo_luigi.science.finalize.gaps import lacks_data, over_time
@@ -30,6 +30,8 @@ SLOW_CHECKS = {"missing", "flags", "land"}
 # Bytes of a part of the grid, with all its days and variables, whose checks are a single graph: where flags compare
 # variables, Dask keeps most of a graph's blocks in memory.
 PART_BYTES = 2 * 1024**3
+# The arguments beside the checks.
+_OPTIONS = ("flags_kwargs", "return_flags", "raise_on")
 
 
 def health_checks(
@@ -66,8 +68,10 @@ def health_checks(
     HealthCheckError
         Listing all failed checks of `raise_on`; or when there are no time steps.
     DataError
-        When a scope has no (land) cell.
+        When an argument or `raise_on` names no check, or a scope has no (land) cell.
     """
+    if unknown := ({*whole} - {*CHECKS, *_OPTIONS}) | ({*(whole.get("raise_on") or ())} - {*CHECKS}):
+        raise DataError(f"there are no checks {sorted(unknown)}: expected some of {list(CHECKS)}.")
     if not ds.sizes.get("time") or "time" not in ds.coords:
         raise HealthCheckError(f"There is nothing to check: no time steps in dimensions {dict(ds.sizes)}.")
     sets = [

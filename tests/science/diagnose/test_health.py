@@ -190,6 +190,12 @@ def test_missing_values_are_found_by_xclims_methods(methods):
     assert "'pr' has missing values" in found and "tasmax" not in found
 
 
+@pytest.mark.parametrize("given", [{"raise_on": ["structre"]}, {"raise_on": ["all"]}, {"calender": "noleap"}])
+def test_names_of_checks_that_do_not_exist_are_errors_that_list_those_that_do(given):
+    with pytest.raises(DataError, match=r"no checks \['(structre|all|calender)'\]: expected some of \['structure'"):
+        health_checks(make_product(), **given)
+
+
 def test_a_single_attribute_can_be_checked():
     section = {
         "cfchecks": {"pr": {"check_valid": {"key": "standard_name", "expected": "rain"}}},

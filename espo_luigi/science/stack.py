@@ -144,7 +144,19 @@ def on_grid(pieces: Sequence[xr.DataArray], grid: xr.Dataset) -> xr.DataArray:
 
 def join_slices(slices: Sequence[xr.Dataset]) -> xr.Dataset:
     """Return slices of stacked cells one after the other, with the attributes of the first; as of `concatenate`."""
-    return concatenate(slices, STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
+    return concatenate(with_shared_counts(slices), STACKED_DIM, "slices", data_vars="minimal", combine_attrs="override")
+
+
+def with_shared_counts(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """Return parts without the counts of days (variables without `time`) that some lack; logs their names.
+
+    Parts that an older version made have none: a run that was begun with that goes on.
+    """
+    everywhere = set.intersection(*(set(part.data_vars) for part in parts))
+    counts = {name for part in parts for name, data in part.data_vars.items() if "time" not in data.dims}
+    if lacking := sorted(map(str, counts - everywhere)):
+        logger.warning("Left out, as not all of %d parts have them: %s.", len(parts), ", ".join(lacking))
+    return [part.drop_vars(lacking, errors="ignore") for part in parts]
 
 
 def concatenate(parts: Sequence[xr.Dataset], dim: Any, what: str, **how: Any) -> xr.Dataset:

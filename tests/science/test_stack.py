@@ -193,9 +193,14 @@ def test_two_cells_at_one_place_are_an_error():
         unstack_fill_nan(twice, grid_of(make_land()))
 
 
-def test_slices_of_different_variables_are_an_error() -> None:
+def test_counts_that_an_older_slice_lacks_are_left_out_and_a_series_that_lacks_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     series = xr.DataArray(np.arange(6.0).reshape(3, 2), dims=("time", "loc"))
-    one, other = xr.Dataset({"pr": series}), xr.Dataset({"pr": series, "pr_days_made_wet": ("loc", np.ones(2))})
-    with pytest.raises(DataError, match=r"slices have different .*\(not all have pr_days_made_wet\)"):
-        join_slices([one, other])
-    assert join_slices([other, other])["pr_days_made_wet"].values.tolist() == [1, 1, 1, 1]
+    older, newer = xr.Dataset({"pr": series}), xr.Dataset({"pr": series, "pr_days_made_wet": ("loc", np.ones(2))})
+    for slices in ((older, newer), (newer, older)):
+        assert list(join_slices(slices).data_vars) == ["pr"]
+    assert "pr_days_made_wet" in caplog.text
+    assert join_slices([newer, newer])["pr_days_made_wet"].values.tolist() == [1, 1, 1, 1]
+    with pytest.raises(DataError, match=r"slices have different .*\(not all have tasmax\)"):
+        join_slices([older, older.assign(tasmax=series)])

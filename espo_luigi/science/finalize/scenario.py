@@ -29,7 +29,7 @@ from espo_luigi.science.finalize.gaps import (
 )
 from espo_luigi.science.finalize.quantization import round_bits
 from espo_luigi.science.finalize.radiation import limited_to_potential_radiation
-from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan
+from espo_luigi.science.stack import ORIGINAL_SHAPE, horizontal_dims, unstack_fill_nan, with_shared_counts
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES, Variable, names_of
 
@@ -312,14 +312,16 @@ def concatenate(parts: Sequence[xr.Dataset], *, domain: str, processing_level: s
 
     Regions come from south to north; where their latitudes descend, they are joined from north to south, so that the
     latitudes of the result stay monotonic. Attributes are those of the first region, with `cat:domain` and
-    `cat:processing_level` set and counts of cells added up. Coordinates keep the attributes on which the regions do not
-    conflict, without `original_shape`, which describes a single region and never the result. Lazy.
+    `cat:processing_level` set and counts of cells added up. Counts of days that a region lacks are left out.
+    Coordinates keep the attributes on which the regions do not conflict, without `original_shape`, which describes a
+    single region and never the result. Lazy.
 
     Raises
     ------
     DataError
         When regions are not in order, overlap, or differ in time, longitude or variables.
     """
+    parts = with_shared_counts(parts)
     y, x = horizontal_dims(parts[0])
     for index, part in enumerate(parts[1:], 2):
         _check_same_axes(parts[0], part, index, ("time", x))

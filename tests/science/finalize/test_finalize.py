@@ -325,7 +325,14 @@ def test_counts_of_treated_days_become_maps_of_the_product() -> None:
     xr.testing.assert_equal(made["pr"], finish(cells, treatment=Treatment(), land=land)["pr"])
 
 
-def test_a_region_without_the_counts_of_the_others_is_an_error() -> None:
-    first, *rest = make_regions()
+def test_counts_that_an_older_region_lacks_are_left_out_of_the_whole(caplog: pytest.LogCaptureFixture) -> None:
+    older, *rest = make_regions()
+    days = older.pr.isel(time=0, drop=True).astype("float32")
+    newer = [region.assign(pr_days_made_wet=xr.ones_like(region.pr.isel(time=0, drop=True))) for region in rest]
+    for regions in ([older, *newer], [older.assign(pr_days_made_wet=days), *rest]):
+        out = concatenate(regions, domain="NAM")
+        assert list(out.data_vars) == list(older.data_vars)
+        xr.testing.assert_equal(out.pr, concatenate(make_regions(), domain="NAM").pr)
+    assert "pr_days_made_wet" in caplog.text
     with pytest.raises(DataError, match="has the variables"):
-        concatenate([first.assign(pr_days_made_wet=first.pr.isel(time=0, drop=True)), *rest], domain="NAM")
+        concatenate([older, rest[0].drop_vars("pr"), *rest[1:]], domain="NAM")

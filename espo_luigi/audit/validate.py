@@ -16,7 +16,6 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,10 +50,12 @@ from espo_luigi.tasks.ensembles import maker_of
 _SHOWN = 10
 # The part of a NetCDF file's name that is not the product's.
 _OF_A_FILE = re.compile(r"(_\d{8}-\d{8})?\.nc4?$")
-_A_MONTH = timedelta(days=28)
+_A_MONTH = np.timedelta64(28, "D")
 _NO_LAND = xr.DataArray()
 # The checks of archives, which NetCDF files cannot pass or fail.
 _OF_ARCHIVES = ("flags", "audit", "catalogue")
+_OF_PRODUCTS = ("times", "cells", "variables", "bounds")
+_VERSION = re.compile(r"\w[\w.+-]*", re.ASCII)
 
 
 class NotDone(Exception):
@@ -108,7 +109,7 @@ class _Seen:
 
     folder: Path
     is_alone: bool
-    version: str
+    version: str | None
     run: RunContext | None
     thresholds: Thresholds
     unreadable: Sequence[tuple[Path, str]]
@@ -127,7 +128,7 @@ class _Seen:
         return []
 
 
-def validate(final: Path, progress: Callable[[str], None], version: str = "") -> Validation:
+def validate(final: Path, progress: Callable[[str], None], version: str | None = None) -> Validation:
     """Check finished products in blocks. With a `version`, write `RELEASE.json` if the checks pass.
 
     `final` is a folder of products, an archive, or a folder of NetCDF files. `progress` gets lines about the work.
@@ -135,11 +136,15 @@ def validate(final: Path, progress: Callable[[str], None], version: str = "") ->
     Raises
     ------
     ParameterError, StoreError
-        If a release is to be of one archive; if there are no products, or `RELEASE.json` is not ours or not writable.
+        If a release is to be of one archive, or its version is none; if there are no products, or `RELEASE.json` is not
+        ours or not writable.
     """
     final = final.resolve()
-    if version and is_zarr(final.name):
-        raise ParameterError(f"--release {version}: got {final}, expected the folder of all products of the release")
+    if not (final.is_dir() or (is_zarr(final.name) and final.exists())):
+        raise StoreError(f"{final} is no folder and no archive; expected finished products (paths.final)")
+    if version is not None and (is_zarr(final.name) or not _VERSION.fullmatch(version)):
+        expected = "the folder of all products, and a version of letters, digits, and . _ + - (such as 1.0)"
+        raise ParameterError(f"--release: got {final} and the version {version!r}; expected {expected}")
     unreadable: list[tuple[Path, str]] = []
     folder = final.parent if (is_alone := is_zarr(final.name)) else final
     # Taken before anything is read: a release is of these files.
@@ -181,6 +186,8 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
     if name in _OF_ARCHIVES and not seen.rows:
         why = "no archive can be read; of NetCDF files, validate the archives that they were exported from, too"
         return Check(name, "not applicable", [why])
+    if name in _OF_PRODUCTS and not seen.products:
+        return Check(name, "not applicable", ["no daily product could be read"])
     problems: list[str] = []
     try:
         for problem in CHECKS[name][1](seen):
@@ -264,6 +271,12 @@ def _checksums(seen: _Seen) -> Iterator[str]:
     tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
     summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
+    for table in seen.folder.rglob("*.csv"):
+        if (
+            not (path := table.with_suffix(".nc")).exists()
+            and getattr(store.read_marker(table), "task", "") == "Regions"
+        ):
+            yield f"{path} is gone, and its table is there"
     for path in seen.files:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -366,13 +379,16 @@ def _faults(path: Path) -> list[str]:
         how = {"output_filename": report.name, "output_format": ["json"]}
         ComplianceChecker.run_checker(str(path), ["cf:1.11"], 0, "strict", **how)
         found = json.loads(Path(report.name).read_text())["cf:1.11"]
-    kinds = [found[f"{kind}_priorities"] for kind in ("high", "medium", "low")]
-    return [f"{path.name}: {message}" for kind in kinds for each in kind for message in each["msgs"]]
+    results = [each for kind in ("high", "medium", "low") for each in found[f"{kind}_priorities"]]
+    # The checker has words on calendars that pass, too: `value` is the number of points, and the most possible.
+    faults = [each["msgs"] for each in results if each["value"][0] < each["value"][1]]
+    return [f"{path.name}: {message}" for messages in faults for message in messages]
 
 
 def _flags(seen: _Seen) -> Iterator[str]:
     if not seen.flags and (seen.is_alone or not seen.run or seen.run.config.flagging is None):
-        raise NotDone("no archive of flags is beside the products")
+        why = "a single archive was given; give the folder of all" if seen.is_alone else "the folder has none"
+        raise NotDone(f"no archive of flags: {why}")
     compared = 0
     for product in (each for each in seen.products if is_zarr(each.name)):
         archives = [_open([path]) for path, of in seen.flags.items() if of == product.of]
@@ -395,9 +411,10 @@ def _flags(seen: _Seen) -> Iterator[str]:
 
 
 def _audit(seen: _Seen) -> Iterator[str]:
-    number = seen.thresholds.sample
-    if not number or not seen.run:
-        raise NotDone("luigi.cfg names no configuration of these products, or `validation.sample` is 0")
+    if not seen.run:
+        raise NotDone("luigi.cfg in the present folder names no configuration of these products")
+    if not (number := seen.thresholds.sample):
+        raise NotDone("`validation.sample` is 0")
     try:
         found = sample.audit(number, 0)
     except StoreError as error:

@@ -576,9 +576,9 @@ def publish(catalog: bool, crate: bool, as_json: bool, **asked: Any) -> None:
 
 @espo.command(epilog="Example: espo validate espo-demo/final --release 1.0")
 @click.argument("final", type=_PATH)
-@click.option("--release", default="", metavar="VERSION", help="Write RELEASE.json beside them, if all checks pass.")
+@click.option("--release", metavar="VERSION", help="Write RELEASE.json beside them, if all checks pass.")
 @_json_option
-def validate(final: Path, release: str, as_json: bool) -> int:
+def validate(final: Path, release: str | None, as_json: bool) -> int:
     """Check finished products, before their release.
 
     FINAL is a folder of products, one archive, or a folder of NetCDF files.

@@ -71,6 +71,7 @@ def render_checked(checked: Checked) -> str:
     lines = [f"{len(checked.found)} product(s) made of what is listed ({checked.listed} identifiers)"]
     for product, files in checked.found.items():
         lines += _named(product, [f"{Path(file).name} ({listed})" for file, listed in files.items()])
+    lines += _named("not of ESGF", checked.outside_esgf)
     return "\n".join([*lines, *_named("cannot be checked", [": ".join(one) for one in checked.unchecked.items()])])
 
 

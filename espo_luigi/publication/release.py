@@ -14,7 +14,7 @@ from espo_luigi.catalog.build import find_data
 from espo_luigi.errors import StoreError
 from espo_luigi.files import read_object
 from espo_luigi.publication.products import find_products
-from espo_luigi.replacing import by_content, write_ours
+from espo_luigi.replacing import MANIFEST_NAME, by_content, write_ours
 from espo_luigi.store.disk import disk_errors
 
 RELEASE = "RELEASE.json"
@@ -42,7 +42,8 @@ def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str
     added to `unlisted`, with the reason.
     """
     found: dict[str, dict[str, Any]] = {}
-    data = find_data(folder, unlisted)
+    # A page about changes has files that are made anew with the page.
+    data = [path for path in find_data(folder, unlisted) if not (path.parent / MANIFEST_NAME).exists()]
     tables = [table for path in data if path.suffix == ".nc" and (table := path.with_suffix(".csv")).is_file()]
     for path in sorted([*data, *tables]):
         stats = {name: (path / name).stat() for name in _files_of(path)}

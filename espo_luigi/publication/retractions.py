@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,15 @@ _EXPECTED = "expected tracking ids (hdl:21.14100/…), or datasets with a versio
 
 @dataclass(frozen=True)
 class Checked:
-    """How many identifiers a list has; those found, by product and raw file; what it cannot check, with the reason."""
+    """How many identifiers a list has; those found, by product and raw file; what it cannot check, with the reason.
+
+    References none of whose files has a tracking id or a place in ESGF's tree are `outside_esgf`.
+    """
 
     listed: int
     found: Mapping[str, Mapping[str, str]]
     unchecked: Mapping[str, str]
+    outside_esgf: Sequence[str]
 
 
 def check(path: Path, folder: Path) -> Checked:
@@ -46,17 +50,19 @@ def check(path: Path, folder: Path) -> Checked:
     if not (products := [each for each in complete if each.marker.task not in LOOK_AT_RAW_FILES]):
         raise StoreError(f"no product in {folder} is complete: expected the folder of products (paths.final)")
     are_paths, tables = {"/" in key for key in listed}, raw_files(complete)
+    of_references = (each.marker.raw.items() for each in complete if each.marker.task == "RefInputCheck")
+    outside = {raw for of in of_references for raw in of if not any(_keys(*file) for file in tables[raw].items())}
     found, unchecked = dict[str, dict[str, str]](), dict[str, str]()
     for product, raw in ((each, raw) for each in products for raw in each.marker.raw.items()):
         if not tables.get(raw):
             unchecked[raw[0]] = "its raw files are unknown, as their InputCheck is gone"
-        for file, tracking_id in tables.get(raw, {}).items():
+        for file, tracking_id in tables.get(raw, {}).items() if raw not in outside else ():
             keys = _keys(file, tracking_id)
             if key := next((key for key in keys if key in listed), ""):
                 found.setdefault(str(product.path), {})[file] = listed[key]
             elif not are_paths & {"/" in key for key in keys}:
                 unchecked[file] = f"no {' nor '.join('ESGF path' if each else 'tracking id' for each in are_paths)}"
-    return Checked(len(listed), found, unchecked)
+    return Checked(len(listed), found, unchecked, sorted({name for name, _ in outside}))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -22,6 +22,8 @@ from espo_luigi.report.maps import MOST_MAPS, share_maps
 from espo_luigi.science.choices import METHODS
 from espo_luigi.science.diagnose import apart
 
+# Of the products of one production alone, lines and page show so many.
+_SHOWN = 10
 _NOISE = {True: "more than noise", False: "within noise", None: "noise not told"}
 # In the attribute of adjusted variables: an argument with which a method draws, or another method, which may draw.
 _OTHER_METHOD = rf"(?:^|; )(?:\w+: )*(?!(?:{'|'.join(METHODS)})\()[\w.]+\("
@@ -63,6 +65,8 @@ def compare(a: Path, b: Path, tell: Callable[[str], object]) -> tuple[Comparison
 
     `tell` gets lines about the work. Raises `StoreError` if there is no product, or an archive is damaged.
     """
+    if is_zarr(a.name) != is_zarr(b.name):
+        raise StoreError(f"got {a} and {b}; expected two folders of finished products, or two archives")
     first, second = (_products(path) for path in (a, b))
     both = [name for name in first if name in second]
     keys, versions = set[str](), set[tuple[str, ...]]()
@@ -137,7 +141,9 @@ def render(found: Comparison) -> list[str]:
         lines.append(f"{name}: {100 * year.share:.3g} % of values differ, by {far}")
     lines.append(f"equal: {len(found.differences) - len(lines)} variable(s)")
     alone = ("A", found.only_in_a), ("B", found.only_in_b)
-    lines += [f"only in {name}: {product}" for name, products in alone for product in products]
+    for name, products in alone:
+        lines += [f"only in {name}: {product}" for product in products[:_SHOWN]]
+        lines += [f"only in {name}: {len(products) - _SHOWN} more, which --json lists"] if products[_SHOWN:] else []
     lines += [f"{name}: {'; '.join(notes)}" for name, notes in found.notes.items()]
     lines += [f"other, or known of one only: {key}" for key in found.keys]
     return lines + [f"{name}: {' and '.join(versions)}" for name, *versions in found.versions]

@@ -25,12 +25,13 @@ from espo_luigi import store
 from espo_luigi.audit import validate as module
 from espo_luigi.audit.validate import CHECKS, Validation, validate
 from espo_luigi.commands import cli
-from espo_luigi.errors import StoreError
+from espo_luigi.errors import ParameterError, StoreError
 from espo_luigi.export.folder import export_files
 from espo_luigi.export.netcdf import Layout, described, stretches
 from espo_luigi.publication.catalogue import add_to_catalogue
 from espo_luigi.publication.products import find_products
 from espo_luigi.publication.release import RELEASE, check_release, digest_of, states, write_release
+from espo_luigi.replacing import write_manifest
 from espo_luigi.store.table import read_checksums, write_checksums
 
 OTHER = SIM.replace("Model", "Other")
@@ -88,15 +89,17 @@ def final(made: Path, tmp_path: Path) -> Path:
 @pytest.fixture()
 def netcdf(tmp_path: Path) -> Path:
     """The NetCDF files of a product, a file for two years, with their checksums."""
+    return exported(tmp_path / "nc")
+
+
+def exported(folder: Path, calendar: str = "noleap") -> Path:
     for name in ("tasmax", "tasmin"):
-        ds = described(product(SIM), name, name, {})
-        export_files(
-            ds, tmp_path / "nc" / f"{name}.sha256", stretches(ds["time"], 2), Layout({}), store.Marker("Export")
-        )
-    return tmp_path / "nc"
+        ds = described(product(SIM, calendar), name, name, {})
+        export_files(ds, folder / f"{name}.sha256", stretches(ds["time"], 2), Layout({}), store.Marker("Export"))
+    return folder
 
 
-def found(folder: Path, version: str = "") -> Validation:
+def found(folder: Path, version: str | None = None) -> Validation:
     return validate(folder, lambda line: None, version=version)
 
 
@@ -125,6 +128,13 @@ def test_variables_on_a_rotated_grid_in_archives_of_their_own_pass(tmp_path: Pat
         publish(ds, final / "simulation" / var / f"{var}_day_{SIM}.zarr.zip", "ConcatClean", var=var)
     catalogue(final)
     assert {check.name: check.details for check in found(final).checks if check.verdict == "failed"} == {}
+
+
+def test_products_of_a_standard_calendar_pass(tmp_path: Path) -> None:
+    publish(product(SIM, "standard"), archive(tmp_path / "final", SIM))
+    catalogue(tmp_path / "final")
+    for folder in (tmp_path / "final", exported(tmp_path / "nc", "standard")):
+        assert (failed(folder), found(folder).products > 0) == ({}, True)
 
 
 def test_an_archive_that_is_a_link_is_as_good(final: Path, tmp_path: Path) -> None:
@@ -534,5 +544,36 @@ def test_a_foreign_file_of_the_release_s_name_stays(final: Path) -> None:
 def test_a_folder_without_products_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 1
     assert "has no daily product, neither Zarr nor NetCDF" in capsys.readouterr().err
-    assert cli.main(["validate", str(tmp_path / "gone")]) == 1
-    assert "gone: the folder cannot be listed" in capsys.readouterr().out
+    (tmp_path / "notes.txt").write_text("")
+    for name in ("gone", "gone.zarr.zip", "notes.txt"):
+        assert cli.main(["validate", str(tmp_path / name)]) == 1
+        assert f"{name} is no folder and no archive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["", " ", "../x", "a\nb", "-1"])
+def test_a_release_has_a_version_that_may_stand_in_a_name(final: Path, version: str) -> None:
+    with pytest.raises(ParameterError, match="a version of letters, digits"):
+        found(final, version)
+    assert not (final / RELEASE).exists()
+
+
+def test_without_a_product_that_can_be_read_no_check_of_products_passes(final: Path) -> None:
+    for path in final.glob("*.zarr.zip"):
+        path.write_bytes(b"PK")
+    verdicts = {check.name: check.verdict for check in found(final).checks}
+    assert verdicts["checksums"] == "failed"
+    assert {verdicts[name] for name in ("times", "cells", "variables", "bounds")} == {"not applicable"}
+
+
+def test_files_of_a_page_are_no_products(final: Path) -> None:
+    page = final / "report" / "report-changes"
+    page.mkdir(parents=True)
+    xr.Dataset({"cdd": ("lat", [1.0, 2.0])}).to_netcdf(page / "cdd.nc", engine="h5netcdf")
+    write_manifest(page, "espo report")
+    assert failed(final) == {} and not any("cdd" in name for name in states(final, []))
+
+
+def test_a_table_of_regions_without_its_file_is_told(final: Path) -> None:
+    store.write_table(["region"], [], final / "YS-JAN+indicators+regions.csv", store.Marker("Regions"))
+    store.write_table(["problem"], [], final / "input.csv", store.Marker("InputCheck"))
+    assert failed(final) == {"checksums": [f"{final / 'YS-JAN+indicators+regions.nc'} is gone, and its table is there"]}

@@ -142,6 +142,24 @@ def test_files_without_an_identifier_of_the_lists_kinds_are_not_called_clean(
     assert check(listed, final).unchecked.keys() == expected
 
 
+def test_a_reference_from_outside_esgf_is_named_and_no_reason_to_fail(
+    final: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.remove(final / "d.zarr")
+    raw = {"files of ERA": "of-era"}
+    store.write_store(xr.Dataset({"pr": 1.0}), final / "era.zarr", store.Marker("Move", {}, fingerprints=raw))
+    looked = store.Marker("RefInputCheck", {}, inputs={"/era/pr.nc": "", "/era/tasmax.nc": "none"}, fingerprints=raw)
+    store.write_table(["problem"], [], final / "era_input.csv", looked)
+    listed = final / "list.txt"
+    listed.write_text("hdl:21.14100/9f2b8e0e-1b2c-4c1d-9c0e-0123456789ab\n")
+    assert cli.main(["catalog", "--check", str(listed), str(final)]) == 0
+    assert "not of ESGF: ERA\n" in capsys.readouterr().out
+    store.remove(final / "era_input.csv")
+    looked = store.Marker("RefInputCheck", {}, inputs={"/era" + OLD: ""}, fingerprints=raw)  # of obs4MIPs
+    store.write_table(["problem"], [], final / "era_input.csv", looked)
+    assert cli.main(["catalog", "--check", str(listed), str(final)]) == 1
+
+
 def test_tables_of_regions_are_products_too(final: Path) -> None:
     store.write_table(["mean"], [], final / "regions.csv", store.Marker("Regions", fingerprints={"files of c": "of-c"}))
     (final / "list").write_text(HANDLES["/flat/pr_a.nc"])

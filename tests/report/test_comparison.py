@@ -466,3 +466,8 @@ def test_text_of_others_is_no_html(tmp_path: Path) -> None:
     assert "<script" not in text
     assert "<b>" not in text
     assert text.count("-->") == 1
+
+
+def test_an_archive_and_a_folder_are_not_compared(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="expected two folders of finished products, or two archives"):
+        comparison.compare(tmp_path / "final", tmp_path / "day.zarr.zip", lambda line: None)

@@ -45,7 +45,7 @@ TAKING = {"rmtree", "unlink", "rmdir", "removedirs", "renames", "copytree", "cop
 OF_OS = {"replace", "remove", "rename", "move", "copy"}
 STATE = {"write_atomically"}
 # Where `rename` is a method of datasets.
-OF_DATASETS = {"science", "methods", "catalog", "demo", "tasks"}
+OF_DATASETS = {"audit", "science", "methods", "catalog", "demo", "tasks"}
 ALLOWED = {
     "replacing.py": {"rmtree", "unlink", "rename"},
     # Hidden neighbours, held folders, state files.

@@ -236,7 +236,7 @@ def test_the_catalogues_are_what_intake_esm_reads(raw: Path) -> None:
 def test_the_configured_searches_find_the_reference_and_both_simulations(raw: Path, run_config: RunConfig) -> None:
     def found(section: str) -> set[str]:
         search = getattr(run_config.extraction, section).search_data_catalogs
-        arguments = search.arguments("data_catalogs")
+        arguments = search.arguments("data_catalogs", "allow_resampling", "restrict_members")
         json = raw / ("reconstruction.json" if section == "reference" else "simulation.json")
         return set(Catalog.from_files([json]).search(**arguments))
 

@@ -45,14 +45,19 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache
 def found(raw: Path) -> dict[str, Match]:
-    return Catalog.from_files([raw / "simulation.json"]).search(**SIMULATION["search_data_catalogs"])
+    search = {**SIMULATION["search_data_catalogs"]}
+    assert search.pop("allow_resampling") is False
+    members = search.pop("restrict_members")
+    return Catalog.from_files([raw / "simulation.json"]).search(**search, most_members=members["ordered"])
 
 
 @lru_cache
 def reference(raw: Path) -> xr.Dataset:
     """The reference, with its fixed fields as coordinates."""
     catalog = Catalog.from_files([raw / "reconstruction.json"])
-    (match,) = catalog.search(**REFERENCE["search_data_catalogs"]).values()
+    search = {**REFERENCE["search_data_catalogs"]}
+    assert search.pop("allow_resampling") is False
+    (match,) = catalog.search(**search).values()
     ds = open_match(match)
     fields = open_fixed(match, ds)
     return ds.assign_coords({name: fields[name] for name in ("mask", "orog")})

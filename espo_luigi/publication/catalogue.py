@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,11 +146,7 @@ def ends_of(path: Path) -> Iterator[xr.Dataset]:
 
     Making the dates of a hundred and fifty years takes half a second.
     """
-    with warnings.catch_warnings():
-        # Zarr warns of labels such as the properties' names, which it would rather have written another way.
-        warnings.filterwarnings("ignore", message=".*Zarr V3 specification.*")
-        opened = open_zarr(str(path), {"chunks": None, "decode_times": False})
-    with opened as ds:
+    with open_zarr(str(path), {"chunks": None, "decode_times": False}) as ds:
         last = ds.sizes.get("time", 0) - 1
         ends = ds.isel(time=sorted({0, min(1, last), last})) if last >= 0 else ds
         yield xr.decode_cf(ends, decode_timedelta=False)

@@ -23,6 +23,9 @@ from espo_luigi.store.identity import Identity, check_still, identity_of
 from espo_luigi.store.inventory import check_inventory
 from espo_luigi.store.marker import MARKER_NAME, REMAKE, ROOT_METADATA_NAME, is_complete
 
+# Zarr warns of labels such as the properties' names, which it would rather have written another way.
+warnings.filterwarnings("ignore", message=".*Zarr V3 specification.*")
+
 _METADATA = (".zattrs", ".zarray", ".zgroup", ".zmetadata", "zarr.json")
 _CHUNK_KEY = re.compile(r"/c(/\d+)*$")
 # Codecs that turn bytes into numbers or text, and do nothing else.

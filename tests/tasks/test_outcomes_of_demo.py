@@ -40,9 +40,9 @@ def test_the_demo_s_indicators_changes_and_levels_are_possible(tmp_path: Path, c
     check_outcomes(context())
     check_regions(context())
     assert context().config.flagging is not None
-    # Their order is of the first module of this name in the process.
-    names = sorted(name for of in chosen(context()).values() for name, _ in of)
-    assert names == ["cdd", "frost_days", "hot_days", "prcptot", "rx5day", "tx_mean"]
+    assert [name for of in chosen(context()).values() for name, _ in of] == [
+        *("tx_mean", "hot_days", "frost_days", "prcptot", "rx5day", "cdd")
+    ]
     found = warming(context(), NOLEAP, DAY360)
     assert list(found.periods[NOLEAP]) == [1.5, 2, 3, 4] and list(found.absent[DAY360]) == [4]
     ends = Counter(type(task).__name__ for of in (ends_of_outcomes, ends_of_ensembles) for task in of(context()))
@@ -70,7 +70,7 @@ def test_the_examples_of_a_page_are_possible(page: str, tmp_path: Path, configur
         (tmp_path / "indicators.yml").write_text(yaml.safe_dump(module))
         configured(**sections)
         check_outcomes(context())
-        assert sorted(chosen(context())) == ["QS-DEC", "YS-JAN"]
+        assert list(chosen(context())) == ["YS-JAN", "QS-DEC"]
     check_outcomes(context())
     check_regions(context())
 

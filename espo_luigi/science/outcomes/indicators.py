@@ -70,6 +70,8 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         # Only xclim's warnings name the indicator.
         warnings.filterwarnings("error", "Constructing ")
         try:
+            # Emptied first: indicators of the same names would keep the order of the former file.
+            xclim.core.indicator.build_indicator_module(_MODULE, {}, reload=True)
             built = xclim.build_indicator_module_from_yaml(module, name=_MODULE, mode="warn", reload=True)
         except Exception as error:  # of several libraries, YAML's and yamale's among them
             reason = " ".join([f"{type(error).__name__}:", *str(error).split()]).removeprefix("UserWarning: ")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import yaml
 from dask._task_spec import convert_legacy_graph
 from outcomes import CALENDARS, DATA, FREQUENCIES, MODULE, daily
 
@@ -213,3 +214,10 @@ def test_xclims_own_options_are_as_before() -> None:
     made = compute_indicators(many.drop_vars(["loc", "lat", "lon"]), found)["YS-JAN"]["freezethaw_mean_length"]
     assert OPTIONS["run_length_ufunc"] == "auto"
     np.testing.assert_allclose(made.isel(loc=slice(3)).values, found[0][1](ds=ds).values, rtol=1e-6)
+
+
+def test_indicators_have_the_order_of_their_file_whatever_was_read_before(tmp_path: Path) -> None:
+    for names in (("cdd", "tx_mean", "frost_days"), ("tx_mean", "cdd"), ("frost_days", "tx_mean", "cdd")):
+        given = {"realm": "atmos", "indicators": {name: {"base": name} for name in names}}
+        (tmp_path / "own.yml").write_text(yaml.safe_dump(given, sort_keys=False))
+        assert [name for name, _ in load_indicators(str(tmp_path / "own.yml"))] == list(names)

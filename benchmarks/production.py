@@ -12,7 +12,7 @@ table of a whole production is extrapolated. The last line is a JSON object.
                                     [--folder FOLDER] [--no-floor | --threads] [--table FILE]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
-then that of the last. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
+then that of the last, and a line names each rule whose memory grows with cells by more than 10 %. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
 prints how many times as fast two are, beside work that needs but a core.
 
 `--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any of
@@ -403,7 +403,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_table(options.table, f"espo-{options.workflow}", table_of(runs))
     if measured:
         show_whole(runs, workflow, measured[-1].kept)
+        show_growth(sorted(runs, key=lambda run: run.size.cells))
         show_sizes([one.summary for one in measured])
+
+
+def show_growth(runs: Sequence[Run]) -> None:
+    """Name the rules whose memory grows with cells by more than 10 % from the smallest run to the largest."""
+    small, large = runs[0], runs[-1]
+    for name, rule in large.rules.items():
+        if rule["peak"] > 1.1 * (before := small.rules[name]["peak"]):
+            print(
+                f"memory grows with cells: {name} {before / 2**20:.0f} MiB with {small.size.cells} cells, "
+                f"{rule['peak'] / 2**20:.0f} MiB with {large.size.cells}"
+            )
 
 
 def show_sizes(summaries: Sequence[dict[str, Any]]) -> None:

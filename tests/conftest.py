@@ -81,8 +81,9 @@ LONG = (
 )
 
 
-# What is imported stays until the end: the garbage collector need not go through it again and again.
-gc.disable()
+# What is imported stays until the end: the garbage collector need not go through it again and again. (`gc.disable` would
+# outlast `gc.enable`: what Dask decorates with its `disable_gc` puts back the state in which it was imported.)
+gc.set_threshold(0)
 
 # cftime looks its version up on the disk each time that it is asked for, as xarray does for any part of dates.
 cftime.__version__ = cftime.__version__
@@ -100,7 +101,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Look for garbage from now on, after as many objects as a series of dates has."""
     gc.freeze()
-    gc.enable()
     gc.set_threshold(50_000, 20, 20)
 
 

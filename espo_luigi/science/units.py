@@ -105,15 +105,17 @@ def _linear(source: Any, target: Any, difference: bool, what: str) -> tuple[floa
             f"expected a unit that converts to {target:~cf}. Correct the units."
         )
     density = registry.Quantity(1000.0, "kg m-3")
+    # Compared, not tried: an exception of pint's is part of a cycle with the callers' frames, so that a block's arrays
+    # would stay in memory until the garbage collector runs.
+    units = source, source * density.units, source / density.units
+    ways = [way for way, unit in enumerate(units) if unit.dimensionality == target.dimensionality]
+    if not ways:
+        raise DataError(f"cannot convert the units of {what} from {source:~cf} to {target:~cf}.")
 
     def at(value: float) -> float:
         quantity = registry.Quantity(value, source)
-        for candidate in (lambda: quantity, lambda: quantity * density, lambda: quantity / density):
-            try:
-                return float(candidate().to(target).magnitude)
-            except Exception:  # not convertible this way, or an offset unit in a product
-                continue
-        raise DataError(f"cannot convert the units of {what} from {source:~cf} to {target:~cf}.")
+        given = quantity if ways[0] == 0 else quantity * density if ways[0] == 1 else quantity / density
+        return float(given.to(target).magnitude)
 
     offset = at(0.0)
     return at(1.0) - offset, 0.0 if difference else offset

@@ -34,8 +34,8 @@ class Workflow:
     configuration: str
     first_year: int
     pole: tuple[float, float] | None
-    # Makes the regions, slices and domains small: the configuration, the region, its land cells, the last year.
-    reduce: Callable[[Config, Region, int, int], None]
+    # Makes the regions, slices and domains small: the configuration, the region, its land cells.
+    reduce: Callable[[Config, Region, int], None]
     add_all_rules: Callable[[Config], None]
     describer: Describer
     pieces: int
@@ -43,31 +43,27 @@ class Workflow:
     whole: Whole
 
 
-def reduce_2024(config: Config, region: Region, cells: int, last_year: int) -> None:
+def reduce_2024(config: Config, region: Region, cells: int) -> None:
     """Leave one region, and a domain of the diagnostics of about an eighth of its cells."""
     box = {"method": "bbox", **region.box()}
     config["custom"]["regions"] = {"south": {"name": "south", **box}}
     config["custom"]["amno_region"] |= box
-    config["custom"]["sim_period"] = ["1950", str(last_year)]
     config["extraction"]["simulation"].pop("chunks", None)
     config["extraction"]["simulation"]["search_data_catalogs"]["other_search_criteria"] = {
         "source": [SIMULATION],
         "experiment": ["ssp585"],
         "processing_level": "raw",
     }
-    config["health_checks"]["end_date"] = f"{last_year}-12-30"
     domain = {**box, "name": "Domain", **region.box(*part_of(region, 0.3, 0.32))}
     config["off-diag"]["domains"] = {"Domain": domain}
     for step in config["off-diag"]["steps"].values():
         step["domain"] = {"Domain": "NAM" if "NAM" in step["domain"].values() else "south"}
 
 
-def reduce_v2(config: Config, region: Region, cells: int, last_year: int) -> None:
+def reduce_v2(config: Config, region: Region, cells: int) -> None:
     """Leave the region, slices of 37 % of its cells, and a domain of about a quarter, as v2's five are of its land."""
     config["subregions"]["n"] = cells * 37 // 100
     config["full_region"] |= region.box()
-    for name in ("NAM", "finalNAM"):
-        config["health_checks"][name]["end_date"] = f"{last_year}-12-30"
     domain = {"name": "Domain", "method": "bbox", **region.box(*part_of(region, 0.5, 0.5))}
     config["diagregion"] = {"Domain": domain}
     config["QC"] |= region.box(slice(region.rows // 2))

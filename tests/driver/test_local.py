@@ -49,6 +49,12 @@ def test_tasks_run_in_order_of_their_dependencies_and_dask_computes(tmp_path: Pa
     assert (tmp_path / "sum-100.txt").read_text() == str(sum(range(100)) + sum(range(101)))
 
 
+def test_the_garbage_collector_runs_in_a_job_once_dask_has_cut_an_array(tmp_path: Path) -> None:
+    # Dask's `disable_gc` puts back the state in which it was imported: switched off, if jobs import with `gc.disable`.
+    assert run(toy_tasks.Sliced(n=100, folder=str(tmp_path))).status == luigi.LuigiStatusCode.SUCCESS
+    assert (tmp_path / "sliced-100.txt").read_text() == "True"
+
+
 def test_a_run_with_nothing_to_do_says_so_and_where_the_results_are(
     tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:

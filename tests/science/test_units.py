@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -79,6 +81,20 @@ def test_conversion_is_lazy() -> None:
 def test_thresholds_convert_as_xclim_converts_them(threshold: str, units: str) -> None:
     expected = convert_units_to(threshold, units, context="hydro")
     assert threshold_in(threshold, units) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_conversion_leaves_no_array_of_its_callers_in_a_cycle() -> None:
+    def caller() -> weakref.ref[np.ndarray]:
+        block = np.zeros(1)
+        threshold_in("0.01 mm d-1", "kg m-2 s-1")
+        return weakref.ref(block)
+
+    often = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        assert caller()() is None
+    finally:
+        gc.set_threshold(*often)
 
 
 @pytest.mark.parametrize("units", ["K", "degC"])

@@ -1,6 +1,7 @@
 """Small tasks without climate data, for the engines' tests."""
 
 import functools
+import gc
 import multiprocessing
 import os
 import signal
@@ -59,6 +60,18 @@ class Count(SlurmTask):
         """Add a line to a file of the folder."""
         with (self.place / name).open("a") as file:
             file.write(f"{line}\n")
+
+
+class Sliced(Count):
+    """Cut an array of Dask's, and write whether the garbage collector runs after that."""
+
+    file_name = "sliced-{}.txt"
+
+    def work(self) -> None:
+        import dask.array
+
+        dask.array.arange(self.n, chunks=10)[2:-2].sum().compute()
+        self.write(gc.isenabled() and gc.get_threshold()[0] > 0)
 
 
 class Fail(Count):

@@ -184,7 +184,9 @@ class Kernels(Method):
         """Adjust a block; bit n of `treated` marks the days that are treated as `TREATMENTS[n]` says."""
         options, given = Options.of(setup, self.method), _flat(block["simulation"], block["cell"])
         _check_members(given, setup)
-        simulation = _with_noise(given, block, setup)
+        simulation, noise = _with_noise(given, block, setup), options.jitter_under
+        is_noise = None if noise is None else given < noise
+        del given  # a sixth of the peak
         if space := Bounded.of(setup.units, options.additive_space):
             simulation = _transformed(simulation, space, "simulation")
         if self.method == QDM:
@@ -195,9 +197,8 @@ class Kernels(Method):
             adjusted, treated = quantile_mapping.adjust(simulation, training, plan, **how, threads=given_threads())
         if space:
             quantile_mapping.run_by_cells(lambda cells: space.put_back(adjusted[cells]), len(adjusted), given_threads())
-        noise = options.jitter_under
-        if noise is not None:
-            treated |= (given < noise).astype(np.uint8) << TREATMENTS.index("jittered")
+        if is_noise is not None:
+            treated |= is_noise.view(np.uint8) << TREATMENTS.index("jittered")
         dims = ("time",) if setup.members is None else (REALIZATION, "time")
         return xr.Dataset({"scenario": _shaped(block, adjusted, dims), TREATED: _shaped(block, treated, dims)})
 

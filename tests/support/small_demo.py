@@ -37,16 +37,16 @@ GRIDS = {
 
 def small_reference() -> Source:
     """The demo's reference on the small land."""
-    return replace(make.REFERENCE, land=LAND, lats=_steps(45.125, 0.25, 12), lons=_steps(-66.875, 0.25, 10))
+    return replace(make.REFERENCE, land=LAND, lats=steps(45.125, 0.25, 12), lons=steps(-66.875, 0.25, 10))
 
 
 def small_simulation(source: Source) -> Source:
     """A simulation of the demo on a small grid."""
     lats, lons = GRIDS[source.name.partition("-")[2]]
-    return replace(source, lats=_steps(*lats), lons=_steps(*lons))
+    return replace(source, lats=steps(*lats), lons=steps(*lons))
 
 
-def _steps(first: float, step: float, count: int) -> tuple[float, ...]:
+def steps(first: float, step: float, count: int) -> tuple[float, ...]:
     return tuple(round(first + step * index, 6) for index in range(count))
 
 

@@ -1,0 +1,121 @@
+"""No rule that writes in blocks takes more memory for more cells: its memory follows the size of a block."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+import xclim  # noqa: F401  # imported once, not in each child
+import xsdba  # noqa: F401
+import yaml
+from complete_demo import in_order
+from demo_runs import CONFIG, ONE_REGION, use, write_config
+from small_demo import small_reference, steps
+
+from espo_luigi import tasks
+from espo_luigi.catalog import examine
+from espo_luigi.demo import ensure_demo, make, sources
+from espo_luigi.science.diagnose import diagnosis
+from espo_luigi.science.outcomes import ensemble
+from espo_luigi.tasks import outcomes, product, reference, simulation
+from espo_luigi.tasks.base import EspoTask
+
+ROWS, COLUMNS = (12, 48), 20
+PERIOD, DAYS = ["1991", "2006"], 5844
+# As in production, a piece has many blocks.
+CELLS = 20
+SERIES_BYTES = 4 * DAYS * CELLS
+ADDED_BYTES = SERIES_BYTES * (ROWS[1] - ROWS[0])  # of a variable
+SHAPE: dict[str, Any] = {
+    "custom__ref_period": PERIOD,
+    "custom__sim_period": PERIOD,
+    "custom__working_chunks": {"lat": 2, "lon": 10, "loc": CELLS, "time": -1},
+    "custom__final_chunks": {"lat": 4, "lon": 5},
+    "health_checks__start_date": "1991-01-01",
+    "health_checks__end_date": "2006-12-30",
+    "flags": {},
+}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few cells, of all rules."""
+    for module, name, size in (
+        (examine, "BLOCK_BYTES", SERIES_BYTES),
+        (reference, "SERIES_BYTES", SERIES_BYTES),
+        (simulation, "FILE_BYTES", SERIES_BYTES // 4),
+        (product, "BLOCK_BYTES", SERIES_BYTES),
+        (product, "BLOCK_IN_TIME_BYTES", SERIES_BYTES // 2),
+        (diagnosis, "CELLS_IN_A_BLOCK", CELLS),
+        (outcomes, "_CHUNK_BYTES", 2**12),
+        (ensemble, "_BLOCK_BYTES", 2**14),
+    ):
+        monkeypatch.setattr(module, name, size)
+
+
+def make_raw(folder: Path, rows: int) -> Path:
+    """Make the demo's data, the reference on so many rows over the same region."""
+    land = replace(small_reference(), land=("#" * COLUMNS,) * rows, lats=steps(45 + 1.5 / rows, 3 / rows, rows))
+    land = replace(land, lons=steps(-66.9375, 0.125, COLUMNS), experiments={"reference": (1991, 2006)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "REFERENCE", land)
+        for one in sources.SIMULATIONS:
+            patch.setitem(one.experiments, "historical", (1991, 2000))
+            patch.setitem(one.experiments, "ssp585", (2001, 2006))
+        return ensure_demo({"folder": str(folder), "seed": 1})
+
+
+def kilobytes(key: str) -> int:
+    return int(Path("/proc/self/status").read_text().split(f"{key}:")[1].split()[0])
+
+
+def peak_of(task: EspoTask) -> int:
+    """Do the work of a task in a child of this process; return the bytes by which the child's memory grew at most."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            before = kilobytes("VmRSS")
+            with task.guarded():
+                task.work()
+            os.write(write, json.dumps(1024 * (kilobytes("VmHWM") - before)).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+    assert os.waitpid(child, 0)[1] == 0, task
+    return int(json.loads(said))
+
+
+def peaks(folder: Path, rows: int) -> dict[str, int]:
+    """The most memory that a task of each rule takes."""
+    folder.mkdir()
+    raw = make_raw(folder / "raw", rows)
+    criteria = {"processing_level": "raw", "experiment": ["ssp585"], "source": ["Demo-NoLeap"]}
+    source = {"extraction__simulation__search_data_catalogs__other_search_criteria": criteria}
+    use(write_config(folder, raw, **{**ONE_REGION, **SHAPE, **source}), folder)
+    most: dict[str, int] = defaultdict(int)
+    with dask.config.set(scheduler="synchronous"):
+        for task in in_order(tasks.All()):
+            rule = type(task).__name__
+            import time; t=time.time()
+            most[rule] = max(most[rule], peak_of(task))
+            print(rule, round(time.time()-t,1), most[rule]/1e6, flush=True)
+    return most
+
+
+def test_no_rule_takes_more_memory_for_more_cells(tmp_path: Path, small_blocks: None) -> None:
+    small, large = (peaks(tmp_path / f"rows{rows}", rows) for rows in ROWS)
+    grown = {rule: (small[rule], peak) for rule, peak in large.items() if peak - small[rule] > ADDED_BYTES / 2}
+    print(ADDED_BYTES, grown)
+    assert not grown
+    assert 0

@@ -48,8 +48,9 @@ def read_polygons(files: Mapping[str, bytes]) -> list[tuple[str, Any, Mapping[st
         if not shape.is_empty and not (-360 <= west <= east <= 360 and -90 <= south <= north <= 90):
             raise _projected(where, f"coordinates like {west:g}, {south:g}")
         valid = shapely.make_valid(shapely.force_2d(shape))
-        if not valid.area:
-            raise DataError(f"{at} has a polygon without area. Correct it, or leave it out.")
+        # GEOS does not mend all rings with numbers like 1e-300.
+        if not (valid.area and valid.is_valid):
+            raise DataError(f"{at} has a polygon without area, or beyond repair. Correct it, or leave it out.")
         if valid.geom_type == "GeometryCollection":
             pieces = shapely.get_parts(shapely.get_parts(valid))
             valid = shapely.union_all([part for part in pieces if part.area])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import cftime
@@ -49,6 +49,8 @@ class RawSeries:
     doubtful_fill: float | None = None
     # The variable's row of the table; by default that of `VARIABLES`.
     row: Variable | None = None
+    # The file's attributes of missing values, by their names.
+    fills: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

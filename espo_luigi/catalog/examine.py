@@ -55,7 +55,7 @@ class _Held:
 
     pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    told: dict[tuple[str, str], tuple[str, float | None, Variable, Mapping[str, object]]] = field(default_factory=dict)
+    told: dict[tuple[str, str], tuple[str, float | None, Variable, Mapping[str, Any]]] = field(default_factory=dict)
     """By file and variable, the last fields of `RawSeries`."""
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import cftime
 import numpy as np
@@ -50,7 +51,7 @@ class RawSeries:
     # The variable's row of the table; by default that of `VARIABLES`.
     row: Variable | None = None
     # The file's attributes of missing values, by their names.
-    fills: Mapping[str, object] = field(default_factory=dict)
+    fills: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

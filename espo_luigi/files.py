@@ -33,7 +33,7 @@ _NO_FILE = {errno.ELOOP, errno.ENXIO}
 # The most that is read of a file of others, compressed or not: a catalogue of 500 000 rows has 150 MB.
 MOST_BYTES = 2**28
 # The values of a JSON file may take thirty times as much memory.
-_MOST_JSON_BYTES = 2**27
+MOST_JSON_BYTES = 2**27
 _DEEPEST = 100
 _TOO_DEEP = f"the recursion of lists or mappings is more than {_DEEPEST} deep, expected a few levels"
 # Each further try is needed only if a link or FIFO appears in the microseconds after the last one was removed.
@@ -152,7 +152,7 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: st
 
 def load_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file of others. Raises OSError as `read_bytes` does, and ValueError as `parse_json` does."""
-    return parse_json(read_text(path, _MOST_JSON_BYTES))
+    return parse_json(read_text(path, MOST_JSON_BYTES))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -166,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def read_object(path: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None if the file is missing or holds something else. Raises any further OSError."""
     try:
-        return as_object(read_bytes(path, _MOST_JSON_BYTES))
+        return as_object(read_bytes(path, MOST_JSON_BYTES))
     except FileNotFoundError:
         return None
 

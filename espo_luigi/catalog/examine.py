@@ -55,7 +55,7 @@ class _Held:
 
     pieces: list[tuple[str, xr.Dataset]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    told: dict[tuple[str, str], tuple[str, float | None, Variable]] = field(default_factory=dict)
+    told: dict[tuple[str, str], tuple[str, float | None, Variable, Mapping[str, Any]]] = field(default_factory=dict)
     """By file and variable, the last fields of `RawSeries`."""
 
 
@@ -145,7 +145,9 @@ def _open(match: Match, period: Period, open_kwargs: dict[str, Any], table: Mapp
                 as_maps(ds[name])
                 kind = "units"
                 held.pieces.append((asset.path, single(ds, name, asset, table)))
-                held.told[asset.path, name] = units, doubtful_fill(ds[name], table), known
+                given = ds[name].attrs | ds[name].encoding
+                fills = {key: given[key] for key in ("_FillValue", "missing_value") if key in given}
+                held.told[asset.path, name] = units, doubtful_fill(ds[name], table), known, fills
             except DataError as error:
                 held.problems.append(Problem(kind, str(error), asset.path, name))
     return held

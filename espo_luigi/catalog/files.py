@@ -78,7 +78,7 @@ def open_zarr(path: str, options: Mapping[str, Any]) -> xr.Dataset:
         axis = _time_axis(stored)
         raw = _with_time(stored, axis)
         if with_times:
-            _check_calendar(raw)
+            _check_times(raw)
         ds = xr.open_dataset(store, **{"chunks": {}, "decode_timedelta": False, **options, "engine": "zarr"})
         return _dated(_with_time(ds, axis), raw) if with_times else _with_time(ds, axis)
 
@@ -155,7 +155,7 @@ def open_netcdf(
         axis = _time_axis(stored)
         raw = _with_time(stored, axis)
         if options.get("decode_times") is not False:
-            _check_calendar(raw)
+            _check_times(raw)
         held = [raw[name] for name in variables if name in raw]
         held = held or [raw[NAMES_IN_FILES[name]] for name in variables if NAMES_IN_FILES.get(name) in raw]
         largest = max(held, key=lambda data: data.nbytes, default=None)
@@ -262,8 +262,11 @@ def _check_extent(variables: int, longest: int) -> None:
         )
 
 
-def _check_calendar(raw: xr.Dataset) -> None:
-    """Refuse unsupported calendars of CMIP7 by name; xarray decodes julian and gives no reason for utc and tai."""
+def _check_times(raw: xr.Dataset) -> None:
+    """Refuse series without times, and unsupported calendars of CMIP7 by name: xarray says nothing, or no reason."""
+    series = [name for name, data in raw.data_vars.items() if "time" in data.dims and data.ndim > 2 and not data.size]
+    if series and not raw.sizes["time"]:
+        raise DataError(f"{series[0]} has no time step. Download or make the file again, or exclude it")
     calendar = str(raw["time"].attrs.get("calendar", "")) if "time" in raw.variables else ""
     if calendar.lower() in REFUSED_CALENDARS:
         raise DataError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
@@ -17,8 +16,9 @@ from pydantic import (
     model_validator,
 )
 
+from espo_luigi.config.outcomes import files_of
 from espo_luigi.config.regions import Calendar
-from espo_luigi.errors import nearest
+from espo_luigi.errors import DataError, nearest
 from espo_luigi.fields import (
     AnyMapping,
     Arguments,
@@ -36,8 +36,8 @@ from espo_luigi.fields import (
     Unit,
     find_file,
 )
-from espo_luigi.files import load_json
 from espo_luigi.science.choices import FLAGS, LAND_FLAG, Check, MissingMethod, Validated
+from espo_luigi.science.polygons import read_polygons
 from espo_luigi.science.variables import variable
 
 Share = Annotated[float, Field(ge=0)]
@@ -224,66 +224,18 @@ class Checks(Section):
     )
 
 
-# The names of coordinate systems in degrees east and north: WGS 84, NAD83 and ETRS89.
-_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
-
-
 def _as_polygons(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | os.PathLike) or not str(value):
-        raise ValueError("expected the path of a GeoJSON file")
+        raise ValueError("expected the path of a GeoJSON file or a shapefile")
     path = find_file(str(value), (info.context or {}).get("folders", ()))
     try:
-        content = load_json(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the file {path} cannot be read ({error}); expected a GeoJSON file") from error
-    _check_crs(content, path)
-    polygons = tuple(_polygons_of(content))
-    points = [point for polygon in polygons for ring in polygon for point in ring]
-    if not polygons or any(abs(lat) > 90 or abs(lon) > 360 for lon, lat in points):
-        raise ValueError(f"the file {path} holds no polygon in degrees; expected GeoJSON in longitudes and latitudes")
-    return polygons
-
-
-def _check_crs(content: Any, path: Path) -> None:
-    """Refuse coordinates that are not longitudes and latitudes; GeoJSON of before 2016 may name another system."""
-    crs = content.get("crs") if isinstance(content, Mapping) else None
-    named = crs.get("properties") if isinstance(crs, Mapping) else None
-    name = crs
-    if isinstance(named, Mapping):
-        name = f"EPSG:{named['code']}" if "code" in named else named.get("name", named.get("href", crs))
-    if crs is not None and not _DEGREES.search(str(name)):
-        raise ValueError(
-            f"the file {path} has coordinates in {str(name)[:100]}; expected longitudes and latitudes (WGS 84, "
-            f"EPSG:4326). Convert it: ogr2ogr -t_srs EPSG:4326 new.geojson {path.name}"
-        )
-
-
-def _polygons_of(geometry: Any) -> Iterator[tuple[Ring, ...]]:
-    """Yield the polygons of a GeoJSON object: a geometry, a feature, or a collection of them."""
-    kind = geometry.get("type") if isinstance(geometry, Mapping) else None
-    try:
-        if kind in ("FeatureCollection", "GeometryCollection"):
-            for part in geometry["features" if kind == "FeatureCollection" else "geometries"]:
-                yield from _polygons_of(part)
-        elif kind == "Feature":
-            yield from _polygons_of(geometry["geometry"])
-        elif kind in ("Polygon", "MultiPolygon"):
-            for polygon in [geometry["coordinates"]] if kind == "Polygon" else geometry["coordinates"]:
-                yield tuple(map(_ring, polygon))
-        else:
-            raise ValueError(f"got GeoJSON of the type {kind!r}, expected Polygon or MultiPolygon")
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the {kind} is no valid GeoJSON ({error!r})") from error
-
-
-def _ring(points: Any) -> Ring:
-    try:
-        ring = tuple((float(lon), float(lat)) for lon, lat, *_ in points)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"a ring is no list of longitudes and latitudes ({error})") from error
-    if len(ring) < 4 or ring[0] != ring[-1]:
-        raise ValueError(f"a ring of {len(ring)} points is not closed; expected 4 or more, the last as the first")
-    return ring
+        found = read_polygons(files_of(path))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error}); expected a GeoJSON file or a shapefile") from error
+    except DataError as error:
+        raise ValueError(str(error)) from error
+    polygons = [part for _, polygon, _ in found for part in getattr(polygon, "geoms", [polygon])]
+    return tuple(tuple(tuple(ring.coords) for ring in (one.exterior, *one.interiors)) for one in polygons)
 
 
 Ring = tuple[tuple[float, float], ...]
@@ -298,8 +250,8 @@ class Extent(Section):
     shape: Shape | None = Field(
         default=None,
         description=(
-            "instead of bounds: a GeoJSON file with polygons in longitudes and latitudes; a cell belongs to it if "
-            "its centre does"
+            "instead of bounds: a GeoJSON file or a shapefile with polygons in longitudes and latitudes; a cell "
+            "belongs to it if its centre does"
         ),
     )
 

@@ -33,6 +33,7 @@ from espo_luigi.fields import (
     Unused,
     find_file,
 )
+from espo_luigi.files import MOST_JSON_BYTES, read_bytes
 from espo_luigi.science.choices import each_period
 
 logger = logging.getLogger(__name__)
@@ -142,10 +143,13 @@ class Aggregate(FromXscen):
 
 
 def files_of(path: Path) -> dict[str, bytes]:
-    """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name."""
-    read = (".cpg", ".dbf", ".prj") if path.suffix.lower() == ".shp" else ()
+    """Return a file's content, and of a shapefile also that of the files beside it that are read, by file name.
+
+    Raises OSError as `files.read_bytes` does.
+    """
+    read, most = ((".cpg", ".dbf", ".prj"), 2**31) if path.suffix.lower() == ".shp" else ((), MOST_JSON_BYTES)
     beside = [one for one in path.parent.iterdir() if one.stem == path.stem and one.suffix.lower() in read]
-    return {one.name: one.read_bytes() for one in (path, *sorted(beside))}
+    return {one.name: read_bytes(one, most) for one in (path, *sorted(beside))}
 
 
 class WithFile(Section):
@@ -159,7 +163,10 @@ class WithFile(Section):
         if not isinstance(given, Mapping) or not isinstance(name := given.get("tas_src", given.get("shape")), str):
             return given
         path = find_file(name, (info.context or {}).get("folders", ()))
-        parts = files_of(path) if path.is_file() else {}
+        try:
+            parts = files_of(path) if path.is_file() else {}
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
         return {**given, "digest": hashlib.sha256(b"".join(parts.values())).hexdigest() if parts else ""}
 
 

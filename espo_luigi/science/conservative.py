@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from espo_luigi.errors import DataError
-from espo_luigi.science.sphere import Floats, Grid, Integers, cell_corners, unit_vectors
+from espo_luigi.science.sphere import Floats, Grid, Integers, cell_corners, unit_vectors, weights_in_cells
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 _PIECE_DEGREES, _FEWEST_PIECES = 0.1, 2
 # The part of the smaller cell below which a shared area is round-off.
 _NO_AREA = 1e-10
-# The part of a cell by which the bounds of neighbours may differ by round-off: files may be float32.
-_SAME_EDGE = 1e-3
+# The part of a cell by which the bounds of neighbours may differ by round-off: files may be float32, or have decimals.
+_SAME_EDGE = 1e-2
+# The part of the way to the next centre by which bounds may be off the middle: rows may differ in width.
+_OFF_MIDDLE = 0.25
+# How much more than once cells may be covered by round-off.
+_MORE_THAN_ONCE = 1e-6
 # Polygons that are clipped at once, and cells whose neighbours are looked for at once.
 _POLYGONS, _CELLS = 20_000, 20_000
 
@@ -86,12 +90,15 @@ def cells_of(grid: Grid) -> Cells:
     """Return the cells of a grid: between its bounds if it has any, or else half-way between its points.
 
     Rows whose next neighbour would lie beyond a pole end at the pole. Columns that repeat the first ones, 360 degrees
-    on, have no area.
+    on, have no area. Raises `DataError` if bounds do not hold their centres about half-way to the next centres, do not
+    meet their neighbours' or are in mixed orders.
     """
     if grid.layout == "rectilinear":
         return _boxes(grid)
     if grid.bounds is not None:
-        return Quadrilaterals(unit_vectors(*(values.reshape(-1, 4) for values in grid.bounds)))
+        corners = unit_vectors(*grid.bounds)
+        _check_corners(grid, corners)
+        return Quadrilaterals(corners.reshape(-1, 4, 3))
     corners = cell_corners(unit_vectors(grid.lat, grid.lon))
     corners /= np.linalg.norm(corners, axis=-1, keepdims=True)
     around_each = (corners[:-1, :-1], corners[:-1, 1:], corners[1:, 1:], corners[1:, :-1])
@@ -103,15 +110,72 @@ def _boxes(grid: Grid) -> Boxes:
     lat, lon = grid.bounds or map(_between, centres)
     # Bounds may count longitudes otherwise than centres do.
     lon = centres[1][:, None] + (lon - centres[1][:, None] + 180) % 360 - 180
-    lat, lon = np.clip(np.sort(lat, axis=1), -90, 90), np.sort(lon, axis=1)
+    given = np.clip(lat, -90, 90), lon
+    lat, lon = (np.sort(values, axis=1) for values in given)
     if grid.bounds is None:
         for place, neighbour in ((0, 1), (-1, -2)):
             end = grid.lat[place]
             if abs(2 * end - grid.lat[neighbour]) > 90 + 1e-6:
                 lat[place, int(end > 0)] = np.copysign(90, end)
     repeats = np.abs(centres[1] - centres[1][0]) > 360 - (lon[:, 1] - lon[:, 0]) / 2
+    if grid.bounds is not None:
+        _check_bounds("latitude", grid.lat, given[0], np.inf)
+        _check_bounds("longitude", centres[1][~repeats], given[1][~repeats], 360.0)
     lon[~repeats], lon[repeats, 1] = _joined(lon[~repeats]), lon[repeats, 0]
     return Boxes(_joined(lat), lon)
+
+
+def _check_bounds(name: str, centres: Floats, bounds: Floats, period: float) -> None:
+    """Raise `DataError` unless bounds (point, 2) hold their centres, meet their neighbours' and are in one order."""
+    if centres.size < 2:
+        return
+    order = np.argsort(centres)
+    centre, (first, second) = centres[order], bounds[order].T
+    steps, seam = np.diff(centre), centre[0] + period - centre[-1]
+    # A globe's last column has the first as its neighbour. The outermost cells of others end at a pole, or anywhere.
+    closed = seam < 1.5 * steps.max()
+    steps = np.concatenate([[seam], steps, [seam]]) if closed else np.pad(steps, 1, mode="edge")
+    least, most = np.full((2, steps.size), [[_OFF_MIDDLE], [1 - _OFF_MIDDLE]])
+    if not closed:
+        least[[0, -1]], most[[0, -1]] = -_SAME_EDGE, 1 + _SAME_EDGE
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    below, above = (centre - low) / steps[:-1], (high - centre) / steps[1:]
+    right = (least[:-1] <= below) & (below <= most[:-1]) & (least[1:] <= above) & (above <= most[1:])
+    beyond = np.append(low[1:], low[0] + period if closed else high[-1])
+    right &= (np.abs(beyond - high) <= _SAME_EDGE * (high - low)) & ((second > first) == (second > first)[0])
+    if not right.all():
+        place = int(right.argmin())
+        expected = centre[place] + np.array([-steps[place], steps[place + 1]]) / 2
+        raise DataError(
+            f"the bounds of {name} make no cells: {int((~right).sum())} of {right.size} are wrong, those of "
+            f"{centre[place]:g} (number {order[place] + 1}) are {first[place]:g} and {second[place]:g}, and its "
+            f"neighbour begins at {beyond[place]:g}; expected about {expected[0]:g} and {expected[1]:g}. Bounds hold "
+            "their centre, meet their neighbours', and are all in one order"
+        )
+
+
+def _check_corners(grid: Grid, corners: Floats) -> None:
+    """Raise `DataError` unless corners (y, x, 4, 3) surround their centres, and neighbours share two of them."""
+    known, wrong = np.isfinite(corners).all(axis=(2, 3)), np.zeros(grid.shape, bool)
+    inside, weights = weights_in_cells(corners[known], grid.unit_vectors()[known.ravel()])
+    along = weights[:, [1, 3]] + weights[:, [2, 2]]
+    wrong[known] = ~inside | (np.abs(along - 0.5).max(axis=1, initial=0) > _OFF_MIDDLE)
+    for axis in (0, 1):
+        here, there = (np.moveaxis(corners, axis, 0)[part] for part in (slice(-1), slice(1, None)))
+        apart = np.stack([np.linalg.norm(here - np.roll(there, turn, axis=-2), axis=-1) for turn in range(4)])
+        shared = (apart <= _SAME_EDGE * np.linalg.norm(here[..., 0, :] - here[..., 2, :], axis=-1)[..., None]).sum(
+            (0, -1)
+        )
+        np.moveaxis(wrong, axis, 0)[:-1] |= (shared < 2) & np.isfinite(apart).all((0, -1))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        assert grid.bounds is not None
+        got = " and ".join(str(np.round(values[row, column], 4).tolist()) for values in grid.bounds)
+        raise DataError(
+            f"the corners of {int(wrong.sum())} of {wrong.size} cells are wrong: the cell in row {row + 1} and column "
+            f"{column + 1}, at {grid.lat[row, column]:g} °N {grid.lon[row, column]:g} °E, has corners at {got}; "
+            "expected four corners in order around the centre, two of them shared with each neighbour"
+        )
 
 
 def _joined(bounds: Floats) -> Floats:
@@ -149,7 +213,8 @@ def conservative_weights(
 
     A weight is the area that two cells share, over the target cell's area; with `normed`, over the part of the target
     cell that source cells cover. These are ESMF's normalisations "dstarea" and "fracarea". A target cell that shares
-    nothing has a NaN weight. Without `normed`, the sum of a row is the part of the target cell that is covered.
+    nothing has a NaN weight. Without `normed`, the sum of a row is the part of the target cell that is covered. Raises
+    `DataError` if cells of the source overlap.
 
     Parameters
     ----------
@@ -165,7 +230,15 @@ def conservative_weights(
     kept = (entries.data > least) & (True if used is None else used[entries.col])
     row, column, area = entries.row[kept], entries.col[kept], entries.data[kept]
     covered = np.bincount(row, weights=area, minlength=places.size)
-    share = area / (covered if normed else areas)[row]
+    over = covered > areas * (1 + _MORE_THAN_ONCE)
+    if (covered > areas * (1 + _SAME_EDGE)).any():
+        raise DataError(
+            f"{int(over.sum())} of {places.size} cells of the target are covered more than once by the source's cells, "
+            f"up to {(covered / areas).max():.3g} times; expected once. Cells of the source overlap: correct its "
+            "bounds, regrid it bilinearly, or exclude it."
+        )
+    # Corners that neighbours share may differ by float32's round-off.
+    share = area / (covered if normed else np.where(over, covered, areas))[row]
     none = np.flatnonzero(covered == 0)
     index = (np.concatenate([row, none]), np.concatenate([column, np.zeros_like(none)]))
     data = np.concatenate([share, np.full(none.size, np.nan)])

@@ -182,7 +182,7 @@ def bilinear_weights(
     vectors = source.unit_vectors()
     if source.layout == "rectilinear":
         corners = _corners(_rectilinear_cells(source, *coordinates), source.shape)
-        inside, weights = _weights_in_cells(vectors[corners], points)
+        inside, weights = weights_in_cells(vectors[corners], points)
         return inside, corners, weights
     return _search_curvilinear(source, vectors, points)
 
@@ -231,7 +231,7 @@ def _search_curvilinear(source: Grid, vectors: Floats, points: Floats) -> tuple[
     cell = np.zeros(len(points), dtype=np.intp)
     weights = np.zeros((len(points), 4))
     for which, candidate in _candidates(_tree(middle), radius, points, inside):
-        holds, value = _weights_in_cells(vectors[corners[candidate]], points[which])
+        holds, value = weights_in_cells(vectors[corners[candidate]], points[which])
         # Backwards, so that the first of several cells that hold the same target wins.
         hit = np.flatnonzero(holds)[::-1]
         inside[which[hit]], cell[which[hit]], weights[which[hit]] = True, candidate[hit], value[hit]
@@ -256,8 +256,8 @@ def _candidates(
         yield which[near], cells[near]
 
 
-def _weights_in_cells(corners: Floats, points: Floats) -> tuple[NDArray[np.bool_], Floats]:
-    """Whether each cell (n, 4, 3) holds its point (n, 3), and the weights (n, 4) of its corners A, B, C, D.
+def weights_in_cells(corners: Floats, points: Floats) -> tuple[NDArray[np.bool_], Floats]:
+    """Return whether each cell (n, 4, 3) holds its point (n, 3), and the weights (n, 4) of its corners A, B, C, D.
 
     Newton's method for A(1-r)(1-s) + B r(1-s) + C r s + D(1-r)s = t p, from (0.5, 0.5, 1).
     """

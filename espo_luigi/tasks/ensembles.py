@@ -14,10 +14,14 @@ import h5py
 import xarray as xr
 
 from espo_luigi import store
+from espo_luigi.catalog.open import open_grid
 from espo_luigi.config.outcomes import EnsemblesSection, files_of
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.replacing import check_ours
 from espo_luigi.science.boxes import Box
+from espo_luigi.science.extract.dataset import subset_box
+from espo_luigi.science.finalize.outline import cut_to_outline, outline
+from espo_luigi.science.grid import extent
 from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
@@ -124,8 +128,10 @@ class EnsembleTask(OutcomeTask):
     )
 
     def check(self) -> None:
-        """Raise an error, too, if a simulation has no weight, or a weight no simulation."""
+        """Raise an error, too, if no grid holds all members', a simulation has no weight, or a weight no simulation."""
         super().check()
+        if self.dataset == "scenario" and not self.complete():
+            common_land(self.context, self.experiment)
         weights, run = _settings(self.context).ensemble_stats.weights, self.context
         if not isinstance(weights, Mapping):
             return
@@ -270,7 +276,7 @@ class Regions(EnsembleTask):
         super().check()
         check_ours(self._netcdf, _why_not_ours)
         if not self.complete():
-            check_regions(self.context)
+            check_regions(self.context, self.experiment if self.dataset == "scenario" else "")
 
     @property
     def _netcdf(self) -> Path:
@@ -336,11 +342,47 @@ def _why_not_ours(descriptor: int) -> str:
         return "" if maker_of(opened) else f"it is no NetCDF-4 file with the global attribute {_MARKER}"
 
 
-@functools.lru_cache(maxsize=2)
-def check_regions(run: RunContext) -> None:
-    """Raise `ConfigurationError` if a region lies outside of the domain, or has no land; reads a day."""
+@functools.lru_cache(maxsize=8)
+def common_land(run: RunContext, experiment: str) -> xr.Dataset | None:
+    """Return the reference's first day on the grid of the largest member of regional simulations only, as products are.
+
+    None if a member covers the domain, or there is none. Raises `ConfigurationError` if that grid lacks rows or columns
+    of another member.
+    """
+    ids = members(run, experiment)
+    if not ids or not all(map(run.is_regional, ids)):
+        return None
+    config, parts = run.config, {}
+    options = dict(config.extraction.simulation.extract_dataset.xr_open_kwargs)
+    land = partition.cut_box(
+        run.reference_on_its_first_day, partition.domain_without_buffer(config).arguments(), "domain"
+    )
+    for sim_id in ids:
+        try:
+            grid = subset_box(open_grid(run.simulation(sim_id).assets[0], options), config.domain.arguments())
+            parts[sim_id] = cut_to_outline(land, outline(grid["lat"], grid["lon"]))
+        # A backend may raise nearly anything on a damaged file, which `InputCheck` names.
+        except Exception:
+            return None
+    y, x = horizontal_dims(land)
+    largest = max(parts, key=lambda sim_id: parts[sim_id].sizes[y] * parts[sim_id].sizes[x])
+    beyond = [name for name, ds in parts.items() if not all(ds[dim].isin(parts[largest][dim]).all() for dim in (y, x))]
+    if beyond:
+        told = {one: f"{extent(parts[one]['lat'])} °N, {extent(parts[one]['lon'])} °E" for one in parts}
+        raise ConfigurationError(
+            f"`ensembles`: all simulations of {experiment} are regional, and no grid holds those of all: got {largest} "
+            f"({told[largest]}), and beyond it {beyond[0]} ({told[beyond[0]]}). Expected one that holds all. Make "
+            "the domain smaller, exclude one of them, or add a global simulation."
+        )
+    return parts[largest]
+
+
+@functools.lru_cache(maxsize=8)
+def check_regions(run: RunContext, experiment: str = "") -> None:
+    """Raise `ConfigurationError` if a region lies outside of the domain, or of all members, or has no land."""
     box = partition.domain_without_buffer(run.config).arguments()
-    land = partition.cut_box(run.reference_on_its_first_day, box, "domain")
+    common = common_land(run, experiment) if experiment else None
+    land = partition.cut_box(run.reference_on_its_first_day, box, "domain") if common is None else common
     try:
         region_means(land[["land"]], regions(run), land["land"].notnull().compute())
     except DataError as error:

@@ -22,10 +22,12 @@ from espo_luigi.errors import DataError, StoreError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.redaction import without_secrets
 from espo_luigi.science.choices import INPUT_PROBLEMS
+from espo_luigi.science.conservative import cells_of
 from espo_luigi.science.extract.dataset import beyond_the_grid, subset_box
 from espo_luigi.science.extract.input_problems import Problem
 from espo_luigi.science.extract.input_values import limits_of
 from espo_luigi.science.finalize.gaps import LET_THROUGH
+from espo_luigi.science.regrid import BOUNDS, horizontal_of
 from espo_luigi.science.units import threshold_in
 from espo_luigi.science.variables import Variable, variable
 from espo_luigi.tasks import partition
@@ -214,13 +216,14 @@ class InputCheck(InputTask):
         # A backend may raise nearly anything on a damaged file.
         except Exception:
             return
-        self._check_cells(grid, asset.path)
         try:
-            sizes = subset_box(grid[["lat", "lon"]], box).sizes
+            cut = subset_box(grid, box)
         except DataError as error:
             raise DataError(f"{where}: {error} Correct the bounds, or exclude the simulation.") from error
+        sizes = cut[["lat", "lon"]].sizes
         if min(sizes.values()) < 2:
             raise DataError(f"{where} has {dict(sizes)} cells there; expected 2 or more each way.")
+        self._check_cells(cut, asset.path)
         # This method does not extrapolate.
         beyond = beyond_the_grid(grid, box | ({"tile_buffer": 0} if "conservative" in conserved.values() else {}))
         if beyond and config.extraction.on_input_problem.extrapolation == "fail":
@@ -230,7 +233,7 @@ class InputCheck(InputTask):
             )
 
     def _check_cells(self, grid: xr.Dataset, path: object) -> None:
-        """Raise `DataError` if conservative regridding lacks the corners of cells, or a cut at the domain's edge."""
+        """Raise `DataError` if conservative regridding lacks right bounds of cells, or a cut at the domain's edge."""
         config = self.context.config
         for name, method in config.regrid.regrid_method.items():
             key = f"`{config.name_of(f'regrid.regrid_method.{name}')}: {method}`"
@@ -245,6 +248,13 @@ class InputCheck(InputTask):
                     "variables (y, x, 4) that the attributes `bounds` of lat and lon name. Add them, regrid it "
                     "bilinearly, or exclude the simulation."
                 )
+            try:
+                cells_of(horizontal_of(grid.set_coords([one for one in BOUNDS if one in grid]), "source").grid)
+            except DataError as error:
+                raise DataError(
+                    f"{key}: in {path}, {error}. Correct or remove them (cells of 1-D lat and lon then end half-way "
+                    "between centres), regrid it bilinearly, or exclude the simulation."
+                ) from error
 
     def raw(self) -> Match:
         """Return the simulation."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -223,6 +224,33 @@ def test_a_fill_value_that_no_attribute_declares(files: Files, name: str, fill: 
     cells = ((LAT > 41) & (LAT < 54)).sum() * ((LON >= 265) & (LON < 278)).sum()
     assert found.count == 3 * 365 * cells
     assert f"are {fill:.6g} {units}, which is impossible" in found.message
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "said"),
+    [
+        ("missing_value", np.float64(1e20), "a fill value that missing_value (1e+20, float64) declares, but not as"),
+        ("missing_value", "1e20", "a fill value that missing_value (1e20, str) declares, but not as readers take it"),
+        ("missing_value", np.float64(-999), "a fill value that no attribute declares"),
+        ("comment", np.float64(1e20), "a fill value that no attribute declares"),
+    ],
+)
+def test_a_fill_value_that_an_attribute_of_another_type_declares(
+    files: Files, attribute: str, value: Any, said: str
+) -> None:
+    """float32's 1e20 is not float64's: xarray takes it for a value."""
+
+    def sea(ds: xr.Dataset) -> xr.Dataset:
+        changed = ds["tasmax"].where(ds["lon"] < 265, np.float32(1e20)).astype("float32")
+        changed.encoding = {"_FillValue": None}
+        return ds.assign(tasmax=changed)
+
+    file = files.change("tasmax", 2002, sea)
+    with netCDF4.Dataset(file, "a") as opened:
+        opened["tasmax"].setncattr(attribute, value)
+    found = only(files.problems())
+    assert (found.kind, found.file) == ("fill_values", file)
+    assert said in found.message and "as _FillValue, in the variable's own type" in found.message
 
 
 def test_no_number_of_mislabelled_units_is_a_fill_value(files: Files) -> None:

@@ -27,7 +27,7 @@ from examined_files import (
 
 from espo_luigi.catalog import examine
 from espo_luigi.catalog.examine import examine_match
-from espo_luigi.catalog.open import open_years
+from espo_luigi.catalog.open import open_match, open_years
 from espo_luigi.catalog.read import Asset
 from espo_luigi.errors import DataError
 from espo_luigi.science.extract.dataset import to_canonical_units
@@ -447,6 +447,39 @@ def test_a_scenario_without_values_is_refused_though_its_history_has_them(tmp_pa
     damaged(files, "pr", lambda values: values.fill(np.nan), (2005,))
     problem = kinds(files)["too_few_days", "pr"]
     assert problem.count == 5 * 9 and "on 1825 of 2190" in problem.message
+    assert problem.file == str(files.path("pr", 2005)), "the history is not at fault"
+
+
+@pytest.mark.parametrize("first", [first for first, _ in YEARS])
+@pytest.mark.parametrize("calendar", ["noleap", "standard"])
+def test_a_file_without_any_day_is_named_and_not_the_others(tmp_path: Path, calendar: str, first: int) -> None:
+    """xarray says nothing of it in the standard calendar, and of the others that cftime may be missing."""
+    files = good_files(tmp_path, calendar)
+    path = files.path("pr", first)
+    empty = xr.load_dataset(path, decode_times=False).isel(time=slice(0)).drop_encoding()
+    path.unlink()
+    empty.to_netcdf(path, unlimited_dims=["time"])
+    problem = files.only()
+    assert where(problem) == ("unreadable_files", "pr", str(path), "")
+    assert "pr has no time step. Download or make the file again" in problem.message
+    with pytest.raises(DataError, match=rf"pr_{first}.nc .* has no time step"):
+        open_match(files.match)
+
+
+@pytest.mark.parametrize("few", [300, 100])
+def test_days_without_values_are_told_of_the_file_that_lacks_them(tmp_path: Path, few: int) -> None:
+    files = good_files(tmp_path, "noleap")
+
+    def gap(values: np.ndarray) -> None:
+        values[:few, 2, 3] = np.nan
+
+    damaged(files, "tasmin", gap, (2005,))
+    (problem,) = kinds(files).values()
+    assert where(problem)[:3] == (
+        "too_few_days" if few > 219 else "missing_values",
+        "tasmin",
+        str(files.path("tasmin", 2005)),
+    )
 
 
 def test_days_are_counted_by_cell_in_all_years_and_in_those_of_the_calibration(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from espo_luigi.science.choices import RegridMethod
 from espo_luigi.science.conservative import Quadrilaterals, cells_of, conservative_weights
 from espo_luigi.science.finalize.gaps import EXTRAPOLATED_CELLS
 from espo_luigi.science.regrid import METHODS, check_covered, part_reached, regrid, regrid_cells, weigh
-from espo_luigi.science.sphere import Grid
+from espo_luigi.science.sphere import Grid, unit_vectors
 from espo_luigi.science.stack import grid_of, stack_drop_nans
 
 needs_cdo = pytest.mark.skipif(shutil.which("cdo") is None, reason="CDO, the oracle, is not installed")
@@ -51,6 +51,8 @@ def dataset(grid: Grid, **variables: np.ndarray) -> xr.Dataset:
     if grid.layout == "rectilinear":
         coords: dict[str, Any] = {"lat": grid.lat, "lon": grid.lon}
         dims: tuple[str, ...] = ("lat", "lon")
+        for name, values in zip(dims, grid.bounds or (), strict=False):
+            coords[f"{name}_bounds"] = ((name, "bnds"), values)
     else:
         dims, coords = ("rlat", "rlon"), {"lat": (("rlat", "rlon"), grid.lat), "lon": (("rlat", "rlon"), grid.lon)}
         coords |= {name: np.arange(size) * 0.1 for name, size in zip(dims, grid.shape, strict=True)}
@@ -67,7 +69,7 @@ def rain(grid: Grid, days: int = 1) -> np.ndarray:
 
 
 def write(grid: Grid, values: np.ndarray, path: Path) -> None:
-    """Write a map for CDO, with CF's bounds of a curvilinear grid."""
+    """Write a map for CDO, with the grid's bounds."""
     ds = dataset(grid, pr=values[None]).isel(time=0).drop_vars(["rlat", "rlon"], errors="ignore")
     ds["pr"].encoding = {"_FillValue": -9e33}
     for name, standard_name in {"lat": "latitude", "lon": "longitude"}.items():
@@ -171,6 +173,140 @@ def test_bounds_that_differ_by_round_off_leave_no_gap(step: float) -> None:
     target = cells_of(regular(-20, 20, 0.1, -50, 50, 0.1))
     weights = conservative_weights(source, target)
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
+
+
+def bounded(lat: np.ndarray, lon: np.ndarray) -> Grid:
+    """Cells half-way between centres, with bounds; rows end at the poles."""
+    edges = [np.concatenate([[3 * v[0] - v[1], *(v[1:] + v[:-1]), 3 * v[-1] - v[-2]]]) / 2 for v in (lat, lon)]
+    south, west = (np.stack([values[:-1], values[1:]], axis=1) for values in edges)
+    return Grid(lat, lon, "rectilinear", bounds=(np.clip(south, -90, 90), west))
+
+
+def changed(grid: Grid, lat: Any = lambda bounds: bounds, lon: Any = lambda bounds: bounds) -> Grid:
+    assert grid.bounds is not None
+    return Grid(grid.lat, grid.lon, grid.layout, bounds=(lat(grid.bounds[0].copy()), lon(grid.bounds[1].copy())))
+
+
+GAUSSIAN = np.rad2deg(np.arcsin(np.polynomial.legendre.leggauss(64)[0]))
+AROUND = bounded(GAUSSIAN, np.arange(0, 360, 2.8125))
+POLES = bounded(np.linspace(-90, 90, 73), np.arange(1.25, 360, 2.5))
+PART = bounded(np.arange(30.25, 60, 0.5), np.arange(-20.0, 40, 0.6))
+TURNED = bounded(GAUSSIAN[::-1], np.arange(-180.0, 180, 2.8125))
+
+
+def float32(bounds: np.ndarray) -> np.ndarray:
+    return bounds.astype("float32").astype("float64")
+
+
+@needs_cdo
+@pytest.mark.parametrize(
+    "given",
+    [
+        AROUND,
+        POLES,
+        PART,
+        TURNED,
+        changed(AROUND, lat=lambda b: b[:, ::-1], lon=lambda b: b[:, ::-1]),
+        changed(AROUND, lon=lambda b: b % 360),
+        changed(TURNED, lat=float32, lon=lambda b: float32(b % 360)),
+        changed(PART, lat=lambda b: b.round(2), lon=lambda b: (b + 1e-9).round(3)),
+    ],
+    ids=["Gaussian", "poles", "part", "turned", "upper first", "modulo 360", "float32", "decimals"],
+)
+def test_bounds_as_models_write_them_give_the_values_of_cdo(given: Grid, tmp_path: Path) -> None:
+    target, plain = regular(40, 56, 1.6, -15, 35, 2.0), bounded(given.lat, given.lon)
+    values = rain(given)[0]
+    expected = remapcon(plain, target, values, tmp_path, "fracarea")
+    found = conservative_weights(cells_of(given), cells_of(target)) @ values.ravel()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-3 * values.max())
+    np.testing.assert_allclose(conservative_weights(cells_of(given), cells_of(target)).sum(axis=1), 1, atol=1e-9)
+
+
+def moved(step: float) -> Any:
+    return lambda bounds: bounds + step * (bounds[:1, 1:] - bounds[:1, :1])
+
+
+def off(first: float, second: float) -> Any:
+    return lambda bounds: bounds + np.array([first, second])
+
+
+def one_wrong(bounds: np.ndarray) -> np.ndarray:
+    bounds[7] = bounds[7, ::-1]
+    return bounds
+
+
+def at_seam(bounds: np.ndarray) -> np.ndarray:
+    bounds[0, 0] = 0
+    return bounds
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        # shared/cases 36, FGOALS-f3-L and FGOALS-g3 of ESMValCore 1570 and 1288
+        (changed(PART, lat=off(-0.25, 0.25)), r"of 30.25 \(number 1\) are 29.75 and 30.75, .* 30.25;"),
+        (changed(PART, lat=moved(1)), r"60 of 60 are wrong, those of 30.25 .* expected about 30 and 30.5"),
+        (changed(PART, lat=moved(0.5)), "latitude"),
+        (changed(PART, lat=moved(-0.3)), "latitude"),
+        (changed(PART, lat=lambda b: b[::-1]), "latitude"),
+        (changed(PART, lat=off(0.05, -0.05)), r"its neighbour begins at 30.55"),
+        (changed(PART, lat=off(-0.02, 0)), "latitude"),
+        (changed(PART, lat=one_wrong), r"1 of 60 .* 33.75 \(number 8\) are 34 and 33.5, .* in one order"),
+        (changed(PART, lat=lambda b: np.where(b > 31, np.nan, b)), "latitude .* nan"),
+        (changed(PART, lat=lambda b: np.repeat(b[:, :1], 2, axis=1)), "latitude"),
+        (changed(PART, lat=lambda b: np.where(b == b.max(), 90, b)), r"those of 59.75 \(number 60\) are 59.5 and 90"),
+        (changed(AROUND, lon=moved(0.5)), "longitude"),
+        (changed(AROUND, lon=moved(1)), "longitude"),
+        (changed(AROUND, lon=lambda b: b[::-1]), "longitude"),
+        (changed(AROUND, lon=off(-1, 1)), "longitude"),
+        (changed(AROUND, lon=at_seam), "longitude .* those of 0 \\(number 1\\) are 0 and 1.40625"),
+        (changed(TURNED, lat=moved(1)), "latitude"),
+        (changed(TURNED, lat=lambda b: b[::-1]), "latitude"),
+    ],
+)  # fmt: skip
+def test_bounds_that_overlap_lie_beside_their_centres_or_leave_gaps_are_refused(grid: Grid, expected: str) -> None:
+    with pytest.raises(DataError, match=rf"the bounds of .*{expected}"):
+        cells_of(grid)
+
+
+def test_corners_that_overlap_lie_beside_their_centres_or_leave_gaps_are_refused() -> None:
+    good = rotated(12, 14, 0.44)
+    assert good.bounds is not None
+    lat, lon = good.bounds
+    east, (middle, across) = np.roll(lon, 1, axis=1), (of[..., None] for of in (good.lat, good.lon))
+    # Corners may begin anywhere, go either way around, count longitudes otherwise, and be absent outside of the domain.
+    outside = np.arange(12)[:, None, None] < 3
+    for order in ([1, 2, 3, 0], [3, 2, 1, 0]):
+        cells_of(changed(good, lambda _, o=order: lat[..., o], lambda _, o=order: float32(lon[..., o] + 360)))
+    cells_of(changed(good, lambda _: np.where(outside, np.nan, lat), lambda _: np.where(outside, np.nan, lon)))
+    for wrong in (
+        (middle + 2 * (lat - middle), across + 2 * (lon - across)),
+        (middle + 0.8 * (lat - middle), across + 0.8 * (lon - across)),
+        (lat + 0.2, lon),
+        (np.roll(lat, 1, axis=1), east),
+        (lat[..., [0, 2, 1, 3]], lon[..., [0, 2, 1, 3]]),
+        (lat[:, ::-1], lon[:, ::-1]),
+    ):
+        with pytest.raises(DataError, match=r"the corners of \d+ of 168 cells are wrong: .* in row 1 and column 1, at"):
+            cells_of(changed(good, lambda _, w=wrong: w[0], lambda _, w=wrong: w[1]))
+
+
+def test_source_cells_that_cover_a_target_twice_are_refused_and_round_off_counts_once() -> None:
+    lat = np.arange(40.5, 50)
+    target = cells_of(regular(42, 48, 1.5, 2, 8, 1.5))
+
+    def quadrilaterals(step: float) -> Quadrilaterals:
+        """Columns of one degree, whose corners are further east by a part of a degree in every second column."""
+        rows, columns = np.meshgrid(lat, np.arange(0.5, 10), indexing="ij")
+        west, east = columns - 0.5, columns + 0.5 + step * (np.arange(10) % 2)
+        corners = np.stack([rows - 0.5, rows - 0.5, rows + 0.5, rows + 0.5], -1), np.stack([west, east, east, west], -1)
+        return Quadrilaterals(unit_vectors(*(values.reshape(-1, 4) for values in corners)))
+
+    for normed in (False, True):
+        with pytest.raises(DataError, match=r"cells of the target are covered more than once .* up to 1\.\d+ times"):
+            conservative_weights(quadrilaterals(0.1), target, normed=normed)
+        sums = conservative_weights(quadrilaterals(3e-5), target, normed=normed).sum(axis=1)
+        np.testing.assert_allclose(sums, 1, atol=1e-6)
 
 
 def test_inferred_cells_of_a_rotated_grid_are_those_of_its_bounds() -> None:

@@ -135,6 +135,39 @@ def test_a_simulation_whose_cells_end_within_the_domain_is_refused(own_raw: Path
         regridded("north")
 
 
+def with_bounds(ds: xr.Dataset, widened: float = 0.0, moved: float = 0.0) -> xr.Dataset:
+    """The files with bounds of their rows and columns; those of rows are wider or further north by parts of a step."""
+    bare = ds.drop_vars(["lat_bnds", "lon_bnds"], errors="ignore")
+    for name, wide, on in (("lat", widened, moved), ("lon", 0.0, 0.0)):
+        step, sides = float(np.diff(ds[name].values)[0]), np.array([-0.5, 0.5])
+        bounds = ds[name].values[:, None] + step * (sides + wide * np.sign(sides) + on)
+        bare = bare.assign({f"{name}_bnds": ((name, "bnds"), bounds)})
+        bare[name].attrs["bounds"] = f"{name}_bnds"
+    return bare
+
+
+@pytest.mark.parametrize("wrong", [{"widened": 0.5}, {"moved": 0.5}])
+def test_bounds_that_overlap_or_lie_beside_their_rows_stop_the_run_before_it_starts(
+    own_raw: Path, tmp_path: Path, wrong: dict[str, float]
+) -> None:
+    """Overlapping bounds doubled the rain (shared/cases 36, ESMValCore 1570); bilinear regridding needs none."""
+    change_files(own_raw, lambda ds: with_bounds(ds, **wrong))
+    forget()
+    tasks.InputCheck(sim_id=NOLEAP).look()
+    edit(tmp_path / "config.yml", lambda content: content["regrid"].update(regrid_method={"pr": "conservative"}))
+    forget()
+    with pytest.raises(DataError) as caught:
+        tasks.InputCheck(sim_id=NOLEAP).look()
+    assert "`regrid.regrid_method.pr: conservative`: in " in str(caught.value)
+    for text in ("pr_day_Demo-NoLeap", "the bounds of latitude make no cells", "expected about", "Correct or remove"):
+        assert text in str(caught.value)
+    with pytest.raises(DataError, match="the bounds of latitude make no cells"):
+        regridded("middle")
+    change_files(own_raw, with_bounds)
+    forget()
+    tasks.InputCheck(sim_id=NOLEAP).look()
+
+
 @pytest.mark.parametrize(
     ("method", "text"),
     [

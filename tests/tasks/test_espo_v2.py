@@ -25,7 +25,7 @@ from espo_luigi.tasks import partition
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context, forget, settings
 from espo_luigi.tasks.cost import Basis
-from espo_luigi.tasks.ensembles import check_regions
+from espo_luigi.tasks.ensembles import check_regions, common_land
 from espo_luigi.tasks.inputs import COLUMNS
 from espo_luigi.tasks.make import task_for
 from espo_luigi.tasks.outcomes import check_outcomes
@@ -566,3 +566,38 @@ def test_bad_indicators_and_regions_of_v2_are_named_before_anything_runs(
     with pytest.raises(ConfigurationError, match=message):
         check_outcomes(context())
         check_regions(context())
+
+
+def test_regional_members_without_a_common_grid_are_named_before_anything_runs(
+    v2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = v2()
+    (tmp_path / "one.yml").write_text("indicators: {a: {base: tx_mean}}")
+    edit(files[0], lambda content: content.update({"indicators": {"module": "one.yml"}, "ensembles": {}}))
+    forget()
+    run = context()
+    match, task = run.simulation(REGIONAL), tasks.Ensemble(
+        freq="YS-JAN", dataset="scenario", experiment="ssp370", product="indicators"
+    )  # fmt: skip
+    task.check()
+    grid = xr.load_dataset(match.assets[0].path, decode_times=False)
+    columns = grid[match.assets[0].variables[0]].dims[-1]
+
+    def member(name: str, **part: slice) -> Any:
+        grid.isel(part).to_netcdf(tmp_path / f"{name}.nc")
+        return replace(match, id=name, assets=(replace(match.assets[0], path=str(tmp_path / f"{name}.nc")),))
+
+    half = grid.sizes[columns] // 2
+    west, east = member("west", **{columns: slice(half)}), member("east", **{columns: slice(half, None)})
+    for others, fails in (({"west": west, "east": east}, True), ({"west": west, REGIONAL: match}, False)):
+        monkeypatch.setitem(run.__dict__, "simulations", others)
+        common_land.cache_clear()
+        if not fails:
+            task.check()
+            continue
+        with pytest.raises(
+            ConfigurationError,
+            match=r"all simulations of ssp370 are regional, and no grid holds .* (east|west) \(.* °N",
+        ):
+            task.check()
+        tasks.Ensemble(freq="YS-JAN", dataset="simulation", experiment="ssp370", product="indicators").check()

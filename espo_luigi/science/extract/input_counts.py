@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from espo_luigi.science.calendar import calendar_of
@@ -66,6 +67,8 @@ class _Days:
     in_calibration: np.ndarray
     days: int = 0
     calibration_days: int = 0
+    in_file: dict[RawSeries, np.ndarray] = field(default_factory=dict)
+    """By file, how many values it has, and how many days and cells."""
 
     @property
     def few(self) -> np.ndarray:
@@ -105,6 +108,7 @@ class Cells:
         inside = (block.days >= self.calibration[0]) & (block.days <= self.calibration[1])
         found = block.finite.sum(axis=0, dtype=np.int32)
         days.found[tile] += found
+        days.in_file[block.raw] = days.in_file.get(block.raw, 0) + np.array([found.sum(), block.finite.size])
         days.in_calibration[tile] += found if inside.all() else block.finite[inside].sum(axis=0, dtype=np.int32)
         if not any(rows.start for rows in tile):
             days.days += block.days.size
@@ -134,7 +138,10 @@ class Cells:
             yield from self._lacking(name, series[name], wanted, empty_maps.get(name, 0))
 
     def _lacking(self, name: str, files: Sequence[RawSeries], wanted: np.ndarray, empty: int) -> Iterator[Problem]:
-        days, raw = self.days[name], min(files, key=lambda raw: int(raw.days.min()))
+        days = self.days[name]
+        # The file with the smallest share of values, of equal ones the earliest.
+        shares = {raw: has / of for raw, (has, of) in days.in_file.items()}
+        raw = min(files, key=lambda raw: (shares.get(raw, 1), raw.days.min()))
         few = wanted & days.few
         if few.any():
             share = np.minimum(days.found / days.days, days.in_calibration / max(days.calibration_days, 1))
@@ -316,8 +323,13 @@ def _undeclared(number: float, count: _Count) -> Problem:
     canonical = str(count.raw.data.attrs.get("units", ""))
     units = count.raw.units or canonical
     value = float(convert_to(xr.DataArray(number, name=count.raw.name, attrs={"units": canonical}), units))
+    declared = [
+        f"{name} ({fill}, {type(fill).__name__}) declares, but not as readers take it"
+        for name, fill in count.raw.fills.items()
+        if np.isclose(pd.to_numeric(np.ravel(fill), errors="coerce"), value, rtol=1e-5).any()
+    ]
     return count.problem(
         value,
-        f"are {value:.6g} {units}, which is impossible: a fill value that no attribute declares. Declare it in the "
-        "file as _FillValue",
+        f"are {value:.6g} {units}, which is impossible: a fill value that {(*declared, 'no attribute declares')[0]}. "
+        "Declare it in the file as _FillValue, in the variable's own type",
     )

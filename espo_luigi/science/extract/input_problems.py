@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import cftime
 import numpy as np
@@ -49,6 +50,8 @@ class RawSeries:
     doubtful_fill: float | None = None
     # The variable's row of the table; by default that of `VARIABLES`.
     row: Variable | None = None
+    # The file's attributes of missing values, by their names.
+    fills: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -7,11 +7,7 @@ and the sine of latitude, which keep areas.
 from __future__ import annotations
 
 import functools
-import importlib
-import io
 import itertools
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +15,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from espo_luigi.errors import DataError, EspoError
+from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.grid import extent
+from espo_luigi.science.polygons import read_polygons
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.sphere import unit_vectors
 from espo_luigi.science.stack import horizontal_dims
@@ -30,7 +27,6 @@ from espo_luigi.science.stack import horizontal_dims
 # Edges of polygons are straight in degrees; pieces of this length are straight on the sine of latitude, too. Parts of a
 # polygon with more vertices are cut. So many cells are outlined at a time.
 _EDGE_DEGREES, _PART_VERTICES, _CELLS = 0.1, 1000, 10_000
-_IN_DEGREES = re.compile(r"(CRS:?8[34]|EPSG[:/]([\d.]*[:/])?(4326|4269|4258))$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,74 +44,18 @@ Region = Any
 def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]:
     """Return the polygons of a file by the names in the property `name_by`.
 
-    Parameters
-    ----------
-    files
-        The content by file name: a GeoJSON file, or a shapefile's `.shp`, `.dbf` and, if there are any, `.prj`
-        and `.cpg`.
-
-    Raises
-    ------
-    DataError
-        If shapely (and pyshp for shapefiles) is missing, or the file is neither,
-        has no polygon, lacks the property, or is in another projection.
+    `files` are those of `read_polygons`. Raises `DataError` as it does, and if the property is missing.
     """
-    where = next(iter(files), "")
-    shapely = _imported("shapely")
+    import shapely
+
     found: dict[str, list[Any]] = {}
-    for shape, properties in _features(files, where):
-        geometry = shapely.make_valid(shapely.geometry.shape(shape))
-        if name_by not in properties:
-            got = ", ".join(map(str, properties)) or "none"
-            raise DataError(f"{where}: no property {name_by!r} to name regions by; got {got}.")
-        if geometry.geom_type not in ("Polygon", "MultiPolygon", "GeometryCollection") or geometry.is_empty:
-            raise DataError(f"{where}: {properties[name_by]!r} is a {geometry.geom_type}; expected a polygon.")
-        west, south, east, north = geometry.bounds
-        if not (-360 <= west <= east <= 360 and -90 <= south <= north <= 90):
-            raise _projected(where, f"coordinates like {west:g}, {south:g}")
-        found.setdefault(str(properties[name_by]), []).append(geometry)
-    if not found:
-        raise DataError(f"{where} holds no polygon; expected a GeoJSON file or a shapefile with one or more.")
+    for at, polygons, properties in read_polygons(files):
+        name = properties.get(name_by)
+        if name is None or name == "" or isinstance(name, list | dict):
+            got = ", ".join(f"{key}: {str(value)[:40]!r}" for key, value in properties.items()) or "none"
+            raise DataError(f"{at.rstrip(',')}: no property {name_by!r} to name regions by; got {got}.")
+        found.setdefault(str(name), []).append(polygons)
     return {name: shapely.union_all(parts) for name, parts in found.items()}
-
-
-def _imported(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise DataError(f"polygons need {package} ({error}): pip install 'espo_luigi[regions]'") from error
-
-
-def _projected(where: str, got: str) -> DataError:
-    return DataError(
-        f"{where} has {got}; expected longitudes and latitudes (WGS 84, EPSG:4326). Convert the file: "
-        "ogr2ogr -t_srs EPSG:4326 new.geojson FILE"
-    )
-
-
-def _features(files: Mapping[str, bytes], where: str) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Geometries and properties."""
-    parts = {name.rpartition(".")[2].lower(): content for name, content in files.items()}
-    try:
-        if "shp" not in parts:
-            content = json.loads(files[where])
-            if (crs := content.get("crs")) and not _IN_DEGREES.search(str(crs["properties"]["name"])):
-                raise _projected(where, f"coordinates in {crs['properties']['name']}")
-            for feature in content.get("features", [content]):
-                yield feature["geometry"], feature["properties"] or {}
-            return
-        if "prj" in parts and not parts["prj"].lstrip().upper().startswith((b"GEOGCS", b"GEOGCRS")):
-            raise _projected(where, f"coordinates in {parts['prj'][:60].decode(errors='replace')}")
-        read = {part: io.BytesIO(parts[part]) for part in ("shp", "dbf")}
-        encoding = parts.get("cpg", b"utf-8").decode().strip()
-        for record in _imported("shapefile").Reader(**read, encoding=encoding).iterShapeRecords():
-            yield record.shape.__geo_interface__, record.record.as_dict()
-    except EspoError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"{where} cannot be read ({error!r}). Expected GeoJSON with features, or a shapefile with .shp and .dbf."
-        ) from error
 
 
 def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArray | None = None) -> xr.Dataset:
@@ -180,40 +120,47 @@ def _shares(region: Region, cells: Cells, grid: Any, outlines: Callable[[], Any]
         # The centre of the cell that holds the point is not farther than a cell's diagonal.
         is_near = distance.min() <= np.deg2rad(np.hypot(*grid.largest_steps())) / 2
         return (np.arange(distance.size) == distance.argmin()).astype(float) * is_near
-    areas, shapely, tree = np.zeros(cells.size), _imported("shapely"), outlines()
+    import shapely
+
+    areas, tree = np.zeros(cells.size), outlines()
     flat = shapely.segmentize(region, _EDGE_DEGREES)
     flat = shapely.transform(flat, lambda at: np.column_stack([at[:, 0], np.sin(np.deg2rad(at[:, 1]))]))
     flat = shapely.make_valid(flat, method="structure", keep_collapsed=False)
-    for part, turn in itertools.product(_cut(shapely, flat), (-360, 0, 360)):
+    for part, turn in itertools.product(_cut(flat), (-360, 0, 360)):
         turned = shapely.transform(part, lambda at, turn=turn: at + np.array([turn, 0]))
         found = tree.query(turned, predicate="intersects")
         areas[found] += shapely.area(shapely.intersection(tree.geometries[found], turned))
     return areas / flat.area
 
 
-def _cut(shapely: Any, polygon: Any) -> Iterator[Any]:
+def _cut(polygon: Any) -> Iterator[Any]:
     """Parts of few vertices."""
+    import shapely
+
     if shapely.get_num_coordinates(polygon) <= _PART_VERTICES:
         yield polygon
         return
     west, south, east, north = polygon.bounds
     lon, lat = (west + east) / 2, (south + north) / 2
     for half in itertools.product((west, lon), (south, lat)):
-        yield from _cut(shapely, shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south))
+        yield from _cut(shapely.clip_by_rect(polygon, *half, half[0] + lon - west, half[1] + lat - south))
 
 
 def _outlines(cells: Cells) -> Any:
     """A tree of cells as polygons; those without corners are empty."""
-    shapely = _imported("shapely")
+    import shapely
+
     if isinstance(cells, Boxes):
         row, column = np.divmod(np.arange(cells.size), len(cells.lon))
         (south, north), (west, east) = np.sin(np.deg2rad(cells.lat[row])).T, _turned(cells.lon)[column].T
         return shapely.STRtree(shapely.box(west, south, east, north))
     parts = np.array_split(cells.corners, cells.size // _CELLS + 1)
-    return shapely.STRtree(np.concatenate([_quadrilaterals(shapely, part) for part in parts]))
+    return shapely.STRtree(np.concatenate([_quadrilaterals(part) for part in parts]))
 
 
-def _quadrilaterals(shapely: Any, corners: np.ndarray) -> np.ndarray:
+def _quadrilaterals(corners: np.ndarray) -> np.ndarray:
+    import shapely
+
     # A corner at a pole has no longitude.
     along = np.clip(np.linspace(0, 1, 21), 1e-3, 1 - 1e-3)[:, None]
     between = corners[:, :, None] * (1 - along) + np.roll(corners, -1, axis=1)[:, :, None] * along

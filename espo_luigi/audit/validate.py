@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib.util
 import io
 import json
+import os
 import re
 import tempfile
 import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,27 +27,33 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.audit import cells, sample
+from espo_luigi.audit import cells, outcomes, sample
+from espo_luigi.catalog import build
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
 from espo_luigi.errors import DataError, ParameterError, StoreError
 from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
 from espo_luigi.export.netcdf import Layout, described, write_netcdf
 from espo_luigi.files import read_object
-from espo_luigi.publication import release
+from espo_luigi.publication import origin, release
 from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
-from espo_luigi.replacing import check_ours
+from espo_luigi.replacing import MANIFEST_NAME, check_ours, digest_of_ours
 from espo_luigi.science.choices import Validated
+from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES
+from espo_luigi.store.inventory import check_dense, digest_of
+from espo_luigi.store.marker import ROOT_METADATA_NAME, TABLE_MARK
 from espo_luigi.store.table import read_checksums
 from espo_luigi.tasks.context import RunContext, context, settings
 from espo_luigi.tasks.ensembles import maker_of
+from espo_luigi.tasks.outcomes import chosen
 
 _SHOWN = 10
 # The part of a NetCDF file's name that is not the product's.
@@ -53,18 +61,33 @@ _OF_A_FILE = re.compile(r"(_\d{8}-\d{8})?\.nc4?$")
 _A_MONTH = np.timedelta64(28, "D")
 _NO_LAND = xr.DataArray()
 # The checks of archives, which NetCDF files cannot pass or fail.
-_OF_ARCHIVES = ("flags", "audit", "catalogue")
+_OF_ARCHIVES = ("magnitudes", "flags", "audit", "catalogue")
 _OF_PRODUCTS = ("times", "cells", "variables", "bounds")
 _VERSION = re.compile(r"\w[\w.+-]*", re.ASCII)
+_NO_RUN = "luigi.cfg in the present folder names no configuration of these products"
+# What a check leaves out without a configuration.
+_WITHOUT_RUN = {
+    "times": "the years that no product has",
+    "cells": "the reference's land",
+    "variables": "the variables and simulations of the configuration",
+}
+# Means of cells over the reference's years differ by far less after an adjustment; units differ by more.
+_CELLS, _FACTOR = 8, 2
+_OURS = (release.OF_OURS, origin.OF_OURS, origin.RELATIONS, build.OF_OURS, build.TABLE_OF_OURS)
+_OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
 
 
 class NotDone(Exception):
     """A check cannot be done; the message says why."""
 
 
+class Remark(str):
+    """What a check has left out though it has passed."""
+
+
 @dataclass(frozen=True)
 class Check:
-    """A check of all products: its problems, or why it was not done."""
+    """A check of all products: its problems, why it was not done, or what it has left out."""
 
     name: Validated
     verdict: Literal["passed", "failed", "not done", "not applicable"]
@@ -104,7 +127,8 @@ class _Seen:
     """The facts that checks look at. No file stays open, as a production has too many.
 
     `files` can be read. `rows` are those that a catalogue should have, `lands` are maps (y, x), by grid. Archives of
-    `flags` belong to a simulation and a domain.
+    `flags` belong to a simulation and a domain. `examined` are all archives, stores and NetCDF files, by name, and
+    `others` those of neither days of a simulation nor flags.
     """
 
     folder: Path
@@ -113,11 +137,13 @@ class _Seen:
     run: RunContext | None
     thresholds: Thresholds
     unreadable: Sequence[tuple[Path, str]]
+    examined: Collection[str] = ()
     files: list[Path] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)
     rows: dict[Path, Row] = field(default_factory=dict)
     lands: dict[bytes, np.ndarray] = field(default_factory=dict)
     flags: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    others: list[list[Path]] = field(default_factory=list)
 
     @functools.cached_property
     def reference(self) -> list[xr.DataArray]:
@@ -151,7 +177,7 @@ def validate(final: Path, progress: Callable[[str], None], version: str | None =
     examined = {final.name: {}} if is_alone else release.states(folder, unreadable)
     check_ours(folder / release.RELEASE, release.OF_OURS)
     run = _run_of(folder)
-    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable)
+    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable, examined)
     by_product: dict[str, list[Path]] = defaultdict(list)
     for name in (name for name in examined if not name.endswith(".csv")):
         by_product[_OF_A_FILE.sub("", name)].append(folder / name)
@@ -188,17 +214,21 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
         return Check(name, "not applicable", [why])
     if name in _OF_PRODUCTS and not seen.products:
         return Check(name, "not applicable", ["no daily product could be read"])
+    if name == "outcomes" and not any(_outcomes(seen)):
+        return Check(name, "not applicable", ["there are no indicators"])
     problems: list[str] = []
+    left_out = [_WITHOUT_RUN[name]] if name in _WITHOUT_RUN and not seen.run else []
+    remarks: list[str] = [f"not compared with {what}: {_NO_RUN}" for what in left_out]
     try:
         for problem in CHECKS[name][1](seen):
-            problems.append(problem)
+            (remarks if isinstance(problem, Remark) else problems).append(problem)
     except NotDone as reason:
         if not problems:
             return Check(name, "not done", [str(reason)])
     # Damaged data may raise nearly anything, here as above.
     except Exception as error:
         problems.append(f"cannot be done: {first_line(error)}")
-    return Check(name, "failed" if problems else "passed", problems)
+    return Check(name, "failed" if problems else "passed", problems or remarks)
 
 
 def _open(files: Sequence[Path]) -> xr.Dataset:
@@ -227,6 +257,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
             seen.flags[files[0]] = of
         elif is_final and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
             seen.products.append(_look(name, files, of, ds, seen))
+        else:
+            seen.others.append(files)
 
 
 def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, seen: _Seen) -> _Product:
@@ -271,25 +303,77 @@ def _checksums(seen: _Seen) -> Iterator[str]:
     tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
     summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
     yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
-    for table in seen.folder.rglob("*.csv"):
-        if (
-            not (path := table.with_suffix(".nc")).exists()
-            and getattr(store.read_marker(table), "task", "") == "Regions"
-        ):
-            yield f"{path} is gone, and its table is there"
+    for table in sorted(seen.folder.rglob("*.csv")):
+        if marker := store.read_marker(table):
+            yield from _table(table, marker)
+    days = {path for product in seen.products for path in product.files}
     for path in seen.files:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                if member := archive.testzip():
-                    yield f"{path}: the CRC-32 of {member} differs from the archive's"
-        elif marker := _table_of(path):
-            if (maker := maker_of(path)) != marker.id:
-                yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
-        elif not is_zarr(path.name) and (listed := summed.get(path)) != (found := release.digest_of(path)):
+        if is_zarr(path.name):
+            try:
+                yield from _archive(path) if path.suffix == ".zip" else _store(path, path in days)
+            # Damaged data may raise nearly anything.
+            except Exception as error:
+                yield f"{path}: cannot be read: {first_line(error)}"
+        elif not _table_of(path) and (listed := summed.get(path)) != (found := release.digest_of(path)):
             yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
     # A new release does not have the files of the former.
     only = [path.name for path in seen.files] if seen.is_alone else ()
     yield from () if seen.version else release.differences(seen.folder, only=only)
+
+
+def _archive(path: Path) -> Iterator[str]:
+    with zipfile.ZipFile(path) as archive:
+        if member := archive.testzip():
+            yield f"{path}: the CRC-32 of {member} differs from the archive's"
+        arrays = json.loads(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
+        names, known = archive.namelist(), {store.MARKER_NAME, ROOT_METADATA_NAME, *arrays}
+    twice = [name for name, number in Counter(names).items() if number > 1 or name.partition("/")[0] not in known]
+    yield from (f"{path}: {name} is there twice, or belongs to none of its arrays" for name in twice[:1])
+
+
+def _store(path: Path, is_read: bool) -> Iterator[str]:
+    """Outcomes have a SHA-256. Of others, each chunk has its checksum, and metadata are there twice."""
+    content = read_object(path / store.MARKER_NAME) or {}
+    if listed := content.get("sha256"):
+        if (found := digest_of(path, but=store.MARKER_NAME)) != listed:
+            yield f"{path} has the SHA-256 {found}; its {store.MARKER_NAME} has {listed}"
+        return
+    check_dense(path)
+    with _open([path]) as ds:
+        dask.compute(*([] if is_read else [data.notnull().any().data for data in ds.data_vars.values()]))
+
+
+def _table(table: Path, marker: store.Marker) -> Iterator[str]:
+    text, _, last = table.read_bytes().rpartition(TABLE_MARK.encode())
+    sums = json.loads(last).get("sha256", {})
+    if sums and (found := hashlib.sha256(text).hexdigest()) != sums[""]:
+        yield f"{table} has the SHA-256 {found} without its last line, which has {sums['']}"
+    of_regions = [table.with_suffix(".nc")] if marker.task == "Regions" else []
+    for path in [table.with_name(name) for name in sums if name] or of_regions:
+        if not path.exists():
+            yield f"{path} is gone, and its table is there"
+        elif (maker := maker_of(path)) != marker.id:
+            yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
+        elif sums and (found := digest_of(path)) != sums[path.name]:
+            yield f"{path} has the SHA-256 {found}; the last line of {table.name} has {sums[path.name]}"
+    if not sums:
+        yield Remark(f"{table} has no SHA-256: an earlier version wrote it")
+
+
+def _files(seen: _Seen) -> Iterator[str]:
+    """Files of people are none of products, and may be there: README, LICENSE, CITATION, hidden names."""
+    if seen.is_alone:
+        raise NotDone("a single archive was given; give the folder of all")
+    found, listed = list[Path](), {seen.folder / OWNER_NAME, *(seen.folder / name for name in seen.examined)}
+    for place, folders, names in os.walk(seen.folder):
+        folders[:] = [name for name in folders if not name.endswith(".zarr") and not name.startswith(".")]
+        found += [Path(place, name) for name in names if not _OF_PEOPLE.fullmatch(name)]
+        if manifest := read_object(Path(place, MANIFEST_NAME)):
+            listed |= {Path(place, name) for name in (MANIFEST_NAME, *manifest["files"])}
+            listed |= {Path(place).with_name(name) for name in manifest["beside"]}
+    for path in sorted({*found} - listed):
+        if store.read_marker(path) is None and not any(digest_of_ours(path, judge) for judge in _OURS):
+            yield f"{path} belongs to no product: move it elsewhere"
 
 
 def _table_of(path: Path) -> store.Marker | None:
@@ -354,6 +438,76 @@ def _bounds(seen: _Seen) -> Iterator[str]:
             yield f"{var} has different units: {', '.join(f'{unit!r} in {name}' for unit, name in of.items())}"
 
 
+def _magnitudes(seen: _Seen) -> Iterator[str]:
+    """Wrong units of all products alike show in the size of values: of some cells, in the reference's years."""
+    is_reference = {"type": "reconstruction", "processing_level": "extracted"}.items()
+    stores = [path for path, row in seen.rows.items() if is_reference <= row.items()]
+    if not (stores := stores[:: max(1, len(stores) // 4)][:4]):
+        raise NotDone("the folder has no daily values of the reference")
+    means: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
+    for product in (each for each in seen.products if is_zarr(each.name)):
+        for path in stores:
+            with _open(product.files) as ds, _open([path]) as of:
+                y, x = horizontal_dims(ds)
+                of = of.stack(loc=(y, x)) if y in of.dims else of
+                rows, columns = (ds.indexes[dim].get_indexer(of[dim].values) for dim in (y, x))
+                is_land = next(iter(product.shares.values()))[rows, columns] > 0
+                at = np.flatnonzero((rows >= 0) & (columns >= 0) & is_land)
+                at = at[:: max(1, at.size * len(stores) // _CELLS)]
+                cut = {dim: xr.DataArray(own[at], dims="loc") for dim, own in ((y, rows), (x, columns))}
+                years = slice(*(f"{int(year):04}" for year in of["time"].dt.year.values[[0, -1]]))
+                for var in {*product.shares} & {*of}:
+                    theirs = convert_to(of[var].isel(loc=at), product.units[var])
+                    pair = abs(ds[var].isel(cut).sel(time=years)).mean(), abs(theirs).mean()
+                    means[product.name, var, product.units[var]].append(tuple(map(float, dask.compute(*pair))))
+    for (name, var, units), pairs in means.items():
+        ours, theirs = np.nanmean(pairs, axis=0)
+        if max(ours, theirs) > _FACTOR * min(ours, theirs):
+            told = f"a mean of {ours:.3g} {units} in some cells and the reference's years, the reference {theirs:.3g}"
+            yield f"{name}: {var} has {told}; expected at most a factor of {_FACTOR}: are the units right?"
+    if not means:
+        raise NotDone("the reference has no variable of the products")
+
+
+def _outcomes(seen: _Seen) -> Iterator[tuple[list[Path], xr.Dataset]]:
+    """Indicators, and statistics of them, one after the other."""
+    for files in seen.others:
+        with _open(files) as ds:
+            if ds.attrs.get("cat:xrfreq", "D") not in ("D", "fx"):
+                yield files, ds
+
+
+def _indicators(seen: _Seen) -> Iterator[str]:
+    again = 0
+    for files, ds in _outcomes(seen):
+        yield from (f"{files[0]}: {problem}" for problem in outcomes.out_of_order(ds))
+        if _table_of(files[0]):
+            yield from outcomes.apart_from_table(files[0], files[0].with_suffix(".csv"))
+        if seen.run and seen.thresholds.sample and ds.attrs.get("cat:processing_level") == "indicators":
+            yield from (f"{files[0]}: {problem}" for problem in _made_again(seen, seen.run, ds))
+            again += 1
+    if not again:
+        why = "`validation.sample` is 0, or no archive has them" if seen.run else _NO_RUN
+        yield Remark(f"no indicators of scenarios were computed again: {why}")
+
+
+def _made_again(seen: _Seen, run: RunContext, ds: xr.Dataset) -> Iterator[str]:
+    """Compute some cells again from the products, those first that lack a value."""
+    of = ds.attrs.get("cat:id"), ds.attrs.get("cat:domain")
+    own = [product for product in seen.products if product.of == of and is_zarr(product.name)]
+    if not own:
+        yield "the folder has no days of which it was made"
+        return
+    y, x = horizontal_dims(ds)
+    at = outcomes.sample_of(ds, seen.lands[own[0].grid], seen.thresholds.sample)
+    rows, columns = np.unravel_index(at, (ds.sizes[y], ds.sizes[x]))
+    cut = {y: xr.DataArray(rows, dims="cell"), x: xr.DataArray(columns, dims="cell")}
+    days = xr.merge([_open(each.files)[list(each.shares)].isel(cut) for each in own], combine_attrs="drop_conflicts")
+    days = with_lacking(days.load(), run.config.derived, run.config.table)
+    spans = run.needed("indicators").periods or run.config.custom.stretches
+    yield from outcomes.differences(ds.isel(cut).load(), days, chosen(run)[ds.attrs["cat:xrfreq"]], spans)
+
+
 def _cf(seen: _Seen) -> Iterator[str]:
     if importlib.util.find_spec("compliance_checker") is None:
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
@@ -412,7 +566,7 @@ def _flags(seen: _Seen) -> Iterator[str]:
 
 def _audit(seen: _Seen) -> Iterator[str]:
     if not seen.run:
-        raise NotDone("luigi.cfg in the present folder names no configuration of these products")
+        raise NotDone(_NO_RUN)
     if not (number := seen.thresholds.sample):
         raise NotDone("`validation.sample` is 0")
     try:
@@ -443,10 +597,13 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
     "checksums": ("every file is whole", _checksums),
+    "files": ("every file belongs to a product", _files),
     "times": ("every day is there", _times),
     "cells": ("all land has values", _cells),
     "variables": ("every variable is there", _variables),
     "bounds": ("units and values are possible", _bounds),
+    "magnitudes": ("values are as large as the reference's", _magnitudes),
+    "outcomes": ("indicators are those of the products, and in order", _indicators),
     "cf": ("compliance-checker accepts CF 1.11", _cf),
     "flags": ("flags are as many as were counted", _flags),
     "audit": ("a sample is what the raw files give", _audit),
@@ -455,10 +612,10 @@ CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
 
 
 def render(found: Validation) -> str:
-    """Return the table of checks, with the first problems of each."""
+    """Return the table of checks: what is true if nothing was left out, or else the first problems of each."""
     lines = []
     for check in found.checks:
-        lines.append(f"{check.verdict:<14} {check.name:<10} {CHECKS[check.name][0]}")
+        lines.append(f"{check.verdict:<14} {check.name:<10} {'' if check.details else CHECKS[check.name][0]}".rstrip())
         lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
         lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
     lines.append(f"{found.products} product(s)")

@@ -136,4 +136,7 @@ def each_period(periods: Any) -> list[Any]:
 
 
 # The checks of `espo validate`.
-Validated = Literal["checksums", "times", "cells", "variables", "bounds", "cf", "flags", "audit", "catalogue"]
+Validated = Literal[
+    *("checksums", "files", "times", "cells", "variables", "bounds"),
+    *("magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"),
+]

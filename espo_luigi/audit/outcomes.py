@@ -6,13 +6,10 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-
-from espo_luigi import store
 
 _PERCENTILE = re.compile(r"(.+)_(min|max|p\d+(?:\.\d+)?)")
 # A day of the year is before another if it is at most half a year earlier.
@@ -39,26 +36,6 @@ def out_of_order(ds: xr.Dataset) -> Iterator[str]:
         excess = (excess + _YEAR / 2) % _YEAR - _YEAR / 2 if of_a_year else excess
         if number := int((excess > _TOLERANCE * abs(ds[high])).sum()):
             yield f"{low} is above {high} in {number} values"
-
-
-def apart_from_table(path: Path, table: Path) -> Iterator[str]:
-    """Yield the variables of a NetCDF file of regions whose values are not those of the table beside it."""
-    rows: dict[str, list[store.Row]] = {}
-    for row in store.read_table(table, ("variable", "value", "units")):
-        rows.setdefault(row["variable"], []).append(row)
-    with xr.open_dataset(path, decode_times=False, decode_timedelta=False) as ds:
-        for name in dict.fromkeys([*rows, *map(str, ds)]):
-            of = rows.get(name, [])
-            told = np.array([float(row["value"] or "nan") for row in of])
-            kept = ds[name].values.ravel().astype(float) if name in ds else np.array([])
-            if told.size != kept.size:
-                yield f"{table} has {told.size} values of {name}, and {path.name} has {kept.size}"
-            elif (wrong := ~np.isclose(told, kept, rtol=1e-12, atol=0, equal_nan=True)).any():
-                row = of[first := int(wrong.argmax())]
-                place = ", ".join(text for key, text in row.items() if text and key not in ("value", "variable"))
-                yield f"{table}: {name} ({place}) is {told[first]}, and {kept[first]} in {path.name}"
-            elif of and {row["units"] for row in of} != {str(ds[name].attrs.get("units", ""))}:
-                yield f"{table}: {name} has other units than in {path.name}"
 
 
 def sample_of(ds: xr.Dataset, land: np.ndarray, number: int) -> np.ndarray:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import io
 import json
-import os
 import re
 import tempfile
-import zipfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +24,17 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.audit import cells, outcomes, sample
-from espo_luigi.catalog import build
+from espo_luigi.audit import cells, integrity, outcomes, sample
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
 from espo_luigi.errors import DataError, ParameterError, StoreError
-from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
+from espo_luigi.export.folder import OWNER_NAME
 from espo_luigi.export.netcdf import Layout, described, write_netcdf
 from espo_luigi.files import read_object
-from espo_luigi.publication import origin, release
+from espo_luigi.publication import release
 from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
-from espo_luigi.replacing import MANIFEST_NAME, check_ours, digest_of_ours
+from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
@@ -48,11 +44,7 @@ from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES
-from espo_luigi.store.inventory import check_dense, digest_of
-from espo_luigi.store.marker import ROOT_METADATA_NAME, TABLE_MARK
-from espo_luigi.store.table import read_checksums
 from espo_luigi.tasks.context import RunContext, context, settings
-from espo_luigi.tasks.ensembles import maker_of
 from espo_luigi.tasks.outcomes import chosen
 
 _SHOWN = 10
@@ -65,24 +57,14 @@ _OF_ARCHIVES = ("magnitudes", "flags", "audit", "catalogue")
 _OF_PRODUCTS = ("times", "cells", "variables", "bounds")
 _VERSION = re.compile(r"\w[\w.+-]*", re.ASCII)
 _NO_RUN = "luigi.cfg in the present folder names no configuration of these products"
-# What a check leaves out without a configuration.
-_WITHOUT_RUN = {
-    "times": "the years that no product has",
-    "cells": "the reference's land",
-    "variables": "the variables and simulations of the configuration",
-}
+# The checks that compare products with each other only if there is no configuration.
+_OF_EACH_OTHER = ("times", "cells", "variables")
 # Means of cells over the reference's years differ by far less after an adjustment; units differ by more.
-_CELLS, _FACTOR = 8, 2
-_OURS = (release.OF_OURS, origin.OF_OURS, origin.RELATIONS, build.OF_OURS, build.TABLE_OF_OURS)
-_OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
+_CELLS, _FACTOR = 16, 3
 
 
 class NotDone(Exception):
     """A check cannot be done; the message says why."""
-
-
-class Remark(str):
-    """What a check has left out though it has passed."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +109,8 @@ class _Seen:
     """The facts that checks look at. No file stays open, as a production has too many.
 
     `files` can be read. `rows` are those that a catalogue should have, `lands` are maps (y, x), by grid. Archives of
-    `flags` belong to a simulation and a domain. `examined` are all archives, stores and NetCDF files, by name, and
-    `others` those of neither days of a simulation nor flags.
+    `flags`, and `outcomes` (indicators and statistics of them), belong to a simulation and a domain. `examined` are
+    all archives, stores and NetCDF files, by name.
     """
 
     folder: Path
@@ -143,7 +125,7 @@ class _Seen:
     rows: dict[Path, Row] = field(default_factory=dict)
     lands: dict[bytes, np.ndarray] = field(default_factory=dict)
     flags: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    others: list[list[Path]] = field(default_factory=list)
+    outcomes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def reference(self) -> list[xr.DataArray]:
@@ -214,14 +196,14 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
         return Check(name, "not applicable", [why])
     if name in _OF_PRODUCTS and not seen.products:
         return Check(name, "not applicable", ["no daily product could be read"])
-    if name == "outcomes" and not any(_outcomes(seen)):
+    if name == "outcomes" and not seen.outcomes:
         return Check(name, "not applicable", ["there are no indicators"])
     problems: list[str] = []
-    left_out = [_WITHOUT_RUN[name]] if name in _WITHOUT_RUN and not seen.run else []
-    remarks: list[str] = [f"not compared with {what}: {_NO_RUN}" for what in left_out]
+    is_poor = name in _OF_EACH_OTHER and not seen.run
+    remarks = [f"products were compared with each other only: {_NO_RUN}"] if is_poor else []
     try:
         for problem in CHECKS[name][1](seen):
-            (remarks if isinstance(problem, Remark) else problems).append(problem)
+            (remarks if isinstance(problem, integrity.Remark) else problems).append(problem)
     except NotDone as reason:
         if not problems:
             return Check(name, "not done", [str(reason)])
@@ -247,7 +229,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     with _open(files) as ds:
         marker = (store.read_marker(files[0]) if is_zarr(name) else None) or store.Marker("")
         # No attribute of a NetCDF file has a colon.
-        id, domain = (str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
+        named = ("id", "domain", "xrfreq")
+        id, domain, freq = (str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in named)
         # `change_attr_prefix` may have taken the id.
         of = id or marker.parameters.get("sim_id", ""), domain
         if is_zarr(name):
@@ -257,8 +240,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
             seen.flags[files[0]] = of
         elif is_final and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
             seen.products.append(_look(name, files, of, ds, seen))
-        else:
-            seen.others.append(files)
+        elif freq not in ("", "D", "fx"):
+            seen.outcomes[files[0]] = of
 
 
 def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, seen: _Seen) -> _Product:
@@ -300,85 +283,17 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
 
 def _checksums(seen: _Seen) -> Iterator[str]:
     yield from (f"{path}: {reason}" for path, reason in seen.unreadable)
-    tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
-    summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
-    yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
-    for table in sorted(seen.folder.rglob("*.csv")):
-        if marker := store.read_marker(table):
-            yield from _table(table, marker)
-    days = {path for product in seen.products for path in product.files}
-    for path in seen.files:
-        if is_zarr(path.name):
-            try:
-                yield from _archive(path) if path.suffix == ".zip" else _store(path, path in days)
-            # Damaged data may raise nearly anything.
-            except Exception as error:
-                yield f"{path}: cannot be read: {first_line(error)}"
-        elif not _table_of(path) and (listed := summed.get(path)) != (found := release.digest_of(path)):
-            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
+    read = [path for product in seen.products for path in product.files]
+    yield from integrity.checksums(seen.folder, seen.files, read)
     # A new release does not have the files of the former.
     only = [path.name for path in seen.files] if seen.is_alone else ()
     yield from () if seen.version else release.differences(seen.folder, only=only)
 
 
-def _archive(path: Path) -> Iterator[str]:
-    with zipfile.ZipFile(path) as archive:
-        if member := archive.testzip():
-            yield f"{path}: the CRC-32 of {member} differs from the archive's"
-        arrays = json.loads(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
-        names, known = archive.namelist(), {store.MARKER_NAME, ROOT_METADATA_NAME, *arrays}
-    twice = [name for name, number in Counter(names).items() if number > 1 or name.partition("/")[0] not in known]
-    yield from (f"{path}: {name} is there twice, or belongs to none of its arrays" for name in twice[:1])
-
-
-def _store(path: Path, is_read: bool) -> Iterator[str]:
-    """Outcomes have a SHA-256. Of others, each chunk has its checksum, and metadata are there twice."""
-    content = read_object(path / store.MARKER_NAME) or {}
-    if listed := content.get("sha256"):
-        if (found := digest_of(path, but=store.MARKER_NAME)) != listed:
-            yield f"{path} has the SHA-256 {found}; its {store.MARKER_NAME} has {listed}"
-        return
-    check_dense(path)
-    with _open([path]) as ds:
-        dask.compute(*([] if is_read else [data.notnull().any().data for data in ds.data_vars.values()]))
-
-
-def _table(table: Path, marker: store.Marker) -> Iterator[str]:
-    text, _, last = table.read_bytes().rpartition(TABLE_MARK.encode())
-    sums = json.loads(last).get("sha256", {})
-    if sums and (found := hashlib.sha256(text).hexdigest()) != sums[""]:
-        yield f"{table} has the SHA-256 {found} without its last line, which has {sums['']}"
-    of_regions = [table.with_suffix(".nc")] if marker.task == "Regions" else []
-    for path in [table.with_name(name) for name in sums if name] or of_regions:
-        if not path.exists():
-            yield f"{path} is gone, and its table is there"
-        elif (maker := maker_of(path)) != marker.id:
-            yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
-        elif sums and (found := digest_of(path)) != sums[path.name]:
-            yield f"{path} has the SHA-256 {found}; the last line of {table.name} has {sums[path.name]}"
-    if not sums:
-        yield Remark(f"{table} has no SHA-256: an earlier version wrote it")
-
-
 def _files(seen: _Seen) -> Iterator[str]:
-    """Files of people are none of products, and may be there: README, LICENSE, CITATION, hidden names."""
     if seen.is_alone:
         raise NotDone("a single archive was given; give the folder of all")
-    found, listed = list[Path](), {seen.folder / OWNER_NAME, *(seen.folder / name for name in seen.examined)}
-    for place, folders, names in os.walk(seen.folder):
-        folders[:] = [name for name in folders if not name.endswith(".zarr") and not name.startswith(".")]
-        found += [Path(place, name) for name in names if not _OF_PEOPLE.fullmatch(name)]
-        if manifest := read_object(Path(place, MANIFEST_NAME)):
-            listed |= {Path(place, name) for name in (MANIFEST_NAME, *manifest["files"])}
-            listed |= {Path(place).with_name(name) for name in manifest["beside"]}
-    for path in sorted({*found} - listed):
-        if store.read_marker(path) is None and not any(digest_of_ours(path, judge) for judge in _OURS):
-            yield f"{path} belongs to no product: move it elsewhere"
-
-
-def _table_of(path: Path) -> store.Marker | None:
-    """The marker of the table beside a NetCDF file of the same name, whose task made both; None of an export."""
-    return None if is_zarr(path.name) else store.read_marker(path.with_suffix(".csv"))
+    yield from integrity.strays(seen.folder, seen.examined)
 
 
 def _times(seen: _Seen) -> Iterator[str]:
@@ -444,7 +359,7 @@ def _magnitudes(seen: _Seen) -> Iterator[str]:
     stores = [path for path, row in seen.rows.items() if is_reference <= row.items()]
     if not (stores := stores[:: max(1, len(stores) // 4)][:4]):
         raise NotDone("the folder has no daily values of the reference")
-    means: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
+    means: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
     for product in (each for each in seen.products if is_zarr(each.name)):
         for path in stores:
             with _open(product.files) as ds, _open([path]) as of:
@@ -459,41 +374,34 @@ def _magnitudes(seen: _Seen) -> Iterator[str]:
                 for var in {*product.shares} & {*of}:
                     theirs = convert_to(of[var].isel(loc=at), product.units[var])
                     pair = abs(ds[var].isel(cut).sel(time=years)).mean(), abs(theirs).mean()
-                    means[product.name, var, product.units[var]].append(tuple(map(float, dask.compute(*pair))))
+                    if np.isfinite(sizes := [float(size) for size in dask.compute(*pair)]).all():
+                        means[product.name, var, product.units[var]].append(sizes)
     for (name, var, units), pairs in means.items():
-        ours, theirs = np.nanmean(pairs, axis=0)
-        if max(ours, theirs) > _FACTOR * min(ours, theirs):
+        ours, theirs = np.mean(pairs, axis=0)
+        if theirs and max(ours, theirs) > _FACTOR * min(ours, theirs):
             told = f"a mean of {ours:.3g} {units} in some cells and the reference's years, the reference {theirs:.3g}"
             yield f"{name}: {var} has {told}; expected at most a factor of {_FACTOR}: are the units right?"
     if not means:
         raise NotDone("the reference has no variable of the products")
 
 
-def _outcomes(seen: _Seen) -> Iterator[tuple[list[Path], xr.Dataset]]:
-    """Indicators, and statistics of them, one after the other."""
-    for files in seen.others:
-        with _open(files) as ds:
-            if ds.attrs.get("cat:xrfreq", "D") not in ("D", "fx"):
-                yield files, ds
-
-
-def _indicators(seen: _Seen) -> Iterator[str]:
+def _outcomes(seen: _Seen) -> Iterator[str]:
     again = 0
-    for files, ds in _outcomes(seen):
-        yield from (f"{files[0]}: {problem}" for problem in outcomes.out_of_order(ds))
-        if _table_of(files[0]):
-            yield from outcomes.apart_from_table(files[0], files[0].with_suffix(".csv"))
-        if seen.run and seen.thresholds.sample and ds.attrs.get("cat:processing_level") == "indicators":
-            yield from (f"{files[0]}: {problem}" for problem in _made_again(seen, seen.run, ds))
-            again += 1
+    for path, of in seen.outcomes.items():
+        with _open([path]) as ds:
+            yield from integrity.told(path, (f"{path}: {problem}" for problem in outcomes.out_of_order(ds)))
+            is_sampled = seen.thresholds.sample and seen.rows.get(path, {}).get("processing_level") == "indicators"
+            if seen.run and is_sampled:
+                again += 1
+                found = _made_again(seen, seen.run, of, ds)
+                yield from integrity.told(path, (f"{path}: {problem}" for problem in found))
     if not again:
         why = "`validation.sample` is 0, or no archive has them" if seen.run else _NO_RUN
-        yield Remark(f"no indicators of scenarios were computed again: {why}")
+        yield integrity.Remark(f"no indicators of scenarios were computed again: {why}")
 
 
-def _made_again(seen: _Seen, run: RunContext, ds: xr.Dataset) -> Iterator[str]:
+def _made_again(seen: _Seen, run: RunContext, of: tuple[str, ...], ds: xr.Dataset) -> Iterator[str]:
     """Compute some cells again from the products, those first that lack a value."""
-    of = ds.attrs.get("cat:id"), ds.attrs.get("cat:domain")
     own = [product for product in seen.products if product.of == of and is_zarr(product.name)]
     if not own:
         yield "the folder has no days of which it was made"
@@ -512,7 +420,7 @@ def _cf(seen: _Seen) -> Iterator[str]:
     if importlib.util.find_spec("compliance_checker") is None:
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
     for path in seen.files:
-        if not is_zarr(path.name) and not _table_of(path):
+        if not is_zarr(path.name) and not integrity.table_of(path):
             yield from _faults(path)
     for product in seen.products:
         if is_zarr(product.name):
@@ -603,7 +511,7 @@ CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
     "variables": ("every variable is there", _variables),
     "bounds": ("units and values are possible", _bounds),
     "magnitudes": ("values are as large as the reference's", _magnitudes),
-    "outcomes": ("indicators are those of the products, and in order", _indicators),
+    "outcomes": ("indicators are those of the products, and in order", _outcomes),
     "cf": ("compliance-checker accepts CF 1.11", _cf),
     "flags": ("flags are as many as were counted", _flags),
     "audit": ("a sample is what the raw files give", _audit),

@@ -113,6 +113,8 @@ def test_whole_products_pass_all_that_can_be_done(final: Path) -> None:
         name: {"outcomes": "not applicable"}.get(name, "not done" if name in NOT_DONE else "passed") for name in CHECKS
     }
     assert all(check.details for check in checks if check.verdict == "not done")
+    (sizes,) = [check.details for check in checks if check.name == "magnitudes"]
+    assert sizes == ["the folder has no daily values of the reference"]
 
 
 def test_variables_on_a_rotated_grid_in_archives_of_their_own_pass(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,10 @@ from luigi.configuration import LuigiConfigParser
 from test_validate import OTHER, archive, catalogue, failed, found, product
 
 from espo_luigi import store
-from espo_luigi.audit.validate import CHECKS, render
+from espo_luigi.audit.integrity import Remark, checksums, strays
+from espo_luigi.audit.outcomes import out_of_order
+from espo_luigi.audit.validate import CHECKS, Check, Validation, render
+from espo_luigi.replacing import write_manifest
 from espo_luigi.science.stack import stack_drop_nans
 
 Plant = Callable[[Path], object]
@@ -147,8 +152,6 @@ def a_value_of_the_table(final: Path) -> None:
 
 
 def a_file_in_an_archive(final: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(archive(final, SIM), "a") as packed:
         packed.writestr("notes.txt", "mine")
 
@@ -182,7 +185,7 @@ def test_sound_outcomes_pass_and_what_was_not_compared_is_told(final: Path) -> N
     (final / "README.md").write_text("Of these products.")
     checks = {check.name: check for check in found(final).checks}
     assert {name for name, check in checks.items() if check.verdict != "passed"} == {"flags", "audit"}
-    told = render(found(final))
+    told = render(Validation(2, list(checks.values()), None, ()))
     left_out = {name for name, check in checks.items() if check.verdict == "passed" and check.details}
     assert left_out == {"times", "cells", "variables", "outcomes"} and "every file is whole" in told
     assert "no indicators of scenarios were computed again: luigi.cfg in the present folder names no" in told
@@ -236,7 +239,7 @@ PLANTED: dict[str, dict[str, list[tuple[Plant, str]]]] = {
     "of content alone": {
         "checksums": [(names_exchanged, f"ensemble.zarr {SUM}")],
         "outcomes": [(nothing_more, "tx_mean_p10 is above tx_mean_p50 in .* values")],
-        "magnitudes": [(on(REFERENCE, lambda ds: ds.assign(pr=ds["pr"] / 24)), "expected at most a factor of 2")],
+        "magnitudes": [(on(REFERENCE, lambda ds: ds.assign(pr=ds["pr"] / 24)), "expected at most a factor of 3")],
     },
 }
 
@@ -252,17 +255,17 @@ def test_every_planted_defect_is_named(kind: str, final: Path) -> None:
             assert any(re.search(said, problem) for problem in problems[name]), (said, problems[name])
 
 
-def test_files_of_a_page_are_those_of_its_list(final: Path) -> None:
-    from espo_luigi.replacing import write_manifest
-
-    page = final / "report" / "report-figures"
+def test_files_of_a_page_are_those_of_its_list(tmp_path: Path) -> None:
+    page = tmp_path / "report" / "report-figures"
     page.mkdir(parents=True)
     (page / "a.png").write_bytes(b"")
     (page.parent / "report-improvement.csv").write_text("share")
     write_manifest(page, "espo report", {"report-improvement.csv": []})
-    assert failed(final) == {}
+    store.write_table(["problem"], [], tmp_path / "checks" / "complete.csv", store.Marker("InputCheck"))
+    store.write_table(["problem"], [], tmp_path / "checks" / "incomplete.csv", None)
+    assert list(strays(tmp_path, ())) == []
     (page / "b.png").write_bytes(b"")
-    assert failed(final)["files"] == [f"{page / 'b.png'} belongs to no product: move it elsewhere"]
+    assert list(strays(tmp_path, ())) == [f"{page / 'b.png'} belongs to no product: move it elsewhere"]
 
 
 def test_a_table_of_an_earlier_version_has_no_checksum_which_is_told(final: Path) -> None:
@@ -270,21 +273,14 @@ def test_a_table_of_an_earlier_version_has_no_checksum_which_is_told(final: Path
     content = json.loads(mark)
     del content["sha256"]
     (final / TABLE).write_text(f"{head}# espo.json: {json.dumps(content)}\n")
-    (check,) = [one for one in found(final).checks if one.name == "checksums"]
-    assert check.verdict == "passed" and "regions.csv has no SHA-256: an earlier version wrote it" in check.details[0]
-    assert "every file is whole" not in render(found(final))
-
-
-def test_without_the_reference_sizes_are_not_compared(final: Path) -> None:
-    shutil.rmtree(final / REFERENCE)
-    catalogue(final)
-    (check,) = [one for one in found(final).checks if one.name == "magnitudes"]
-    assert (check.verdict, check.details) == ("not done", ["the folder has no daily values of the reference"])
+    (said,) = checksums(final, [], [])
+    assert isinstance(said, Remark) and said.endswith("regions.csv has no SHA-256: an earlier version wrote it")
+    check = Check("checksums", "passed", [said])
+    assert "every file is whole" not in render(Validation(1, [check], None, ()))
+    assert "every file is whole" in render(Validation(1, [replace(check, details=[])], None, ()))
 
 
 def test_days_of_the_year_are_in_order_over_the_turn_of_the_year() -> None:
-    from espo_luigi.audit.outcomes import out_of_order
-
     def days(low: float, high: float) -> list[str]:
         day = {"is_dayofyear": 1}
         made = {"first_p10": ("x", [low], day), "first_p90": ("x", [high], day)}

@@ -136,7 +136,5 @@ def each_period(periods: Any) -> list[Any]:
 
 
 # The checks of `espo validate`.
-Validated = Literal[
-    *("checksums", "files", "times", "cells", "variables", "bounds"),
-    *("magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"),
-]
+_OfFiles = Literal["checksums", "files", "times", "cells", "variables", "bounds"]
+Validated = Literal[_OfFiles, "magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"]

@@ -355,8 +355,8 @@ def _bounds(seen: _Seen) -> Iterator[str]:
 
 def _magnitudes(seen: _Seen) -> Iterator[str]:
     """Wrong units of all products alike show in the size of values: of some cells, in the reference's years."""
-    is_reference = {"type": "reconstruction", "processing_level": "extracted"}.items()
-    stores = [path for path, row in seen.rows.items() if is_reference <= row.items()]
+    extracted = {path: row for path, row in seen.rows.items() if row.get("processing_level") == "extracted"}
+    stores = [path for path, row in extracted.items() if row.get("type") != "simulation"]
     if not (stores := stores[:: max(1, len(stores) // 4)][:4]):
         raise NotDone("the folder has no daily values of the reference")
     means: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)

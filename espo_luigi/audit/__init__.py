@@ -6,6 +6,9 @@
 | `value` | the steps of a value from the raw cells to the product, and the comparison with the product |
 | `shown` | these steps as a table, as JSON and as a figure |
 | `sample` | a random sample of cells, compared with the products |
+| `validate` | the checks of `espo validate` |
+| `integrity` | whether files are whole, and belong to products |
+| `outcomes` | whether indicators, and statistics of them, are in order, and what the products give |
 
 Imports `tasks` and what is below. The command `espo explain` uses it.
 """

@@ -12,9 +12,8 @@ import io
 import json
 import re
 import tempfile
-import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,11 +24,11 @@ import pandas as pd
 import xarray as xr
 
 from espo_luigi import store
-from espo_luigi.audit import cells, sample
+from espo_luigi.audit import cells, integrity, outcomes, sample
 from espo_luigi.catalog.files import first_line, is_zarr, open_netcdf
 from espo_luigi.config.health_checks import Validation as Thresholds
 from espo_luigi.errors import DataError, ParameterError, StoreError
-from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
+from espo_luigi.export.folder import OWNER_NAME
 from espo_luigi.export.netcdf import Layout, described, write_netcdf
 from espo_luigi.files import read_object
 from espo_luigi.publication import release
@@ -37,15 +36,16 @@ from espo_luigi.publication.catalogue import Row, read_rows, row_of
 from espo_luigi.publication.products import Product
 from espo_luigi.replacing import check_ours
 from espo_luigi.science.choices import Validated
+from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import gaps
 from espo_luigi.science.finalize.scenario import counts_of_flags
 from espo_luigi.science.possible import limits_in
 from espo_luigi.science.quality import flags_name, is_flags
 from espo_luigi.science.stack import horizontal_dims
+from espo_luigi.science.units import convert_to
 from espo_luigi.science.variables import VARIABLES
-from espo_luigi.store.table import read_checksums
 from espo_luigi.tasks.context import RunContext, context, settings
-from espo_luigi.tasks.ensembles import maker_of
+from espo_luigi.tasks.outcomes import chosen
 
 _SHOWN = 10
 # The part of a NetCDF file's name that is not the product's.
@@ -53,9 +53,14 @@ _OF_A_FILE = re.compile(r"(_\d{8}-\d{8})?\.nc4?$")
 _A_MONTH = np.timedelta64(28, "D")
 _NO_LAND = xr.DataArray()
 # The checks of archives, which NetCDF files cannot pass or fail.
-_OF_ARCHIVES = ("flags", "audit", "catalogue")
+_OF_ARCHIVES = ("magnitudes", "flags", "audit", "catalogue")
 _OF_PRODUCTS = ("times", "cells", "variables", "bounds")
 _VERSION = re.compile(r"\w[\w.+-]*", re.ASCII)
+_NO_RUN = "luigi.cfg in the present folder names no configuration of these products"
+# The checks that compare products with each other only if there is no configuration.
+_OF_EACH_OTHER = ("times", "cells", "variables")
+# Means of cells over the reference's years differ by far less after an adjustment; units differ by more.
+_CELLS, _FACTOR = 16, 3
 
 
 class NotDone(Exception):
@@ -64,7 +69,7 @@ class NotDone(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """A check of all products: its problems, or why it was not done."""
+    """A check of all products: its problems, why it was not done, or what it has left out."""
 
     name: Validated
     verdict: Literal["passed", "failed", "not done", "not applicable"]
@@ -104,7 +109,8 @@ class _Seen:
     """The facts that checks look at. No file stays open, as a production has too many.
 
     `files` can be read. `rows` are those that a catalogue should have, `lands` are maps (y, x), by grid. Archives of
-    `flags` belong to a simulation and a domain.
+    `flags`, and `outcomes` (indicators and statistics of them), belong to a simulation and a domain. `examined` are
+    all archives, stores and NetCDF files, by name.
     """
 
     folder: Path
@@ -113,11 +119,13 @@ class _Seen:
     run: RunContext | None
     thresholds: Thresholds
     unreadable: Sequence[tuple[Path, str]]
+    examined: Collection[str] = ()
     files: list[Path] = field(default_factory=list)
     products: list[_Product] = field(default_factory=list)
     rows: dict[Path, Row] = field(default_factory=dict)
     lands: dict[bytes, np.ndarray] = field(default_factory=dict)
     flags: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    outcomes: dict[Path, tuple[str, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def reference(self) -> list[xr.DataArray]:
@@ -151,7 +159,7 @@ def validate(final: Path, progress: Callable[[str], None], version: str | None =
     examined = {final.name: {}} if is_alone else release.states(folder, unreadable)
     check_ours(folder / release.RELEASE, release.OF_OURS)
     run = _run_of(folder)
-    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable)
+    seen = _Seen(folder, is_alone, version, run, run.config.validation if run else Thresholds(), unreadable, examined)
     by_product: dict[str, list[Path]] = defaultdict(list)
     for name in (name for name in examined if not name.endswith(".csv")):
         by_product[_OF_A_FILE.sub("", name)].append(folder / name)
@@ -188,17 +196,21 @@ def _checked(name: Validated, seen: _Seen, progress: Callable[[str], None]) -> C
         return Check(name, "not applicable", [why])
     if name in _OF_PRODUCTS and not seen.products:
         return Check(name, "not applicable", ["no daily product could be read"])
+    if name == "outcomes" and not seen.outcomes:
+        return Check(name, "not applicable", ["there are no indicators"])
     problems: list[str] = []
+    is_poor = name in _OF_EACH_OTHER and not seen.run
+    remarks = [f"products were compared with each other only: {_NO_RUN}"] if is_poor else []
     try:
         for problem in CHECKS[name][1](seen):
-            problems.append(problem)
+            (remarks if isinstance(problem, integrity.Remark) else problems).append(problem)
     except NotDone as reason:
         if not problems:
             return Check(name, "not done", [str(reason)])
     # Damaged data may raise nearly anything, here as above.
     except Exception as error:
         problems.append(f"cannot be done: {first_line(error)}")
-    return Check(name, "failed" if problems else "passed", problems)
+    return Check(name, "failed" if problems else "passed", problems or remarks)
 
 
 def _open(files: Sequence[Path]) -> xr.Dataset:
@@ -217,7 +229,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
     with _open(files) as ds:
         marker = (store.read_marker(files[0]) if is_zarr(name) else None) or store.Marker("")
         # No attribute of a NetCDF file has a colon.
-        id, domain = (str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in ("id", "domain"))
+        named = ("id", "domain", "xrfreq")
+        id, domain, freq = (str(ds.attrs.get(f"cat:{each}", ds.attrs.get(f"cat_{each}", ""))) for each in named)
         # `change_attr_prefix` may have taken the id.
         of = id or marker.parameters.get("sim_id", ""), domain
         if is_zarr(name):
@@ -227,6 +240,8 @@ def _read(name: str, files: list[Path], seen: _Seen) -> None:
             seen.flags[files[0]] = of
         elif is_final and "time" in ds.dims and (np.diff(ds.indexes["time"]) < _A_MONTH).any():
             seen.products.append(_look(name, files, of, ds, seen))
+        elif freq not in ("", "D", "fx"):
+            seen.outcomes[files[0]] = of
 
 
 def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, seen: _Seen) -> _Product:
@@ -268,33 +283,17 @@ def _look(name: str, files: list[Path], of: tuple[str, ...], ds: xr.Dataset, see
 
 def _checksums(seen: _Seen) -> Iterator[str]:
     yield from (f"{path}: {reason}" for path, reason in seen.unreadable)
-    tables = sorted(seen.folder.rglob(f"*{CHECKSUMS}"))
-    summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
-    yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
-    for table in seen.folder.rglob("*.csv"):
-        if (
-            not (path := table.with_suffix(".nc")).exists()
-            and getattr(store.read_marker(table), "task", "") == "Regions"
-        ):
-            yield f"{path} is gone, and its table is there"
-    for path in seen.files:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                if member := archive.testzip():
-                    yield f"{path}: the CRC-32 of {member} differs from the archive's"
-        elif marker := _table_of(path):
-            if (maker := maker_of(path)) != marker.id:
-                yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
-        elif not is_zarr(path.name) and (listed := summed.get(path)) != (found := release.digest_of(path)):
-            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
+    read = [path for product in seen.products for path in product.files]
+    yield from integrity.checksums(seen.folder, seen.files, read)
     # A new release does not have the files of the former.
     only = [path.name for path in seen.files] if seen.is_alone else ()
     yield from () if seen.version else release.differences(seen.folder, only=only)
 
 
-def _table_of(path: Path) -> store.Marker | None:
-    """The marker of the table beside a NetCDF file of the same name, whose task made both; None of an export."""
-    return None if is_zarr(path.name) else store.read_marker(path.with_suffix(".csv"))
+def _files(seen: _Seen) -> Iterator[str]:
+    if seen.is_alone:
+        raise NotDone("a single archive was given; give the folder of all")
+    yield from integrity.strays(seen.folder, seen.examined)
 
 
 def _times(seen: _Seen) -> Iterator[str]:
@@ -354,11 +353,74 @@ def _bounds(seen: _Seen) -> Iterator[str]:
             yield f"{var} has different units: {', '.join(f'{unit!r} in {name}' for unit, name in of.items())}"
 
 
+def _magnitudes(seen: _Seen) -> Iterator[str]:
+    """Wrong units of all products alike show in the size of values: of some cells, in the reference's years."""
+    extracted = {path: row for path, row in seen.rows.items() if row.get("processing_level") == "extracted"}
+    stores = [path for path, row in extracted.items() if row.get("type") != "simulation"]
+    if not (stores := stores[:: max(1, len(stores) // 4)][:4]):
+        raise NotDone("the folder has no daily values of the reference")
+    means: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
+    for product in (each for each in seen.products if is_zarr(each.name)):
+        for path in stores:
+            with _open(product.files) as ds, _open([path]) as of:
+                y, x = horizontal_dims(ds)
+                of = of.stack(loc=(y, x)) if y in of.dims else of
+                rows, columns = (ds.indexes[dim].get_indexer(of[dim].values) for dim in (y, x))
+                is_land = next(iter(product.shares.values()))[rows, columns] > 0
+                at = np.flatnonzero((rows >= 0) & (columns >= 0) & is_land)
+                at = at[:: max(1, at.size * len(stores) // _CELLS)]
+                cut = {dim: xr.DataArray(own[at], dims="loc") for dim, own in ((y, rows), (x, columns))}
+                years = slice(*(f"{int(year):04}" for year in of["time"].dt.year.values[[0, -1]]))
+                for var in {*product.shares} & {*of}:
+                    theirs = convert_to(of[var].isel(loc=at), product.units[var])
+                    pair = abs(ds[var].isel(cut).sel(time=years)).mean(), abs(theirs).mean()
+                    if np.isfinite(sizes := [float(size) for size in dask.compute(*pair)]).all():
+                        means[product.name, var, product.units[var]].append(sizes)
+    for (name, var, units), pairs in means.items():
+        ours, theirs = np.mean(pairs, axis=0)
+        if theirs and max(ours, theirs) > _FACTOR * min(ours, theirs):
+            told = f"a mean of {ours:.3g} {units} in some cells and the reference's years, the reference {theirs:.3g}"
+            yield f"{name}: {var} has {told}; expected at most a factor of {_FACTOR}: are the units right?"
+    if not means:
+        raise NotDone("the reference has no variable of the products")
+
+
+def _outcomes(seen: _Seen) -> Iterator[str]:
+    again = 0
+    for path, of in seen.outcomes.items():
+        with _open([path]) as ds:
+            yield from integrity.told(path, (f"{path}: {problem}" for problem in outcomes.out_of_order(ds)))
+            is_sampled = seen.thresholds.sample and seen.rows.get(path, {}).get("processing_level") == "indicators"
+            if seen.run and is_sampled:
+                again += 1
+                found = _made_again(seen, seen.run, of, ds)
+                yield from integrity.told(path, (f"{path}: {problem}" for problem in found))
+    if not again:
+        why = "`validation.sample` is 0, or no archive has them" if seen.run else _NO_RUN
+        yield integrity.Remark(f"no indicators of scenarios were computed again: {why}")
+
+
+def _made_again(seen: _Seen, run: RunContext, of: tuple[str, ...], ds: xr.Dataset) -> Iterator[str]:
+    """Compute some cells again from the products, those first that lack a value."""
+    own = [product for product in seen.products if product.of == of and is_zarr(product.name)]
+    if not own:
+        yield "the folder has no days of which it was made"
+        return
+    y, x = horizontal_dims(ds)
+    at = outcomes.sample_of(ds, seen.lands[own[0].grid], seen.thresholds.sample)
+    rows, columns = np.unravel_index(at, (ds.sizes[y], ds.sizes[x]))
+    cut = {y: xr.DataArray(rows, dims="cell"), x: xr.DataArray(columns, dims="cell")}
+    days = xr.merge([_open(each.files)[list(each.shares)].isel(cut) for each in own], combine_attrs="drop_conflicts")
+    days = with_lacking(days.load(), run.config.derived, run.config.table)
+    spans = run.needed("indicators").periods or run.config.custom.stretches
+    yield from outcomes.differences(ds.isel(cut).load(), days, chosen(run)[ds.attrs["cat:xrfreq"]], spans)
+
+
 def _cf(seen: _Seen) -> Iterator[str]:
     if importlib.util.find_spec("compliance_checker") is None:
         raise NotDone("compliance-checker is not installed: pip install compliance-checker")
     for path in seen.files:
-        if not is_zarr(path.name) and not _table_of(path):
+        if not is_zarr(path.name) and not integrity.table_of(path):
             yield from _faults(path)
     for product in seen.products:
         if is_zarr(product.name):
@@ -412,7 +474,7 @@ def _flags(seen: _Seen) -> Iterator[str]:
 
 def _audit(seen: _Seen) -> Iterator[str]:
     if not seen.run:
-        raise NotDone("luigi.cfg in the present folder names no configuration of these products")
+        raise NotDone(_NO_RUN)
     if not (number := seen.thresholds.sample):
         raise NotDone("`validation.sample` is 0")
     try:
@@ -443,10 +505,13 @@ def _catalogue(seen: _Seen) -> Iterator[str]:
 
 CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
     "checksums": ("every file is whole", _checksums),
+    "files": ("every file belongs to a product", _files),
     "times": ("every day is there", _times),
     "cells": ("all land has values", _cells),
     "variables": ("every variable is there", _variables),
     "bounds": ("units and values are possible", _bounds),
+    "magnitudes": ("values are as large as the reference's", _magnitudes),
+    "outcomes": ("indicators are those of the products, and in order", _outcomes),
     "cf": ("compliance-checker accepts CF 1.11", _cf),
     "flags": ("flags are as many as were counted", _flags),
     "audit": ("a sample is what the raw files give", _audit),
@@ -455,10 +520,10 @@ CHECKS: Mapping[Validated, tuple[str, Callable[[_Seen], Iterable[str]]]] = {
 
 
 def render(found: Validation) -> str:
-    """Return the table of checks, with the first problems of each."""
+    """Return the table of checks: what is true if nothing was left out, or else the first problems of each."""
     lines = []
     for check in found.checks:
-        lines.append(f"{check.verdict:<14} {check.name:<10} {CHECKS[check.name][0]}")
+        lines.append(f"{check.verdict:<14} {check.name:<10} {'' if check.details else CHECKS[check.name][0]}".rstrip())
         lines += [f"{'':<15}{detail}" for detail in check.details[:_SHOWN]]
         lines += [f"{'':<15}… and {len(check.details) - _SHOWN} more"] if len(check.details) > _SHOWN else []
     lines.append(f"{found.products} product(s)")

@@ -307,7 +307,10 @@ _Count = Annotated[Integer, Field(ge=0)]
 class Validation(Section):
     """Section `validation`."""
 
-    sample: _Count = Field(default=10, description="land cells that are made again from the raw files; 0 for none")
+    sample: _Count = Field(
+        default=10,
+        description="land cells that are made again: days from the raw files, indicators from the days; 0 for none",
+    )
     impossible_values: _Count = Field(
         default=0, description="impossible values that a variable may have beyond those that its attributes tell"
     )

@@ -16,23 +16,11 @@ from espo_luigi.files import read_object
 from espo_luigi.publication.products import find_products
 from espo_luigi.replacing import MANIFEST_NAME, by_content, write_ours
 from espo_luigi.store.disk import disk_errors
+from espo_luigi.store.inventory import digest_of, files_of
 
 RELEASE = "RELEASE.json"
 _MAKER = "espo validate"
 OF_OURS = by_content(lambda content: f'"made_by": "{_MAKER}"'.encode() in content, "a release that espo_luigi wrote")
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file; of a store that of its files' lines as `sha256sum` has them, sorted by name."""
-    if path.is_dir():
-        lines = (f"{digest_of(path / name)}  {name}\n" for name in _files_of(path))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _files_of(path: Path) -> list[str]:
-    return sorted(file.relative_to(path).as_posix() for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str, Any]]:
@@ -46,7 +34,7 @@ def states(folder: Path, unlisted: list[tuple[Path, str]]) -> dict[str, dict[str
     data = [path for path in find_data(folder, unlisted) if not (path.parent / MANIFEST_NAME).exists()]
     tables = [table for path in data if path.suffix == ".nc" and (table := path.with_suffix(".csv")).is_file()]
     for path in sorted([*data, *tables]):
-        stats = {name: (path / name).stat() for name in _files_of(path)}
+        stats = {name: (path / name).stat() for name in files_of(path)}
         lines = "".join(f"{stat.st_size} {stat.st_mtime_ns} {name}\n" for name, stat in stats.items())
         size, state = sum(stat.st_size for stat in stats.values()), hashlib.sha256(lines.encode()).hexdigest()
         found[path.relative_to(folder).as_posix()] = {"size_bytes": size, "state": state}

@@ -136,4 +136,5 @@ def each_period(periods: Any) -> list[Any]:
 
 
 # The checks of `espo validate`.
-Validated = Literal["checksums", "times", "cells", "variables", "bounds", "cf", "flags", "audit", "catalogue"]
+_OfFiles = Literal["checksums", "files", "times", "cells", "variables", "bounds"]
+Validated = Literal[_OfFiles, "magnitudes", "outcomes", "cf", "flags", "audit", "catalogue"]

@@ -27,13 +27,29 @@ class Inventory:
     size_bytes: int
 
 
-def render_marker_file(root: Path, marker: Marker, fingerprint: str = "") -> str:
+def render_marker_file(root: Path, marker: Marker, fingerprint: str = "", *, summed: bool = False) -> str:
     """Render the marker file of a store directory: the marker, the directory's inventory, and the fingerprint.
 
-    The fingerprint covers all that the values of the store depend on; the file keeps its hash.
+    The fingerprint covers all that the values of the store depend on; the file keeps its hash. If it is `summed`, all
+    files are read, and the marker file has their SHA-256.
     """
     content = {**json.loads(marker.to_json()), "inventory": asdict(take_inventory(root))}
-    return render(content | ({"fingerprint": _hashed(fingerprint)} if fingerprint else {}))
+    content |= {"fingerprint": _hashed(fingerprint)} if fingerprint else {}
+    return render(content | ({"sha256": digest_of(root, but=MARKER_NAME)} if summed else {}))
+
+
+def digest_of(path: Path, but: str = "") -> str:
+    """Return the SHA-256 of a file; of a store that of its files' lines as `sha256sum` has them, sorted by name."""
+    if path.is_dir():
+        lines = (f"{digest_of(path / name)}  {name}\n" for name in files_of(path) if name != but)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def files_of(path: Path) -> list[str]:
+    """Return the names of all files below a path, sorted; "." of a file."""
+    return sorted(file.relative_to(path).as_posix() for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def _hashed(fingerprint: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from espo_luigi.errors import StoreError
 from espo_luigi.files import read_text, write_new
 from espo_luigi.redaction import without_secrets
+from espo_luigi.store.inventory import digest_of
 from espo_luigi.store.marker import PAGE_END, PAGE_MARK, REMAKE, TABLE_MARK, Marker
 from espo_luigi.store.publish import written_aside
 
@@ -21,14 +23,19 @@ _INCOMPLETE = "{}"
 _PICTURE = re.compile(r"(data:[\w/+.-]+;base64,[\w+/=]*)", re.ASCII)
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Row], path: Path, marker: Marker | None) -> None:
+def write_table(
+    columns: Sequence[str], rows: Iterable[Row], path: Path, marker: Marker | None, beside: Collection[Path] = ()
+) -> None:
     """Write a table and publish it atomically; a table without a marker can be read, but is not complete.
 
+    The last line has the marker, and the SHA-256 of the lines above ("") and of files `beside` the table, by name.
     Raises `StoreError` if the disk refuses, or the path has what is no table of ours.
     """
-    mark = _in_one_line(marker) if marker is not None else _INCOMPLETE
+    text = table_text(columns, rows)
+    sums = {"": hashlib.sha256(text.encode()).hexdigest(), **{file.name: digest_of(file) for file in beside}}
+    mark = _in_one_line(marker, sha256=sums) if marker is not None else _INCOMPLETE
     with written_aside(path) as partial:
-        write_new(partial, f"{table_text(columns, rows)}{TABLE_MARK}{mark}\n")
+        write_new(partial, f"{text}{TABLE_MARK}{mark}\n")
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Row]) -> str:
@@ -117,5 +124,5 @@ def _lines(path: Path, what: str) -> list[str]:
     return [line for line in lines if not line.startswith(TABLE_MARK)]
 
 
-def _in_one_line(marker: Marker) -> str:
-    return json.dumps(json.loads(marker.to_json()), sort_keys=True, ensure_ascii=False)
+def _in_one_line(marker: Marker, **more: Mapping[str, str]) -> str:
+    return json.dumps(json.loads(marker.to_json()) | more, sort_keys=True, ensure_ascii=False)

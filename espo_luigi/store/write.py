@@ -200,6 +200,7 @@ def write_store(
     at_once: Mapping[Any, int] | None = None,
     bits_along: Hashable | None = None,
     fingerprint: str = "",
+    summed: bool = False,
 ) -> None:
     """Compute a dataset into a Zarr 3 store and publish it atomically, replacing a store of the same name.
 
@@ -231,6 +232,8 @@ def write_store(
         A text for all that the values depend on. With it, a writer that is killed or stopped, or that the disk fails,
         leaves its complete blocks, and a later writer with the same fingerprint, metadata and coordinates goes on from
         them. A store that already has the fingerprint stays.
+    summed : bool
+        Read the files once more, for a SHA-256 of all in the marker file.
     """
     path = Path(path)
     if fingerprint and has_fingerprint(path, fingerprint):
@@ -249,7 +252,7 @@ def write_store(
         with publication.blocks.of(partial, files, found):
             for piece in pieces_of(laid_out, *next(iter(at_once.items()))) if at_once else [list(files)]:
                 write_blocks(laid_out, partial, [block for block in piece if block not in found], found)
-        finish(partial.content, marker, fingerprint)
+        finish(partial.content, marker, fingerprint, summed=summed)
     logger.info("wrote %s", path)
     if found:
         logger.info("%s: %d of its %d blocks were complete already", path.name, len(found), len(files))
@@ -275,7 +278,7 @@ def write_rows(ds: xr.Dataset, partial: HeldFolder, dim: str, rows: slice) -> No
     write_zarr(part.drop_vars(part.coords).drop_encoding(), partial, region={dim: rows}, mode="r+")
 
 
-def finish(content: Path, marker: Marker, fingerprint: str = "") -> None:
+def finish(content: Path, marker: Marker, fingerprint: str = "", *, summed: bool = False) -> None:
     """Force the data onto the disk, then write the marker and force that, too.
 
     Raises `StoreError` if any file that was written is missing.
@@ -283,6 +286,6 @@ def finish(content: Path, marker: Marker, fingerprint: str = "") -> None:
     sync_tree(content)
     check_dense(content)
     marker_file = content / MARKER_NAME
-    write_atomically(marker_file, render_marker_file(content, marker, fingerprint), public=True)
+    write_atomically(marker_file, render_marker_file(content, marker, fingerprint, summed=summed), public=True)
     sync_path(marker_file)
     sync_path(content)

@@ -303,7 +303,8 @@ class Regions(EnsembleTask):
             prepared(whole).to_netcdf(partial, engine="h5netcdf")
         columns = [*dict.fromkeys((*whole.dims, *whole.coords)), "value", "variable", "units"]
         columns.remove("coverage")
-        store.write_table([str(name) for name in columns], _long_table(whole), self.out_table().path, marker)
+        names, table = [str(name) for name in columns], self.out_table().path
+        store.write_table(names, _long_table(whole), table, marker, beside=[self._netcdf])
 
     def _means(self, sim_id: str, ds: xr.Dataset) -> Any:
         if self.product not in _CHANGES:

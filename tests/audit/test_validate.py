@@ -35,8 +35,8 @@ from espo_luigi.replacing import write_manifest
 from espo_luigi.store.table import read_checksums, write_checksums
 
 OTHER = SIM.replace("Model", "Other")
-# What a folder alone cannot tell.
-NOT_DONE = {"flags", "audit"}
+# What a folder without a reference or a configuration cannot tell; those have no indicators.
+NOT_DONE = {"flags", "audit", "magnitudes"}
 
 
 @pytest.fixture(autouse=True)
@@ -110,9 +110,11 @@ def failed(folder: Path) -> dict[str, list[str]]:
 def test_whole_products_pass_all_that_can_be_done(final: Path) -> None:
     checks = found(final).checks
     assert {check.name: check.verdict for check in checks} == {
-        name: "not done" if name in NOT_DONE else "passed" for name in CHECKS
+        name: {"outcomes": "not applicable"}.get(name, "not done" if name in NOT_DONE else "passed") for name in CHECKS
     }
     assert all(check.details for check in checks if check.verdict == "not done")
+    (sizes,) = [check.details for check in checks if check.name == "magnitudes"]
+    assert sizes == ["the folder has no daily values of the reference"]
 
 
 def test_variables_on_a_rotated_grid_in_archives_of_their_own_pass(tmp_path: Path) -> None:
@@ -145,7 +147,8 @@ def test_an_archive_that_is_a_link_is_as_good(final: Path, tmp_path: Path) -> No
 
 def test_whole_netcdf_files_pass_what_can_be_done(netcdf: Path) -> None:
     verdicts = {check.name: check.verdict for check in found(netcdf).checks}
-    assert verdicts == {name: "not applicable" if name in {*NOT_DONE, "catalogue"} else "passed" for name in CHECKS}
+    without = {*NOT_DONE, "catalogue", "outcomes"}
+    assert verdicts == {name: "not applicable" if name in without else "passed" for name in CHECKS}
 
 
 def test_a_folder_of_netcdf_files_is_released_by_default(netcdf: Path, without_checker: None) -> None:
@@ -334,7 +337,7 @@ def test_cells_that_a_product_counts_excuse_no_gap_of_others(
     [
         (with_a_gap, {"cells"}, {"cells_without_data": 1}),
         (too_hot, {"bounds"}, {"impossible_values": 1}),
-        (lambda ds: ds, set(), {"optional": ["cf", "flags", "audit", "catalogue"]}),
+        (lambda ds: ds, set(), {"optional": ["cf", "flags", "audit", "catalogue", "magnitudes"]}),
     ],
 )
 def test_the_section_validation_allows_what_is_refused_by_default(
@@ -347,10 +350,11 @@ def test_the_section_validation_allows_what_is_refused_by_default(
 ) -> None:
     for sim_id in (SIM, OTHER):
         publish(change(product(sim_id)) if sim_id == SIM else product(sim_id), archive(tmp_path, sim_id))
-    assert {*found(tmp_path, "1.0").refused} == by | {"audit", "catalogue"} and not (tmp_path / RELEASE).exists()
+    always = {"audit", "catalogue", "magnitudes"}
+    assert {*found(tmp_path, "1.0").refused} == by | always and not (tmp_path / RELEASE).exists()
     monkeypatch.setattr(module, "Thresholds", functools.partial(module.Thresholds, **allowed))
     released = found(tmp_path, "1.0")
-    assert released.refused == (() if "optional" in allowed else ("audit", "catalogue"))
+    assert {*released.refused} == (set() if "optional" in allowed else always)
     assert (released.release is not None) == ("optional" in allowed)
 
 
@@ -452,7 +456,7 @@ def test_a_truncated_netcdf_file_ends_no_check(netcdf: Path) -> None:
 
 
 def test_a_release_is_of_the_very_files(final: Path, without_checker: None) -> None:
-    assert found(final, "1.0").refused == ("audit",) and not (final / RELEASE).exists()
+    assert found(final, "1.0").refused == ("magnitudes", "audit") and not (final / RELEASE).exists()
     assert not check_release(final)
     write_release(final, "1.0", found(final).checks, states(final, []))
     assert check_release(final) and failed(final) == {}
@@ -487,6 +491,7 @@ def test_files_that_change_during_the_checks_are_not_released(
     final: Path, without_checker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def during(change: Callable[[], object]) -> None:
+        monkeypatch.setitem(CHECKS, "magnitudes", ("no sizes", lambda seen: ()))
         monkeypatch.setitem(CHECKS, "audit", ("no audit", lambda seen: change() and ()))
 
     content = archive(final, SIM).read_bytes()
@@ -529,7 +534,7 @@ def test_publishing_reads_only_files_whose_size_or_time_is_not_that_of_the_relea
 
 
 def test_a_single_archive_is_validated_and_no_release(final: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert {check.verdict for check in found(archive(final, SIM)).checks} == {"passed", "not done"}
+    assert {check.verdict for check in found(archive(final, SIM)).checks} == {"passed", "not done", "not applicable"}
     assert cli.main(["validate", str(archive(final, SIM)), "--release", "1.0"]) == 1
     assert "expected the folder of all products" in capsys.readouterr().err and not (final / RELEASE).exists()
 

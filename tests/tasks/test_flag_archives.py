@@ -174,11 +174,11 @@ def test_the_flags_of_a_production_pass_the_validation_and_must_be_there(
         return checks["flags"].verdict, checks["flags"].details
 
     assert verdict() == ("passed", [])
-    archive.rename(final / "hidden")
+    archive.rename(final / ".hidden")
     try:
         said, details = verdict()
     finally:
-        (final / "hidden").rename(archive)
+        (final / ".hidden").rename(archive)
     seen = validate._Seen(final, False, "", context(), context().config.validation, [])
     np.testing.assert_array_equal(join_land(seen.reference, made[0]), made[0]["tasmax"].notnull().any("time"))
     assert said == "failed" and [line.rpartition(": ")[2] for line in details] == [

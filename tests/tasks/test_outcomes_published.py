@@ -1,12 +1,14 @@
 """Indicators, climatologies, changes and ensembles for others: in the catalogue, STAC and the crate, as NetCDF."""
 
 import csv
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 import test_outcomes
 import xarray as xr
@@ -61,7 +63,7 @@ def outcomes(tmp_path: Path, configured: Callable[..., list[Path]], monkeypatch:
         warming_levels=levels,
         ensembles=LEVELS,
         spatial_mean={"regions": REGIONS},
-        validation={"sample": 0},
+        validation={"sample": 4},
     )
     publish_inputs()
     work([tasks.Ensemble(**WHOLE, freq=freq) for freq in ("YS-JAN", "QS-DEC")])
@@ -106,9 +108,43 @@ def pass_the_validation(outcomes: Path, out: Path, monkeypatch: pytest.MonkeyPat
     assert exported.refused == () and exported.products == 2
     with h5py.File(netcdf, "r+") as file:
         file.attrs["espo_luigi_marker"] = "another"
+    assert not tasks.Regions(**WHOLE, freq="YS-JAN").complete()
+    defects_are_named(outcomes, netcdf, monkeypatch)
+
+
+def defects_are_named(outcomes: Path, netcdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives are packed again, with all checksums right: xclim tells that their values are not the products'."""
+
+    def without(ds: xr.Dataset) -> xr.Dataset:
+        ds["tx_mean"][:, 3, 4] = np.nan
+        return ds
+
+    def warmer(ds: xr.Dataset) -> xr.Dataset:
+        ds["tn_mean"][5] += 0.01
+        return ds
+
+    planted: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
+        f"{NOLEAP}*YS-JAN": (without, r"tx_mean is different in 40 of \d+ values: on 1991-01-01 at 45.875 °N -65.875 °E"
+        r" it is nan, and 2\d\d\.\d+ by xclim of the product"),
+        f"{DAY360}*YS-JAN": (lambda ds: ds.isel(time=[*range(9), *range(8, 40)]), "time has 1999-01-01 00:00:00 twice"),
+        f"{NOLEAP}*QS-DEC": (warmer, r"tn_mean is different in 4 of \d+ values: on 1992-06-01 at "),
+        f"{DAY360}*QS-DEC": (lambda ds: ds.isel(time=slice(4, None)), "tn_mean lacks 4 periods, the first 1991-03-01"),
+    }  # fmt: skip
+    for name, (change, _) in planted.items():
+        (archive,) = outcomes.rglob(f"{name}+indicators.zarr.zip")
+        marker, folder = store.read_marker(archive), archive.with_suffix("")
+        assert marker is not None
+        store.write_store(change(store.open_store(archive).load().drop_encoding()), folder, marker)
+        store.pack(folder, archive, marker)
+        store.remove(folder)
     checks = validate.validate(outcomes, lambda line: None).checks
-    (problem,) = [line for check in checks if check.verdict == "failed" for line in check.details]
-    assert problem.startswith(f"{netcdf} was made with the marker another; the table beside it has ")
+    found = {check.name: check.details for check in checks if check.verdict == "failed" and check.name != "catalogue"}
+    assert found.keys() == {"checksums", "outcomes"}
+    (problem,) = found["checksums"]
+    assert problem.startswith(f"{netcdf} has the SHA-256 ") and f"the last line of {netcdf.stem}.csv has " in problem
+    assert len(found["outcomes"]) == len(planted)
+    for name, (_, said) in planted.items():
+        assert any(re.search(f"{name.replace('*', '.*')}.*: {said}", line) for line in found["outcomes"]), found
 
 
 def are_compared_with_those_of_another_production(outcomes: Path) -> None:

@@ -1,0 +1,117 @@
+"""Whether the files of products are as they were written, and whether each belongs to a product."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import dask
+
+from espo_luigi import store
+from espo_luigi.catalog import build
+from espo_luigi.catalog.files import first_line, is_zarr
+from espo_luigi.export.folder import CHECKSUMS, OWNER_NAME
+from espo_luigi.files import read_object
+from espo_luigi.publication import origin, release
+from espo_luigi.replacing import MANIFEST_NAME, digest_of_ours
+from espo_luigi.store.inventory import check_dense, digest_of
+from espo_luigi.store.marker import MARKER_NAME, ROOT_METADATA_NAME, TABLE_MARK, marked
+from espo_luigi.store.table import read_checksums
+from espo_luigi.tasks.ensembles import maker_of
+
+_OURS = (release.OF_OURS, origin.OF_OURS, origin.RELATIONS, build.OF_OURS, build.TABLE_OF_OURS)
+_OF_PEOPLE = re.compile(r"(README|LICEN[CS]E|CITATION|\.).*")
+
+
+class Remark(str):
+    """What a check has left out though it has passed."""
+
+
+def told(path: Path, problems: Iterator[str]) -> Iterator[str]:
+    """Yield the problems of a file; one that cannot be read ends no check."""
+    try:
+        yield from problems
+    # Damaged data may raise nearly anything.
+    except Exception as error:
+        yield f"{path}: cannot be read: {first_line(error)}"
+
+
+def table_of(path: Path) -> store.Marker | None:
+    """Return the marker of the table beside a NetCDF file, whose task made both; None of an export."""
+    return None if is_zarr(path.name) else store.read_marker(path.with_suffix(".csv"))
+
+
+def checksums(folder: Path, files: Sequence[Path], read: Collection[Path]) -> Iterator[str]:
+    """Yield what differs from checksums: of `files`, of which all values of some were `read`, and of the tables."""
+    tables = sorted(folder.rglob(f"*{CHECKSUMS}"))
+    summed = {table.with_name(name): digest for table in tables for name, digest in read_checksums(table).items()}
+    yield from (f"{path} is gone, and {CHECKSUMS} has it" for path in summed if not path.exists())
+    for table in sorted(folder.rglob("*.csv")):
+        if marker := store.read_marker(table):
+            yield from told(table, _table(table, marker))
+    for path in files:
+        if is_zarr(path.name):
+            yield from told(path, _archive(path) if path.suffix == ".zip" else _store(path, path in read))
+        elif not table_of(path) and (listed := summed.get(path)) != (found := digest_of(path)):
+            yield f"{path} has the SHA-256 {found}; its {CHECKSUMS} of `espo export` has {listed}"
+
+
+def _archive(path: Path) -> Iterator[str]:
+    with zipfile.ZipFile(path) as archive:
+        if member := archive.testzip():
+            yield f"{path}: the CRC-32 of {member} differs from the archive's"
+        arrays = json.loads(archive.read(ROOT_METADATA_NAME))["consolidated_metadata"]["metadata"]
+        known, names = {MARKER_NAME, ROOT_METADATA_NAME, *arrays}, Counter(archive.namelist())
+    for name in [name for name, number in names.items() if number > 1 or name.partition("/")[0] not in known][:1]:
+        yield f"{path}: {name} is there twice, or belongs to none of its arrays"
+
+
+def _store(path: Path, is_read: bool) -> Iterator[str]:
+    """Outcomes have a SHA-256. Of others, each chunk has a checksum, and metadata are there twice."""
+    if listed := (read_object(path / MARKER_NAME) or {}).get("sha256"):
+        if (found := digest_of(path, but=MARKER_NAME)) != listed:
+            yield f"{path} has the SHA-256 {found}; its {MARKER_NAME} has {listed}"
+        return
+    check_dense(path)
+    if not is_read:
+        with store.open_store(path) as ds:
+            dask.compute([data.notnull().any().data for data in ds.data_vars.values()])
+
+
+def _table(table: Path, marker: store.Marker) -> Iterator[str]:
+    text, _, last = table.read_bytes().rpartition(TABLE_MARK.encode())
+    if not (sums := json.loads(last).get("sha256", {})):
+        yield Remark(f"{table} has no SHA-256: an earlier version wrote it")
+    elif (found := hashlib.sha256(text).hexdigest()) != sums[""]:
+        yield f"{table} has the SHA-256 {found} without its last line, which has {sums['']}"
+    of_regions = [table.with_suffix(".nc")] if marker.task == "Regions" else []
+    for path in [table.with_name(name) for name in sums if name] or of_regions:
+        if not path.exists():
+            yield f"{path} is gone, and its table is there"
+        elif sums and (found := digest_of(path)) != sums[path.name]:
+            yield f"{path} has the SHA-256 {found}; the last line of {table.name} has {sums[path.name]}"
+        elif (maker := maker_of(path)) != marker.id:
+            yield f"{path} was made with the marker {maker}; the table beside it has {marker.id}"
+
+
+def strays(folder: Path, examined: Collection[str]) -> Iterator[str]:
+    """Yield files that belong to no product; people may add README, LICENSE, CITATION and hidden names.
+
+    Archives, stores and NetCDF files are `examined` elsewhere.
+    """
+    found, listed = list[Path](), {folder / OWNER_NAME, *(folder / name for name in examined)}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(".zarr") and not name.startswith(".")]
+        found += [Path(place, name) for name in names if not _OF_PEOPLE.fullmatch(name)]
+        if manifest := read_object(Path(place, MANIFEST_NAME)):
+            listed |= {Path(place, name) for name in (MANIFEST_NAME, *manifest["files"])}
+            listed |= {Path(place).with_name(name) for name in manifest["beside"]}
+    for path in sorted({*found} - listed):
+        if not any(digest_of_ours(path, judge) for judge in (*_OURS, marked(path))):
+            yield f"{path} belongs to no product: move it elsewhere"

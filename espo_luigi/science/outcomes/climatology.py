@@ -12,19 +12,8 @@ import xarray as xr
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import is_lazy, rechunk
-from espo_luigi.science.outcomes.natures import (
-    DATE,
-    INITIALS,
-    NAMES,
-    UNDEFINED,
-    as_days,
-    circular,
-    frequency_of,
-    in_year,
-    nature_of,
-    unwrapped,
-    with_natures,
-)
+from espo_luigi.science.outcomes import natures
+from espo_luigi.science.outcomes.natures import DATE, nature_of
 from espo_luigi.science.units import as_difference, is_temperature
 
 HORIZON = "horizon"
@@ -78,7 +67,7 @@ def climatology(
     `xscen.climatological_op` with `year_start_month=12`.
     """
     name, how = _operation(op)
-    ds, freq = with_natures(ds), frequency_of(ds)
+    ds, freq = natures.with_natures(ds), natures.frequency_of(ds)
     if (dates := [str(one) for one, data in ds.items() if nature_of(data) == DATE]) and name == "sum":
         raise ConfigurationError(f"{', '.join(dates)} is a day of the year, which has no sum; expected mean, p90, ….")
     yearly = by_year(ds)
@@ -132,12 +121,14 @@ def least_years(given: int | float | None, length: int, freq: str, yearly: xr.Da
 
     `yearly` is by `by_year`. Raises `ConfigurationError`.
     """
-    if given is None and nature_of(yearly) in UNDEFINED:
+    if given is None and nature_of(yearly) in natures.UNDEFINED:
         given = _SHARE
     if given is None:
-        crosses: Any = freq[:2] == "YS" and freq[3:] not in ("", "JAN")
-        if "season" in yearly.dims:
-            crosses = yearly["season"].isin(["DJF", "NDJ"]).drop_attrs()
+        crosses = (
+            yearly["season"].isin(["DJF", "NDJ"]).drop_attrs()
+            if "season" in yearly.dims
+            else freq[3:] not in ("", "JAN")
+        )
         return np.maximum(1, length - crosses)
     if isinstance(given, float):
         if not 0 < given <= 1:
@@ -150,7 +141,7 @@ def least_years(given: int | float | None, length: int, freq: str, yearly: xr.Da
 
 def by_year(ds: xr.Dataset) -> xr.Dataset:
     """Return (year, season or month, ...) of (time, ...), of years that have any; raises as `climatology`."""
-    freq = frequency_of(ds)
+    freq = natures.frequency_of(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
     if freq.startswith("QS"):
         # From the season that has January on.
@@ -169,9 +160,9 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
     if freq[0] == "Y":
         return made.squeeze("part")
     if freq[0] == "Q":
-        names = [(2 * INITIALS)[first % 12 :][:3] for first in starts - 1]
+        names = [(2 * natures.INITIALS)[first % 12 :][:3] for first in starts - 1]
         return made.rename(part="season").assign_coords(season=("season", names, {"comment": _WINTER}))
-    return made.assign_coords(part=[NAMES[first] for first in starts - 1]).rename(part="month")
+    return made.assign_coords(part=[natures.NAMES[first] for first in starts - 1]).rename(part="month")
 
 
 def _of_window(
@@ -183,9 +174,11 @@ def _of_window(
             "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
         )
         if nature_of(data) == DATE:
-            mean, spread = circular(data, lambda dates: dates.mean("year"))
+            mean, spread = natures.circular(data, lambda dates: dates.mean("year"))
             value = {"mean": mean, "std": spread}.get(name)
-            value = in_year(how(unwrapped(data, mean)).assign_attrs(data.attrs)) if value is None else value
+            value = (
+                natures.in_year(how(natures.unwrapped(data, mean)).assign_attrs(data.attrs)) if value is None else value
+            )
         else:
             value = how(data**2) ** 0.5 if deviations else how(data)
         made[variable] = value.where(data.notnull().sum("year") >= needed[str(variable)]).drop_attrs(deep=False)
@@ -200,10 +193,11 @@ def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int,
             attrs[key] = f"{length}-year climatological {name} of {attrs[key]}".rstrip(".")
     if name in ("mean", "median", "sum"):
         attrs["cell_methods"] = f"{attrs.get('cell_methods', '')} time: {name} over years".strip()
-    fewer = " (the season that crosses the end of the year: one less)" if np.ptp(least) else ""
-    told = f"{length}-year climatological {name}, of at least {int(np.max(least))} years{fewer}"
+    each = np.asarray(least)
+    fewer = " (the season that crosses the end of the year: one less)" if np.ptp(each) else ""
+    told = f"{length}-year climatological {name}, of at least {each.max()} years{fewer}"
     attrs["history"] = "\n".join(filter(None, [told, attrs.get("history")]))
     made = data.assign_attrs(attrs).transpose(HORIZON, ...)
     if name == "std" and nature_of(source) == DATE:
-        return as_days(made)
+        return natures.as_days(made)
     return as_difference(made) if name == "std" and is_temperature(source) else made

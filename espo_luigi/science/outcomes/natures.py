@@ -20,7 +20,7 @@ NATURE, DATE, DAYS, RATIO = "nature", "day of the year", "days between dates", "
 # The first row that matches counts: the index of xclim and the variable, [units], the last of the cell methods.
 _TABLE = (
     (RATIO, r"(daily_pr|snowfall)_intensity|sdii|thresholded_statistics|_ratio|fraction_|rprctot|precip_seasonality"),
-    ("extreme", r"consecutive|(max|mean)_(length|magnitude)|spell_length |(wetdry|warmcold)_|\bc[dw]d\b|maximum over"),
+    ("extreme", r"consecutive|(max|mean)_(length|magnitude)|spell_length |prcptot_w|\bc[dw]d\b|m(ax|in)\w* over"),
     ("count", r"\[(d|days?|h|hours?)\]|frequency.* \[1?\]"),
     ("amount", r"\[\S+ (d|days?)\]|\[(?!1?\]|%)[^]]*\] sum|huglin_index|chill_|dryness_index"),
 )  # fmt: skip
@@ -33,8 +33,6 @@ _YEARS = {"360_day": 360.0, STANDARD: 365.0, "standard": 365.2425, "all_leap": 3
 _MONTHS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 INITIALS = "JFMAMJJASOND"
-# The attribute with the frequency of a series, as `indicators` sets it.
-_FREQUENCY = "cat:xrfreq"
 
 
 def nature_of(data: xr.DataArray, index: str = "") -> str:
@@ -66,7 +64,7 @@ def with_natures(ds: xr.Dataset, indices: Mapping[str, str] | None = None) -> xr
 def frequency_of(ds: xr.Dataset) -> str:
     """Return the frequency, which must begin with the first of a month and divide the year."""
     calendar_of(ds)
-    freq = ds.attrs.get(_FREQUENCY) or (xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None)
+    freq = ds.attrs.get("cat:xrfreq") or (xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None)
     if not re.fullmatch(r"(YS|QS)(-[A-Z]{3})?|MS", freq or ""):
         raise DataError(f"the series has the frequency {freq}; expected years, seasons or months: YS-JAN, QS-DEC, MS.")
     return str(freq)
@@ -113,7 +111,8 @@ def _factor(data: xr.DataArray, ds: xr.Dataset) -> Any:
     standard = _MONTHS[months].sum(1)
     leap = _YEARS[calendar] - 365 if time is None or calendar != "standard" else _leap(time.year.values + (starts > 1))
     own = 30 * several if calendar == "360_day" else standard + leap * (months == 1).any(1)
-    return xr.DataArray(standard / own, dims=dim) if dim else float(standard[0] / own[0])
+    ratio = standard / own
+    return xr.DataArray(ratio, dims=dim) if dim else float(ratio[0])
 
 
 def _leap(year: Any) -> Any:

@@ -315,6 +315,14 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             "min_periods`: got 25, but warming_levels.window has 20 years",
         ),
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
+        (
+            {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
+            "climatological_op`: last_spring_frost is a day of the year, which has no sum",
+        ),
+        (
+            {"indicators": {"module": "dates.yml"}, "aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
+            "compute_deltas`: last_spring_frost_clim_mean is a day of the year, whose zero is arbitrary",
+        ),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -322,6 +330,7 @@ def test_bad_input_is_named_before_anything_runs(
 ) -> None:
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
     (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
+    (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
     made(tmp_path, configured, **sections)
     with pytest.raises(ConfigurationError, match=message):
         check_outcomes(context())

@@ -130,8 +130,9 @@ def circular(dates: xr.DataArray, mean: Callable[[xr.DataArray], xr.DataArray]) 
     NaN where dates have no mean: spread evenly over the year. As `scipy.stats.circmean` and `circstd`.
     """
     turn = 2 * np.pi / days_of_year(dates)
-    x, y = (mean(part.astype(float)) for part in (np.cos(dates * turn), np.sin(dates * turn)))
-    length = np.hypot(x, y)
+    angle: Any = dates.astype(float) * turn
+    x, y = mean(np.cos(angle)), mean(np.sin(angle))
+    length: Any = np.hypot(x, y)
     at = (np.arctan2(y, x) / turn).where(length > 1e-6).assign_attrs(dates.attrs)
     return in_year(at), (-2 * np.log(length.where(length > 0).clip(max=1))) ** 0.5 / turn
 
@@ -150,7 +151,7 @@ def in_year(dates: xr.DataArray) -> xr.DataArray:
 def as_days(data: xr.DataArray) -> xr.DataArray:
     """Return a difference or spread of dates with its attributes: a number of days."""
     kept = {key: value for key, value in data.attrs.items() if key not in ("standard_name", "is_dayofyear")}
-    return data.drop_attrs().assign_attrs({**kept, "units": "days", NATURE: DAYS})
+    return data.drop_attrs(deep=False).assign_attrs({**kept, "units": "days", NATURE: DAYS})
 
 
 def means_of(ds: xr.Dataset, mean: Callable[[xr.Dataset], xr.Dataset]) -> xr.Dataset:

@@ -101,10 +101,11 @@ def test_spreads_and_changes_of_dates_are_days_and_sums_and_quotients_are_refuse
 
 def test_a_change_of_dates_goes_the_shortest_way() -> None:
     both = xr.DataArray([360.0, 10], dims="horizon", attrs={**DATE, "calendar": "noleap"})
-    ds = xr.Dataset({"x_clim_mean": both}, {"horizon": ["1991-2020", "2041-2070"]})
+    ds = xr.Dataset({"x_clim_mean": both}, {"horizon": ("horizon", ["1991-2020", "2041-2070"], {"axis": "own"})})
     for baseline, expected in (("1991-2020", [0, 15]), ("2041-2070", [-15, 0])):
         (change,) = delta(ds, baseline).values()
         np.testing.assert_allclose(change, expected)
+        assert change["horizon"].attrs == {"axis": "own"}
         assert change.attrs["units"] == "days" and not {"standard_name", "is_dayofyear"} & set(change.attrs)
 
 

@@ -133,7 +133,8 @@ def circular(dates: xr.DataArray, mean: Callable[[xr.DataArray], xr.DataArray]) 
     angle: Any = dates.astype(float) * turn
     x, y = mean(np.cos(angle)), mean(np.sin(angle))
     length: Any = np.hypot(x, y)
-    at = (np.arctan2(y, x) / turn).where(length > 1e-6).assign_attrs(dates.attrs)
+    at: Any = np.arctan2(y, x) / turn
+    at = at.where(length > 1e-6).assign_attrs(dates.attrs)
     return in_year(at), (-2 * np.log(length.where(length > 0).clip(max=1))) ** 0.5 / turn
 
 

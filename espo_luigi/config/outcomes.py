@@ -116,7 +116,10 @@ class ClimatologicalOp(FromXscen):
     window: Integer | None = Field(default=None, ge=1, description="years of a window; by default a whole period")
     stride: Integer = Field(default=1, ge=1, description="years from a window to the next")
     periods: SeveralPeriods = Field(default=(), description="the years of which windows are taken; by default all")
-    min_periods: int | float | None = Field(default=None, description="the years with a value that a window needs")
+    min_periods: int | float | None = Field(
+        default=None,
+        description="the years with a value that a window needs; by default all, or 0.8 of them for dates and ratios",
+    )
     rename_variables: Literal[True] = Field(default=True, description="true: names say what was computed")
     periods_as_dim: Ignored = None
     horizons_as_dim: Ignored = None

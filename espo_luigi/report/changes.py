@@ -18,6 +18,7 @@ from espo_luigi.report.html import Link, Picture, Section, Table, Text, Warned, 
 from espo_luigi.report.maps import PANEL_WIDTH, coast_lines, draw_map, edges_of, width_by_height
 from espo_luigi.report.reading import Reader, RunView, Together
 from espo_luigi.science.conservative import cells_of
+from espo_luigi.science.outcomes.natures import DATE, circular, means_of, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.outcomes.regions import region_means
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.stack import horizontal_dims
@@ -116,7 +117,8 @@ def domain_means(ds: xr.Dataset) -> xr.Dataset:
     """Return the means over all cells (of `members`, the most), weighted by areas, along `region` of one; lazy."""
     horizontal = horizontal_of(ds, "grid")
     areas = np.nan_to_num(cells_of(horizontal.grid).areas().reshape(horizontal.grid.shape))
-    means = ds.weighted(xr.DataArray(areas, dims=horizontal.dims)).mean(horizontal.dims, keep_attrs=True)
+    weights = xr.DataArray(areas, dims=horizontal.dims)
+    means = means_of(ds, lambda one: one.weighted(weights).mean(horizontal.dims, keep_attrs=True))
     most = {name: ds[name].max(horizontal.dims) for name in ds if name == "members"}
     return means.assign(most).expand_dims(region=[_WHOLE])
 
@@ -313,14 +315,19 @@ def _plume(values: Sequence[Shown], view: RunView) -> list[Any]:
     one, reader, reference, is_whole = values[0], Reader(), None, _WHOLE in values[0].means["region"]
     path = view.of_reference.get(one.of.freq)
     if path and (ds := reader.dataset(path, load=False)) is not None and one.indicator in ds:
-        ds = ds[[one.indicator]]
+        ds = on_standard_year(ds[[one.indicator]])
         reference = (domain_means(ds) if is_whole else region_means(ds, view.regions))[one.indicator]
     low, middle, high = (_statistic(name).lower() for name in one.names)
     way = "of each cell, mean over all cells" if is_whole else "of the means over each region"
     title = f"{one.indicator}: {middle}, {low} to {high} of the simulations, {way}"
     title += "; black: the reference" if reference is not None else ""
-    options = {"title": title, "label": f"{one.indicator} [{units_text(one.attrs.get('units', ''))}]"}
-    series = {each.of.experiment: each.means for each in values}
+    units, series = units_text(one.attrs.get("units", "")), {each.of.experiment: each.means for each in values}
+    if nature_of(one.means["median"]) == DATE:
+        units, center = "day of the year", circular(one.means["median"], lambda dates: dates.mean("time"))[0]
+        around = {words: ds[[*_STATISTICS[:3]]].map(unwrapped, center=center) for words, ds in series.items()}
+        series = {words: ds.assign(around[words]) for words, ds in series.items()}
+        reference = None if reference is None else unwrapped(reference, center)
+    options = {"title": title, "label": f"{one.indicator} [{units}]"}
     name = f"{one.indicator}+{one.of.freq}+plumes"
     return [Drawing(name, title, plumes, [series, reference], options), *reader.warned()]
 

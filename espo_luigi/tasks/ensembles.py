@@ -23,6 +23,7 @@ from espo_luigi.science.extract.dataset import subset_box
 from espo_luigi.science.finalize.outline import cut_to_outline, outline
 from espo_luigi.science.grid import extent
 from espo_luigi.science.outcomes.climatology import HORIZON, by_year, least_years
+from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.regions import Point, parse_regions, region_means
 from espo_luigi.science.stack import horizontal_dims
 from espo_luigi.store.publish import written_aside
@@ -205,15 +206,15 @@ class EnsembleTask(OutcomeTask):
         name, (first, last) = str(changes.name).partition("_clim_")[0], baseline(self.context).split("-")
         asked, levels = self.context.config.aggregate.climatological_op, self.context.config.warming_levels
         years = levels.window if levels and self.product == "warming_levels" else asked.window
-        base = [by_year(ds[[name]])[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()]
+        base = [
+            by_year(on_standard_year(ds[[name]]))[name].sel(year=slice(int(first), int(last))) for ds in yearly.values()
+        ]
         made = [
             variability(
                 of,
                 years or of.sizes["year"],
                 changes.attrs["delta_kind"],
-                least=None
-                if asked.min_periods is None
-                else least_years(asked.min_periods, of.sizes["year"], self.freq),
+                least=least_years(asked.min_periods, of.sizes["year"], self.freq, of),
             )
             for of in base
         ]

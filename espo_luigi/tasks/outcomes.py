@@ -20,6 +20,7 @@ from espo_luigi.science.finalize import scenario as finalize
 from espo_luigi.science.outcomes import indicators as science
 from espo_luigi.science.outcomes.climatology import HORIZON, climatology, horizons
 from espo_luigi.science.outcomes.delta import delta
+from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
@@ -117,7 +118,9 @@ def _sample(run: RunContext) -> xr.Dataset:
     time = xr.date_range(f"{years[0]}-01-01", f"{years[-1]}-12-31", freq="YS", calendar="noleap", use_cftime=True)
     found = [attrs for of in chosen(run).values() for _, one in of for attrs in one.cf_attrs]
     zeros = xr.DataArray([0.0] * time.size, {"time": time}, ("time",))
-    whole = xr.Dataset({attrs["var_name"]: zeros.assign_attrs(attrs) for attrs in found}, attrs={"cat:xrfreq": "YS"})
+    # xclim sets units of 1 only when it computes.
+    named = {attrs["var_name"]: zeros.assign_attrs({"units": "1", **attrs}) for attrs in found}
+    whole = xr.Dataset(named, attrs={"cat:xrfreq": "YS"})
     return whole.sel(time=whole["time"].dt.year.isin(years))
 
 
@@ -295,7 +298,7 @@ class Climatology(OutcomeTask):
         asked, wanted = self.context.config.aggregate.climatological_op, _horizons(self.context)
         years = {*indicators["time"].dt.year.values}
         there = [ends for ends in wanted if years >= {*range(ends[0], ends[1] + 1)}]
-        made = climatology(indicators, op=asked.op, min_periods=asked.min_periods, periods=there)
+        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods, periods=there)
         return self.described(made.reindex({HORIZON: [f"{first}-{last}" for first, last in wanted]}))
 
 
@@ -310,7 +313,8 @@ class ReferenceClimatology(OutcomeTask):
     def compute(self, indicators: xr.Dataset) -> xr.Dataset:
         """Compute the only horizon."""
         asked = self.context.config.aggregate.climatological_op
-        return self.described(climatology(indicators, op=asked.op, min_periods=asked.min_periods))
+        made = climatology(on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
+        return self.described(made)
 
 
 class DeltaTask(OutcomeTask):
@@ -354,7 +358,7 @@ class WarmingLevels(DeltaTask):
         levels, found = self.context.needed("warming_levels").wl, warming(self.context, self.sim_id)
         periods, absent = found.periods[self.sim_id], dict(found.absent[self.sim_id])
         asked = self.context.config.aggregate.climatological_op
-        of = functools.partial(climatology, indicators, op=asked.op, min_periods=asked.min_periods)
+        of = functools.partial(climatology, on_standard_year(indicators), op=asked.op, min_periods=asked.min_periods)
         base = of(periods=[tuple(baseline(self.context).split("-"))])
         made = {}
         for level, period in periods.items():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from browser import Browser, missing_browser
-from changes_example import BASELINE, REGIONS, write_changes_run
+from changes_example import BASELINE, MARKER, REGIONS, write_changes_run
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
 from matplotlib.path import Path as Path2D
@@ -19,9 +19,10 @@ from espo_luigi import store
 from espo_luigi.errors import StoreError
 from espo_luigi.report import changes
 from espo_luigi.report.drawings import Drawing
-from espo_luigi.report.html import Link, Table, Text, Warned
+from espo_luigi.report.html import Link, Picture, Table, Text, Warned
 from espo_luigi.report.make import write_report
-from espo_luigi.report.reading import RunView
+from espo_luigi.report.reading import RunView, Together
+from espo_luigi.science.outcomes import ensemble
 
 TX = "tx_mean_clim_mean_delta_1991_2010"
 
@@ -159,6 +160,36 @@ def test_of_seasons_one_horizon_is_drawn_and_of_horizons_those_that_do_not_overl
     )
     assert changes.selection(levels, BASELINE) == {"warming_level": [2.0], "season": ["DJF", "JJA"]}
     assert changes.selection(levels[:, 0], BASELINE) == {"warming_level": [1.0, 2.0, 3.0]}
+
+
+def test_curves_of_dates_go_through_the_turn_of_the_year(view: RunView, tmp_path: Path) -> None:
+    """The reference of 366 days is on the simulations' standard year."""
+    dates = np.array([[350.0, 10, 364, 2], [355, 20, 5, 8], [1, 30, 12, 350]])
+    attrs = {"units": "1", "standard_name": "day_of_year", "is_dayofyear": np.int32(1)}
+    axes = {"lat": ("lat", [45.0, 46], {"units": "degrees_north"}), "lon": ("lon", [5.0, 6], {"units": "degrees_east"})}
+
+    def yearly(values: np.ndarray, calendar: str) -> xr.Dataset:
+        time = xr.date_range("1992-01-01", periods=4, freq="YS", calendar=calendar, use_cftime=True)
+        field = np.broadcast_to(values[:, None, None], (4, 2, 2))
+        data = (("time", "lat", "lon"), field, {**attrs, "calendar": calendar})
+        return xr.Dataset({"frost": data}, {"time": time, **axes}, {"cat:xrfreq": "YS-JAN"})
+
+    ens = ensemble.join({f"m{at}": yearly(one, "noleap") for at, one in enumerate(dates)})
+    made = ensemble.statistics(ens, ensemble.present(ens))
+    names = ("frost_p10", "frost_p50", "frost_p90")
+    kept = dict(zip((*names, "frost_members"), ("low", "median", "high", "members"), strict=True))
+    means = changes.domain_means(made[list(kept)].rename(kept))
+    store.write_store(yearly(np.array([366.0, 5, 360, 3]), "standard"), tmp_path / "reference.zarr", MARKER)
+    shown = changes.Shown(Together("indicators", "YS-JAN", "scenario", "ssp585"), "frost", names, attrs, {}, means)
+    own = replace(view, of_reference={"YS-JAN": tmp_path / "reference.zarr"})
+    (curve,) = [one for one in changes._plume([shown], own) if isinstance(one, Drawing)]
+    series, reference = curve.arguments
+    drawn = series["ssp585"].squeeze("region")
+    np.testing.assert_allclose(drawn["median"], np.median(np.where(dates > 180, dates - 365, dates), axis=0), atol=1e-3)
+    assert (drawn["low"] < drawn["median"]).all() and (drawn["median"] < drawn["high"]).all()
+    np.testing.assert_allclose(reference.squeeze("region"), [0, 5, -5, 3], atol=0.1)
+    assert curve.options["label"] == "frost [day of the year]"
+    assert isinstance(curve.drawn(), Picture)
 
 
 @pytest.mark.parametrize("without", ["ensemble", "regions"])

@@ -185,6 +185,14 @@ def test_products_become_changes_of_an_ensemble_and_of_regions(
     of_tx = "tx_mean_clim_mean_delta_1991_2010"
     np.testing.assert_allclose(change[of_tx].sel(horizon="2011-2030").mean(), 20 * 0.5 / 10, atol=0.05)
     assert change["prcptot_clim_mean_delta_1991_2010"].attrs["units"] == "%"
+    # A simulation of 360 days has counts of a year of 365.
+    of_360 = {**names, "sim_id": DAY360, "dataset": "scenario"}
+    counted = store.open_store(tasks.Indicators(**of_360).out_indicators().path)["frost_days"]
+    normal = store.open_store(tasks.Climatology(**of_360).out_climatology().path)["frost_days_clim_mean"]
+    expected = counted.sel(time=slice("1991", "2010")).mean("time", skipna=False) * 365 / 360
+    np.testing.assert_allclose(normal.sel(horizon="1991-2010"), expected, rtol=1e-5)
+    assert (counted.attrs["nature"], counted.attrs["calendar"]) == ("count", "360_day")
+    assert (normal.attrs["calendar"], normal.attrs["standard_year"][:8]) == ("noleap", "365 days")
     reference = store.open_store(tasks.ReferenceClimatology(freq="QS-DEC").out_climatology().path)
     assert sorted(reference["season"].values) == ["DJF", "JJA", "MAM", "SON"]
 
@@ -315,6 +323,14 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
             "min_periods`: got 25, but warming_levels.window has 20 years",
         ),
         ({"warming_levels": {"tas_src": "six.yml"}}, "tas_src`: .*is no table of yearly global temperatures"),
+        (
+            {"indicators": {"module": "dates.yml"}, "aggregate": {"climatological_op": {"op": "sum"}}},
+            "climatological_op`: frost is a day of the year, which has no sum",
+        ),
+        (
+            {"indicators": {"module": "dates.yml"}, "aggregate": {"compute_deltas": {**SINCE, "kind": "%"}, **OP}},
+            "compute_deltas`: frost_clim_mean is a day of the year, whose zero is arbitrary",
+        ),
     ],
 )
 def test_bad_input_is_named_before_anything_runs(
@@ -322,6 +338,7 @@ def test_bad_input_is_named_before_anything_runs(
 ) -> None:
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
     (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
+    (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
     made(tmp_path, configured, **sections)
     with pytest.raises(ConfigurationError, match=message):
         check_outcomes(context())

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
-from espo_luigi.science.calendar import calendar_of
 from espo_luigi.science.choices import each_period
 from espo_luigi.science.chunks import is_lazy, rechunk
+from espo_luigi.science.outcomes import natures
+from espo_luigi.science.outcomes.natures import DATE, nature_of
 from espo_luigi.science.units import as_difference, is_temperature
 
 HORIZON = "horizon"
 OPERATIONS = ("mean", "std", "median", "min", "max", "sum")
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_INITIALS = "JFMAMJJASOND"
-# The attribute with the frequency of a series, as `indicators` sets it.
-_FREQUENCY = "cat:xrfreq"
+# Of indicators that some years leave undefined, as of normals by the WMO (No. 1203).
+_SHARE = 0.8
+_WINTER = "DJF and NDJ belong to the year of their January; in xscen and xclim, to that of their December"
 
 
 def climatology(
@@ -36,7 +37,8 @@ def climatology(
     Dimensions (time, ...) in, (horizon, ...) out, with `season` ("DJF") or `month` ("JAN") behind `horizon` for
     seasonal and monthly series. A season that crosses the end of the year belongs to the year of its January. Horizons
     are named by their years, "1991-2020". The variable `tx_max` becomes `tx_max_clim_mean`. Units stay. Any calendar;
-    lazy on Dask. A mean of standard deviations is the root of the mean variance.
+    lazy on Dask. A mean of standard deviations is the root of the mean variance. Days of the year have circular
+    statistics: the mean and standard deviation of directions, and others about that mean; spreads are in days.
 
     Parameters
     ----------
@@ -51,12 +53,12 @@ def climatology(
         First and last year of the periods from which windows are taken, both included; by default all years.
     min_periods
         Years with a value that a window needs, or their fraction of the window (float). By default all; of periods that
-        cross the end of the year, all but one.
+        cross the end of the year, all but one; of days of the year and ratios, which some years lack, 0.8.
 
     Raises
     ------
     ConfigurationError
-        If the operation is unknown, or the window, stride or minimum is not possible.
+        If the operation is unknown, or the sum of days of the year, or the window, stride or minimum is not possible.
     DataError
         If the data lack a year of a period, or the series is neither yearly, seasonal nor monthly.
 
@@ -65,7 +67,9 @@ def climatology(
     `xscen.climatological_op` with `year_start_month=12`.
     """
     name, how = _operation(op)
-    freq = _frequency(ds)
+    ds, freq = natures.with_natures(ds), natures.frequency_of(ds)
+    if (dates := [str(one) for one, data in ds.items() if nature_of(data) == DATE]) and name == "sum":
+        raise ConfigurationError(f"{', '.join(dates)} is a day of the year, which has no sum; expected mean, p90, ….")
     yearly = by_year(ds)
     years = sorted({*map(int, yearly["year"].values)} & {*map(int, ds["time"].dt.year.values)})
     own = years[0], years[-1]
@@ -76,12 +80,12 @@ def climatology(
             raise DataError(f"the period {first}-{last} is not in the data, {told}.")
     windows = horizons(ranges, window, stride)
     length = windows[0][1] - windows[0][0] + 1
-    least = least_years(min_periods, length, freq)
-    parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, least) for ends in windows]
+    needed = {str(one): least_years(min_periods, length, freq, data) for one, data in yearly.items()}
+    parts = [_of_window(yearly.sel(year=slice(*ends)), name, how, needed) for ends in windows]
     joined = xr.concat(parts, HORIZON) if len(parts) > 1 else parts[0].expand_dims(HORIZON)
     joined = joined.assign_coords({HORIZON: [f"{first}-{last}" for first, last in windows]})
     made = {
-        f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, least)
+        f"{variable}_clim_{name}": _described(data, ds[str(variable)], name, length, needed[str(variable)])
         for variable, data in joined.items()
     }
     return xr.Dataset(made, joined.coords, ds.attrs)
@@ -112,11 +116,20 @@ def horizons(ranges: Sequence[tuple[int, int]], window: int | None, stride: int)
     return [(at, at + length - 1) for at in begins]
 
 
-def least_years(given: int | float | None, length: int, freq: str) -> int:
-    """Return the years with a value that a window needs, by `min_periods`; raises `ConfigurationError`."""
+def least_years(given: int | float | None, length: int, freq: str, yearly: xr.DataArray) -> Any:
+    """Return the years with a value that a window needs, by `min_periods`; (season) where they differ.
+
+    `yearly` is by `by_year`. Raises `ConfigurationError`.
+    """
+    if given is None and nature_of(yearly) in natures.UNDEFINED:
+        given = _SHARE
     if given is None:
-        whole = {"YS": ("", "JAN"), "QS": ("", "JAN", "APR", "JUL", "OCT")}
-        return max(1, length - (freq[3:] not in whole.get(freq[:2], (freq[3:],))))
+        crosses = (
+            yearly["season"].isin(["DJF", "NDJ"]).drop_attrs()
+            if "season" in yearly.dims
+            else freq[3:] not in ("", "JAN")
+        )
+        return np.maximum(1, length - crosses)
     if isinstance(given, float):
         if not 0 < given <= 1:
             raise ConfigurationError(f"min_periods {given} is a fraction; expected more than 0 and at most 1.")
@@ -126,18 +139,9 @@ def least_years(given: int | float | None, length: int, freq: str) -> int:
     return given
 
 
-def _frequency(ds: xr.Dataset) -> str:
-    """Return the frequency, which must begin with the first of a month and divide the year."""
-    calendar_of(ds)
-    freq = ds.attrs.get(_FREQUENCY) or (xr.infer_freq(ds["time"]) if ds.sizes["time"] > 2 else None)
-    if not re.fullmatch(r"(YS|QS)(-[A-Z]{3})?|MS", freq or ""):
-        raise DataError(f"the series has the frequency {freq}; expected years, seasons or months: YS-JAN, QS-DEC, MS.")
-    return str(freq)
-
-
 def by_year(ds: xr.Dataset) -> xr.Dataset:
     """Return (year, season or month, ...) of (time, ...), of years that have any; raises as `climatology`."""
-    freq = _frequency(ds)
+    freq = natures.frequency_of(ds)
     month, year = ds["time"].dt.month.values, ds["time"].dt.year.values
     if freq.startswith("QS"):
         # From the season that has January on.
@@ -156,24 +160,32 @@ def by_year(ds: xr.Dataset) -> xr.Dataset:
     if freq[0] == "Y":
         return made.squeeze("part")
     if freq[0] == "Q":
-        return made.assign_coords(part=[(2 * _INITIALS)[first % 12 :][:3] for first in starts - 1]).rename(
-            part="season"
-        )
-    return made.assign_coords(part=[_MONTHS[first] for first in starts - 1]).rename(part="month")
+        names = [(2 * natures.INITIALS)[first % 12 :][:3] for first in starts - 1]
+        return made.rename(part="season").assign_coords(season=("season", names, {"comment": _WINTER}))
+    return made.assign_coords(part=[natures.NAMES[first] for first in starts - 1]).rename(part="month")
 
 
-def _of_window(ds: xr.Dataset, name: str, how: Callable[[xr.DataArray], xr.DataArray], least: int) -> xr.Dataset:
+def _of_window(
+    ds: xr.Dataset, name: str, how: Callable[[xr.DataArray], xr.DataArray], needed: Mapping[str, Any]
+) -> xr.Dataset:
     made = {}
     for variable, data in ds.items():
         deviations = name == "mean" and (
             "std" in str(variable) or "standard deviation" in data.attrs.get("description", "").lower()
         )
-        value = how(data**2) ** 0.5 if deviations else how(data)
-        made[variable] = value.where(data.notnull().sum("year") >= least).drop_attrs(deep=False)
+        if nature_of(data) == DATE:
+            mean, spread = natures.circular(data, lambda dates: dates.mean("year"))
+            value = {"mean": mean, "std": spread}.get(name)
+            value = (
+                natures.in_year(how(natures.unwrapped(data, mean)).assign_attrs(data.attrs)) if value is None else value
+            )
+        else:
+            value = how(data**2) ** 0.5 if deviations else how(data)
+        made[variable] = value.where(data.notnull().sum("year") >= needed[str(variable)]).drop_attrs(deep=False)
     return xr.Dataset(made)
 
 
-def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int, least: int) -> xr.DataArray:
+def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int, least: Any) -> xr.DataArray:
     """Return the statistic with attributes, (horizon, ...)."""
     attrs = dict(source.attrs)
     for key in ("long_name", "description"):
@@ -181,7 +193,11 @@ def _described(data: xr.DataArray, source: xr.DataArray, name: str, length: int,
             attrs[key] = f"{length}-year climatological {name} of {attrs[key]}".rstrip(".")
     if name in ("mean", "median", "sum"):
         attrs["cell_methods"] = f"{attrs.get('cell_methods', '')} time: {name} over years".strip()
-    told = f"{length}-year climatological {name}, of at least {least} years"
+    each = np.asarray(least)
+    fewer = " (the season that crosses the end of the year: one less)" if np.ptp(each) else ""
+    told = f"{length}-year climatological {name}, of at least {each.max()} years{fewer}"
     attrs["history"] = "\n".join(filter(None, [told, attrs.get("history")]))
     made = data.assign_attrs(attrs).transpose(HORIZON, ...)
+    if name == "std" and nature_of(source) == DATE:
+        return natures.as_days(made)
     return as_difference(made) if name == "std" and is_temperature(source) else made

@@ -9,6 +9,7 @@ import xarray as xr
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.science.outcomes.climatology import HORIZON
+from espo_luigi.science.outcomes.natures import DATE, NATURE, RATIO, as_days, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.units import as_difference, is_difference, is_temperature, threshold_in, units_of
 
 # A difference, a quotient, a difference in percent of the baseline: xscen's words.
@@ -29,7 +30,8 @@ def delta(
 
     Dimensions (horizon, ...) in and out; the variable `prcptot_clim_mean` becomes
     `prcptot_clim_mean_delta_1991_2020`. Absolute changes of temperatures say that they are differences; quotients have
-    units "1", percentages "%". Lazy on Dask.
+    units "1", percentages "%". Days of the year change by days, the shortest way. A baseline of another calendar is
+    compared on the standard year. Lazy on Dask.
 
     There is no relative change where the baseline is nearly 0: where its size is under the variable's `least`, is 0, or
     is under a hundredth of the value's.
@@ -46,7 +48,7 @@ def delta(
     Raises
     ------
     ConfigurationError
-        If a kind is relative for a temperature, or a name of `kind` or `least` is no variable.
+        If a kind is relative for a temperature or a day of the year, or a name of `kind` or `least` is no variable.
     DataError
         If the baseline is absent, or has not one horizon, or other units.
 
@@ -55,6 +57,8 @@ def delta(
     `xscen.compute_deltas`, which has no guard.
     """
     base, name = _baseline(ds, baseline)
+    if any(data.attrs.get("calendar") != base[one].attrs.get("calendar") for one, data in ds.items() if one in base):
+        ds, base = on_standard_year(ds), on_standard_year(base)
     names = [str(known) for known in ds.data_vars]
     for argument, given in {"kind": {} if isinstance(kind, str) else kind, "least": least or {}}.items():
         if strange := sorted(set(given).difference(names, (known.partition("_clim_")[0] for known in names))):
@@ -98,6 +102,12 @@ def _of(by_name: Mapping[str, Kind] | Mapping[str, str], variable: str) -> str |
 
 
 def _change(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[str, str]) -> xr.DataArray:
+    if nature_of(data) == DATE:
+        if kind != "+":
+            raise ConfigurationError(
+                f'{data.name} is a day of the year, whose zero is arbitrary; expected the kind "+".'
+            )
+        return as_days((unwrapped(data, base) - base).assign_attrs(data.attrs))
     if kind == "+":
         change = (data - base).assign_attrs(data.attrs)
         return as_difference(change) if is_temperature(data) else change
@@ -108,4 +118,4 @@ def _change(data: xr.DataArray, base: xr.DataArray, kind: str, least: Mapping[st
         enough &= abs(base) >= threshold_in(text, units_of(data))
     change = (data / base if kind == "/" else 100 * (data - base) / base).where(enough)
     attrs = {key: value for key, value in data.attrs.items() if key not in ("standard_name", "units_metadata")}
-    return change.assign_attrs({**attrs, "units": "1" if kind == "/" else "%"})
+    return change.assign_attrs({**attrs, "units": "1" if kind == "/" else "%", NATURE: RATIO})

@@ -15,6 +15,7 @@ import xarray as xr
 import xclim.ensembles as xens
 
 from espo_luigi.errors import DataError
+from espo_luigi.science.outcomes.natures import DATE, as_days, circular, in_year, nature_of, on_standard_year, unwrapped
 from espo_luigi.science.units import as_difference, is_temperature
 
 MEMBER = "realization"
@@ -41,9 +42,10 @@ _MEANINGS = {
 def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = None) -> xr.Dataset:
     """Return the members along the dimension `realization`, with their labels; lazy.
 
-    Yearly, seasonal or monthly series of several calendars get the standard calendar. A period that a member lacks is
-    NaN. Attributes and scalars in which members differ are dropped. `absent` has the reasons, by label, why members are
-    missing altogether.
+    Yearly, seasonal or monthly series of several calendars get the standard calendar. Counts, amounts and days of the
+    year are those of a year of 365 days (`natures.on_standard_year`). A period that a member lacks is NaN. Attributes
+    and scalars in which members differ are dropped. `absent` has the reasons, by label, why members are missing
+    altogether.
 
     Raises
     ------
@@ -53,6 +55,7 @@ def join(members: Mapping[str, xr.Dataset], absent: Mapping[str, str] | None = N
     told = "\n".join(f"{label}: {reason}" for label, reason in (absent or {}).items())
     if not members:
         raise DataError(f"The ensemble has no member ({told or 'none was given'}). Expected one or more.")
+    members = {label: on_standard_year(ds) for label, ds in members.items()}
     (label, like), *others = members.items()
     for its_label, ds in others:
         if differ := _differences(like, ds):
@@ -162,6 +165,7 @@ def statistics(
     """Return percentiles, mean, standard deviation (of the population), maximum and minimum of members; lazy.
 
     Variables have xclim's names (`tg_mean_p10`, `tg_mean_stdev`); `tg_mean_members` counts the members with a value.
+    Days of the year have circular statistics, as in `climatology`.
 
     Parameters
     ----------
@@ -179,18 +183,36 @@ def statistics(
         # xclim goes from cell to cell for weighted percentiles.
         if weight is not None and np.allclose(weight.where(there[name], 1).values, 1):
             weight = None
+        if is_date := nature_of(of_all) == DATE:
+            da, center, spread = _around_the_mean(da, weight)
         made = xens.ensemble_percentiles(da, list(percentiles), weights=weight)
         moments = xens.ensemble_mean_std_max_min(da.to_dataset(), weights=weight)
         made = made.merge(moments, compat="override", combine_attrs="override")
         count, enough = _enough(da, there[name], fewest)
         counted = count.astype("int16").drop_attrs(deep=False)
         counted = counted.assign_attrs(long_name="Number of members with a value", units="1")
-        if is_temperature(of_all):
+        if is_date:
+            made = made.map(lambda data: in_year(data.assign_attrs({**da.attrs, **data.attrs})))  # noqa: B023
+            made[f"{name}_mean"] = center.assign_attrs(made[f"{name}_mean"].attrs)
+            made[f"{name}_stdev"] = as_days(spread.assign_attrs(made[f"{name}_stdev"].attrs))
+        elif is_temperature(of_all):
             made[f"{name}_stdev"] = as_difference(made[f"{name}_stdev"])
         made = made.where(enough).astype(np.result_type(of_all.dtype, np.float32)).assign({f"{name}_members": counted})
         out = out.merge(made, compat="override", combine_attrs="override")
     told = [ens.attrs.get("ensemble_missing", ""), *(f"{label}: {text}" for label, text in missing.items())]
     return out.assign_attrs(ensemble_missing="\n".join(filter(None, told)))
+
+
+def _around_the_mean(
+    dates: xr.DataArray, weight: xr.DataArray | None
+) -> tuple[xr.DataArray, xr.DataArray, xr.DataArray]:
+    """Return dates within half a year of the members' circular mean, this mean and the standard deviation."""
+
+    def mean(part: xr.DataArray) -> xr.DataArray:
+        return part.mean(MEMBER) if weight is None else part.weighted(weight).mean(MEMBER)
+
+    center, spread = circular(dates, mean)
+    return unwrapped(dates, center), center, spread
 
 
 def _enough(da: xr.DataArray, there: xr.DataArray, fewest: int | None) -> tuple[xr.DataArray, xr.DataArray]:
@@ -207,7 +229,7 @@ def _in_blocks(da: xr.DataArray) -> xr.DataArray:
         return da.chunk({dim: -1 if dim in (MEMBER, *ALONG) else "auto" for dim in da.dims})
 
 
-def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, least: int | None = None) -> xr.DataArray:
+def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, least: Any = None) -> xr.DataArray:
     """Return the change that exceeds a simulation's internal variability, of a mean over `years` years; lazy.
 
     1.645 standard deviations of the difference of two means, from the linearly detrended yearly values (year, ...) of
@@ -217,13 +239,15 @@ def variability(reference: xr.DataArray, years: int, kind: str = "abs.", *, leas
     `delta_kind`: thresholds of relative changes ("rel.", "pct.") are parts of the reference's mean, or percents of it.
     """
     data = reference.astype(float)
+    if nature_of(reference) == DATE:
+        data = unwrapped(data, circular(data, lambda part: part.mean("year"))[0])
     known = data.notnull()
     numbers = xr.DataArray(np.arange(float(data.sizes["year"])), dims="year").where(known)
     # What the straight line of least squares leaves of the variance.
     left = data.var("year") - xr.cov(data, numbers, "year", ddof=0) ** 2 / numbers.var("year")
     count = known.sum("year")
     made = 1.645 * ((1 / count.clip(1) + 1 / years) * left.clip(0)) ** 0.5
-    made = made.where(count >= max(3, data.sizes["year"] - 1 if least is None else least))
+    made = made.where(count >= np.maximum(3, data.sizes["year"] - 1 if least is None else least))
     mean = abs(data.mean("year"))
     return made if kind == "abs." else made / mean.where(mean > 0) * (100 if kind == "pct." else 1)
 
@@ -321,6 +345,8 @@ def partition(
         got = f"the {years.size} years {years.min(initial=9999)}-{years.max(initial=0)}"
         raise DataError(f"all have {got}; expected years without a gap, the baseline and 2000-2009 among them")
     names = [*Part._fields[: 3 if method == "lafferty-sriver" else 2], "variability", "total"]
+    if nature_of(ens) == DATE:
+        chosen = unwrapped(chosen, circular(chosen, lambda part: part.mean([MEMBER, "time"]))[0])
     blocks = _in_blocks(chosen)
     like = blocks.isel({MEMBER: 0}, drop=True).expand_dims(uncertainty=names).astype(np.float32).drop_attrs()
     how = {"parts": list(taken.values()), "names": names, "baseline": tuple(map(str, baseline))}

@@ -28,6 +28,7 @@ from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknow
 from espo_luigi.science.calendar import TimeAxis, calendar_of
 from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, rechunk, rechunk_variable
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
+from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
 from espo_luigi.science.variables import VARIABLES, Variable
 
@@ -130,8 +131,9 @@ def compute_indicators(
     `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
     begin before the year of the first day are left out, as the winter before the first year, and periods without a day.
-    Names, units and attributes are xclim's, as are the rules for missing days: by default, a period with a missing day
-    has no value, nor has a period that the series has only in part. Lazy if `ds` is lazy.
+    Names, units and attributes are xclim's, with the attribute `nature` besides (`natures`). The rules for missing days
+    are xclim's, too: by default, a period with a missing day has no value, nor has a period that the series has only in
+    part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
@@ -171,6 +173,7 @@ def compute_indicators(
         joined = assign_coords(joined, coords).isel(
             time=periods.labels["time"].dt.year.values >= ds["time"].dt.year.values[0]
         )
+        joined = with_natures(joined, {name: one.indicator.compute.__name__ for one in ours for name in one.outputs})
         made[freq] = joined.assign_attrs({**ds.attrs, "cat:xrfreq": freq})
     return made
 

@@ -19,6 +19,7 @@ from espo_luigi.errors import DataError
 from espo_luigi.science.boxes import Box
 from espo_luigi.science.conservative import Boxes, Cells, cells_of, conservative_weights
 from espo_luigi.science.grid import extent
+from espo_luigi.science.outcomes.natures import means_of
 from espo_luigi.science.polygons import read_polygons
 from espo_luigi.science.regrid import horizontal_of
 from espo_luigi.science.sphere import unit_vectors
@@ -61,7 +62,8 @@ def parse_regions(files: Mapping[str, bytes], name_by: str) -> dict[str, Region]
 def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArray | None = None) -> xr.Dataset:
     """Return the means over regions, along a new dimension `region` of their names; lazy.
 
-    NaN is left out, so a mean is that of the cells with a value; so are variables of categories. `coverage` is the part
+    NaN is left out, so a mean is that of the cells with a value; so are variables of categories. Days of the year have
+    the circular mean. `coverage` is the part
     of the region's area in cells of the grid (on `land`). Percentiles over members are no means of percentiles: take
     the means of members first.
 
@@ -96,7 +98,8 @@ def region_means(ds: xr.Dataset, regions: Mapping[str, Region], land: xr.DataArr
             raise DataError(f"The region {name!r} has no land cell: got {_told(region)}. Move or leave out the region.")
         rows, columns = (np.flatnonzero((share > 0).any(other)) for dim, other in ((y, x), (x, y)))
         box = {y: slice(rows[0], rows[-1] + 1), x: slice(columns[0], columns[-1] + 1)}
-        means.append(on_grid.isel(box).weighted(share.isel(box)).mean((y, x), keep_attrs=True))
+        within = share.isel(box)
+        means.append(means_of(on_grid.isel(box), lambda ds: ds.weighted(within).mean((y, x), keep_attrs=True)))  # noqa: B023
         coverage.append(float(share.sum()))
     out = xr.concat(means, xr.DataArray(list(regions), dims="region", name="region"), combine_attrs="override")
     return out.assign_coords(coverage=("region", np.minimum(coverage, 1))).assign_attrs(ds.attrs)

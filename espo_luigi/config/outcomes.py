@@ -70,7 +70,9 @@ class IndicatorsSection(FromXscen):
     """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
 
     module: str = Field(
-        exclude=True, description="a YAML file in xclim's format, or one of xclim's modules: icclim, anuclim, cf, atmos"
+        exclude=True,
+        description="a YAML file in xclim's format; or one of xclim's modules, icclim, anuclim, cf, atmos or land, of "
+        "which those indicators are made whose variables are there",
     )
     definitions: Named[Any] = Field(default={}, description="the file's content; it is read from `module`")
     freqs: Annotated[tuple[Frequency, ...], BeforeValidator(_listed)] = Field(
@@ -82,6 +84,11 @@ class IndicatorsSection(FromXscen):
         description="of what: the product, the regridded simulation before adjustment, the reference",
     )
     compute_indicators: ComputeIndicators = Field(default_factory=ComputeIndicators, description="as in xscen")
+
+    @property
+    def of_xclim(self) -> bool:
+        """Whether the indicators are all that are possible of one of xclim's modules."""
+        return Path(self.module).suffix not in (".yml", ".yaml")
 
     @field_validator("periods")
     @classmethod

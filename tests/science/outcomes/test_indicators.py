@@ -60,7 +60,7 @@ def test_values_times_and_attributes_are_those_of_xscen(calendar: str) -> None:
 
 
 def test_kernels_are_taken_for_all_but_the_rare_indicators() -> None:
-    chosen = _chosen(load_indicators(str(MODULE)), daily("noleap"), None)
+    chosen, _ = _chosen(load_indicators(str(MODULE)), daily("noleap"), None)
     assert {one.name for one in chosen if one.kernel is None} == {
         "freezethaw_mean_length",
         "tx_max_of_july",
@@ -173,7 +173,7 @@ def test_two_indicators_of_a_name_are_refused(tmp_path: Path) -> None:
     text = (
         "indicators:\n  one: {base: tx_max, cf_attrs: {var_name: t}}\n  two: {base: tn_min, cf_attrs: {var_name: t}}\n"
     )
-    with pytest.raises(ConfigurationError, match="indicators one and two both make t at YS-JAN; set var_name"):
+    with pytest.raises(ConfigurationError, match="indicator two: one makes t at YS-JAN, too; set another var_name"):
         checked(load_indicators(written(tmp_path, text)), VARIABLES)
 
 
@@ -198,11 +198,11 @@ def test_a_kernel_that_differs_from_xclim_is_not_taken(monkeypatch: pytest.Monke
 
     found = [one for one in load_indicators(str(MODULE)) if one[0] == "wetdays"]
     ds = daily("noleap").isel(time=slice(1200))
-    assert _chosen(found, ds, None)[0].kernel
+    assert _chosen(found, ds, None)[0][0].kernel
     indicator = found[0][1]
     original = _threshold.threshold_count
     monkeypatch.setattr(_threshold, "threshold_count", lambda *args, **kwds: original(*args, **kwds) + 1)
-    assert _chosen([("wetdays", indicator)], ds, None)[0].kernel is None
+    assert _chosen([("wetdays", indicator)], ds, None)[0][0].kernel is None
 
 
 def test_xclims_own_options_are_as_before() -> None:

@@ -85,11 +85,6 @@ class IndicatorsSection(FromXscen):
     )
     compute_indicators: ComputeIndicators = Field(default_factory=ComputeIndicators, description="as in xscen")
 
-    @property
-    def of_xclim(self) -> bool:
-        """Whether the indicators are all that are possible of one of xclim's modules."""
-        return Path(self.module).suffix not in (".yml", ".yaml")
-
     @field_validator("periods")
     @classmethod
     def _apart(cls, periods: SeveralPeriods) -> SeveralPeriods:

@@ -54,7 +54,7 @@ def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
     section = run.needed("indicators")
     try:
         found = science.load_indicators(section.module)
-        if section.of_xclim:
+        if section.module in science.MODULES:
             shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
             found, run.indicators_left_out = science.possible(found, shared)
             if not found:
@@ -96,9 +96,9 @@ def check_outcomes(run: RunContext) -> None:
     table = dict(config.table)
     for name, units in config.extraction.variables_and_units.items():
         table[name] = replace(variable(name, table), units=units)
-    for (variables, calendar, stretches), name in _series(run).items():
+    for (variables, calendar, years), name in _series(run).items():
+        how: Any = {"calendar": calendar, "years": years, "if_possible": section.module in science.MODULES}
         for freq, indicators in chosen(run).items():
-            how: Any = {"calendar": calendar, "stretches": stretches, "if_possible": section.of_xclim}
             try:
                 left_out = science.checked(indicators, sorted(variables), table, [freq], **how)
             except ConfigurationError as error:
@@ -115,19 +115,19 @@ def check_outcomes(run: RunContext) -> None:
         _check_levels(run)
 
 
-def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[tuple[int, int], ...]], str]:
-    """Return what there are indicators of, each kind once with its name: variables, calendar, stretches of years."""
+def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
+    """Return what there are indicators of, each kind once with its name: variables, calendar, shortest stretch."""
     config, found = run.config, {}
-    own = {_calendar(run, match, config.extraction.simulation) for match in run.simulations.values()}
+    raw = {_calendar(run, match, config.extraction.simulation) for match in run.simulations.values()}
+    shortest = min(_spans(run), key=lambda years: years[1] - years[0])
     for name in run.needed("indicators").datasets:
-        calendars, years = own, tuple(_spans(run))
+        calendars, years = raw, shortest
         if name == "scenario":
-            calendars = {minimum_calendar(calendar, config.custom.maximal_calendar) for calendar in own}
+            calendars = {minimum_calendar(calendar, config.custom.maximal_calendar) for calendar in raw}
         elif name == "reference":
-            calendars = {_calendar(run, run.reference(), config.extraction.reference)}
-            years = (_years(config.custom.ref_period),)
-        for calendar in sorted(calendars):
-            found[frozenset(_variables(run, name)), calendar, years] = f"{name} (calendar {calendar})"
+            reference = _calendar(run, run.reference(), config.extraction.reference)
+            calendars, years = {reference}, _years(config.custom.ref_period)
+        found |= {(frozenset(_variables(run, name)), of, years): f"{name} ({of} calendar)" for of in sorted(calendars)}
     return found
 
 
@@ -144,19 +144,15 @@ def _calendar(run: RunContext, match: Match, extraction: Extraction) -> str:
 
 def _check_horizons(run: RunContext) -> None:
     config = run.config
-    for first, last in _spans(run):
-        if not any(int(start) <= first <= last <= int(end) for start, end in config.custom.stretches):
-            told = ", ".join("-".join(years) for years in config.custom.stretches)
-            raise ConfigurationError(
-                f"`indicators.periods`: got {first}-{last}, expected years within the data, {told}."
-            )
     deltas, spans = config.aggregate.compute_deltas, _spans(run)
-    ends = [("aggregate.climatological_op.periods", period) for period in _ranges(run)]
+    data = [_years(stretch) for stretch in config.custom.stretches]
+    ends = [("indicators.periods", span, data) for span in spans]
+    ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
-        ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-"))))
-    for key, (first, last) in ends:
-        if not any(start <= first <= last <= end for start, end in spans):
-            told = ", ".join(f"{start}-{end}" for start, end in spans)
+        ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    for key, (first, last), within in ends:
+        if not any(start <= first <= last <= end for start, end in within):
+            told = ", ".join(f"{start}-{end}" for start, end in within)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
     asked, sample = config.aggregate.climatological_op, _sample(run)
     key = "aggregate.climatological_op"
@@ -268,14 +264,15 @@ class OutcomeTask(EspoTask):
 
     def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
-        config, whole = self.context.config, []
+        config, section, whole = self.context.config, self.context.needed("indicators"), []
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = self.context.needed("indicators").periods if hasattr(self, "sim_id") else []
+            years = section.periods if hasattr(self, "sim_id") else []
             days = joined([whole_years(daily, *period) for period in years]) if years else daily
-            how: Any = {"freqs": [self.freq], "if_possible": self.context.needed("indicators").of_xclim}
-            whole.append(science.compute_indicators(days, chosen(self.context)[self.freq], **how)[self.freq])
+            of, if_possible = chosen(self.context)[self.freq], section.module in science.MODULES
+            made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
+            whole.append(made[self.freq])
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -102,9 +102,8 @@ def possible(
     indicators: Iterable[tuple[str, Indicator]], variables: Collection[str]
 ) -> tuple[list[tuple[str, Indicator]], dict[str, str]]:
     """Return the indicators whose variables are there, and by name why the others are left out. Computes nothing."""
-    found = list(indicators)
-    reasons = {name: _obstacle(one, variables) for name, one in found}
-    return [pair for pair in found if not reasons[pair[0]]], {name: why for name, why in reasons.items() if why}
+    found = [(name, one, _obstacle(one, variables)) for name, one in indicators]
+    return [(name, one) for name, one, why in found if not why], {name: why for name, _, why in found if why}
 
 
 def checked(
@@ -114,20 +113,15 @@ def checked(
     freqs: Sequence[str] | None = None,
     *,
     calendar: str = "noleap",
-    stretches: Iterable[tuple[int, int]] = ((2001, 2003),),
+    years: tuple[int, int] = (2001, 2003),
     if_possible: bool = False,
 ) -> dict[str, str]:
     """Check indicators against the variables that a production has; return by name why indicators are left out.
 
-    Each indicator is computed from the invented days from which `compute_indicators` chooses how to compute it: of the
-    same calendar and years, with the units of `table`. None of the production's data is read.
-
-    Parameters
-    ----------
-    stretches
-        First and last year of each stretch of the production's years.
-    if_possible
-        Leaves out indicators that cannot be computed; by default they raise.
+    Each is computed from the invented days from which `compute_indicators` chooses how to compute it: in the
+    production's calendar, of its first years or, where years are missing between others, of its shortest stretch of
+    years (`years`, both included), with the units of `table`. None of the production's data is read. Indicators that
+    cannot be computed are left out `if_possible`, or else raise.
 
     Raises
     ------
@@ -135,18 +129,12 @@ def checked(
         Names each indicator that cannot be computed: which variable is missing, that it needs percentiles of a base
         period (not supported), that it has no frequency, or what xclim says.
     """
-    found, dates = list(indicators), TimeAxis(calendar, np.empty(0))
-    axes = {}
-    for first, last in stretches:
-        ends = (dates.number(f"{year:04}-01-01") for year in (first, min(last + 1, first + _YEARS)))
-        axis = TimeAxis(calendar, np.arange(*ends, dtype=np.float64))
-        axes[axis.dayofyear.tobytes()] = axis
-    left_out: dict[str, str] = {}
-    for axis in axes.values():
-        zeros = np.zeros((len(axis), 1), np.float32)
-        series = {name: (("time", "lat"), zeros, _attrs(name, table)) for name in variables}
-        left_out |= _chosen(found, xr.Dataset(series, {"time": axis.index, "lat": [45.0]}), freqs, if_possible)[1]
-    return left_out
+    first, end = years[0], min(years[1], years[0] + _YEARS - 1) + 1
+    dates = TimeAxis(calendar, np.empty(0))
+    days = np.arange(dates.number(f"{first:04}-01-01"), dates.number(f"{end:04}-01-01"), dtype=np.float64)
+    series = {name: (("time", "lat"), np.zeros((days.size, 1), np.float32), _attrs(name, table)) for name in variables}
+    ds = xr.Dataset(series, {"time": TimeAxis(calendar, days).index, "lat": [45.0]})
+    return _chosen(indicators, ds, freqs, if_possible)[1]
 
 
 def compute_indicators(
@@ -162,8 +150,9 @@ def compute_indicators(
     `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
     begin before the year of the first day are left out, as the winter before the first year, and periods without a day.
-    Where years are missing between others, each stretch of years is a series of its own. Names, units and attributes are xclim's, as are the rules for missing days: by default, a period with a missing day
-    has no value, nor has a period that the series has only in part. Lazy if `ds` is lazy.
+    Where years are missing between others, each stretch of years is a series of its own. Names, units and attributes
+    are xclim's, as are the rules for missing days: by default, a period with a missing day has no value, nor has a
+    period that the series has only in part. Lazy if `ds` is lazy.
 
     Parameters
     ----------
@@ -186,15 +175,12 @@ def compute_indicators(
     xclim's indicators; the years that are left out follow `xscen.compute_indicators`.
     """
     calendar_of(ds)
-    found, gaps = list(indicators), np.flatnonzero(np.diff(ds["time"].dt.year.values) > 1) + 1
-    made = [
-        _of_a_stretch(days, _chosen(found, days, freqs, if_possible)[0], cells_in_a_block)
-        for days in (ds.isel(time=slice(*ends)) for ends in pairwise((0, *gaps, ds.sizes["time"])))
-    ]
-    if len(made) == 1:
-        return made[0]
-    shared = {freq: [name for name in made[0][freq] if all(name in part[freq] for part in made)] for freq in made[0]}
-    return {freq: concat((part[freq][names] for part in made), "time") for freq, names in shared.items()}
+    years = ds["time"].dt.year.values
+    stretches = list(pairwise((0, *(np.flatnonzero(np.diff(years) > 1) + 1), years.size)))
+    first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
+    chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
+    made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
+    return {freq: concat((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
 
 
 def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: int) -> dict[str, xr.Dataset]:
@@ -285,7 +271,7 @@ class _Chosen:
 def _chosen(
     indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None, if_possible: bool = False
 ) -> tuple[list[_Chosen], dict[str, str]]:
-    """Return the indicators that can be computed, and by name why others cannot; raise for these unless `if_possible`."""
+    """Return the indicators that can be computed, and by name why others cannot: these raise unless `if_possible`."""
     chosen: list[_Chosen] = []
     problems: dict[str, str] = {}
     taken: dict[tuple[str, str], str] = {}
@@ -528,8 +514,5 @@ def _at_latitudes(one: _Chosen, ds: xr.Dataset, lat: xr.DataArray) -> dict[str, 
         values[:, row, place] = data.values
         arranged[name] = (("time", "lat", "place"), values, data.attrs)
     made = one.compute(xr.Dataset(arranged, {"time": ds["time"], "lat": ("lat", rows, _LATITUDE)}))
-    at = {"lat": (lat.dims, row), "place": (lat.dims, place)}
-    return {
-        name: data.reindex(lat=rows).isel({dim: xr.Variable(*where) for dim, where in at.items()})
-        for name, data in made.items()
-    }
+    at = {"lat": xr.Variable(lat.dims, row), "place": xr.Variable(lat.dims, place)}
+    return {name: data.reindex(lat=rows).isel(at) for name, data in made.items()}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import xarray as xr
 from outcomes import CALENDARS
@@ -17,9 +16,10 @@ from espo_luigi.science.variables import VARIABLES, Variable
 
 # The years between are left out.
 STRETCHES = ((2003, 2004), (2007, 2008))
-LATITUDES = [36.0, 41.5, 41.5, 49.0, 70.0]
+# The last block of cells has no temperate latitude.
+LATITUDES = [49.0, 41.5, 41.5, 70.0, 36.0]
 # The places of each latitude, the first twice where there is no other.
-GRID = [[0, 0], [1, 2], [3, 3], [4, 4]]
+GRID = [[4, 4], [1, 2], [0, 0], [3, 3]]
 TABLE = {**VARIABLES, "snd": Variable(units="m")}
 OF_LATITUDES = ("huglin_index", "biologically_effective_degree_days", "latitude_temperature_index")
 OF_WINDOWS = ("max_n_day_precipitation_amount", "heat_wave_total_length", "cold_spell_days", "dry_spell_total_length")
@@ -72,15 +72,12 @@ def by_hand(indicator: Any, ds: xr.Dataset, freq: str, stretches: Sequence[tuple
             warnings.simplefilter("ignore")
             made = indicator(ds=days, **({"freq": freq} if "freq" in indicator.parameters else {}))
         outputs = made if isinstance(made, tuple) else (made,)
-        one = xr.Dataset(
-            {data.name: data.drop_vars([key for key in data.coords if key not in data.dims]) for data in outputs}
-        )
+        bare = [data.drop_vars([key for key in data.coords if key not in data.dims]) for data in outputs]
+        one = xr.Dataset({data.name: data for data in bare})
         if needs_latitudes:  # xclim leaves out the Arctic
-            places = (
-                xr.Variable("loc", np.unique(GRID, return_index=True)[1] // 2),
-                xr.Variable("loc", [0, 0, 1, 0, 0]),
-            )
-            one = one.reindex(lat=ds["lat"]).isel(lat=places[0], lon=places[1]).drop_vars("lat")
+            row, column = np.divmod(np.unique(GRID, return_index=True)[1], 2)
+            at = {"lat": xr.Variable("loc", row), "lon": xr.Variable("loc", column)}
+            one = one.reindex(lat=ds["lat"]).isel(at).drop_vars("lat")
         parts.append(one.isel(time=one["time"].dt.year.values >= first))
     return xr.concat(parts, "time", join="outer")
 
@@ -90,7 +87,7 @@ def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tu
     ds = series(calendar, stretches)
     names = [str(name) for name in ds.data_vars]
     found, refused = possible(found, names)
-    refused |= checked(found, names, TABLE, calendar=calendar, stretches=stretches, if_possible=True)
+    refused |= checked(found, names, TABLE, calendar=calendar, years=stretches[0], if_possible=True)
     accepted = [(name, one) for name, one in found if name not in refused]
     made = compute_indicators(ds.chunk(time=400, loc=3), accepted, cells_in_a_block=3)
     for freq, of in made.items():
@@ -102,13 +99,8 @@ def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tu
                 own = of[output]
                 # xclim leaves out periods without days to look at.
                 expected = expected.reindex(time=own["time"])
-                np.testing.assert_allclose(
-                    own.transpose("time", "loc"),
-                    expected.transpose("time", "loc"),
-                    1e-5,
-                    1e-6,
-                    err_msg=f"{name} {output}",
-                )
+                own, expected = (each.transpose("time", "loc") for each in (own, expected))
+                np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6, err_msg=f"{name} {output}")
     return set(refused)
 
 
@@ -119,3 +111,37 @@ def of(module: str, names: Sequence[str]) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(("calendar", "names"), zip(CALENDARS, (OF_LATITUDES, OF_SEASONS, OF_WINDOWS), strict=True))
 def test_after_a_gap_of_years_indicators_are_xclim_s_of_each_stretch(calendar: str, names: Sequence[str]) -> None:
     assert not compared(of("atmos", names), calendar)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("calendar", CALENDARS)
+@pytest.mark.parametrize("module", MODULES)
+def test_what_the_check_accepts_of_a_module_is_computed_as_xclim_does(calendar: str, module: str) -> None:
+    compared(load_indicators(module), calendar)
+
+
+def test_rain_of_before_a_gap_is_in_no_window_after_it() -> None:
+    ds = series("noleap")[["pr"]] * 0
+    ds["pr"][{"time": slice(725, 733)}] = 60 / 86400  # from 27 December 2004 to 3 January 2007
+    ds["pr"].attrs["units"] = "kg m-2 s-1"
+    (made,) = compute_indicators(ds, of("icclim", ["RX5day"])).values()
+    expected = [[0, 300, 180, 0]] * len(LATITUDES)
+    np.testing.assert_allclose(made["RX5day"].transpose("loc", "time"), expected, rtol=1e-6)
+
+
+def test_what_is_not_possible_of_a_module_is_left_out_by_name() -> None:
+    names = ["TX", "HI", "SD", "TX90p", "RR"]
+    found, reasons = possible(of("icclim", names), ["tas", "tasmax", "pr"])
+    assert [name for name, _ in found] == ["TX", "HI", "RR"]
+    assert "it needs snd; the production has pr, tas, tasmax" in reasons["SD"]
+    assert "percentiles of a base period (tasmax_per)" in reasons["TX90p"]
+    # Its threshold is a depth a day, with which xclim cannot compare a flux.
+    left_out = checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], freqs=["YS"], if_possible=True)
+    assert list(left_out) == ["sdii at YS"] and "Cannot convert from 'millimeter / day'" in left_out["sdii at YS"]
+    depths = {**VARIABLES, "pr": Variable(units="mm d-1")}
+    assert not checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], depths)
+    ds = series("noleap", STRETCHES[:1])[["tasmax", "pr"]]
+    (made,) = compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"], if_possible=True).values()
+    assert list(made.data_vars) == ["tx"]
+    with pytest.raises(ConfigurationError, match="indicator sdii at YS: Cannot convert"):
+        compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"])

@@ -127,7 +127,8 @@ def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]]
         elif name == "reference":
             reference = _calendar(run, run.reference(), config.extraction.reference)
             calendars, years = {reference}, _years(config.custom.ref_period)
-        found |= {(frozenset(_variables(run, name)), of, years): f"{name} ({of} calendar)" for of in sorted(calendars)}
+        for calendar in sorted(calendars):
+            found.setdefault((frozenset(_variables(run, name)), calendar, years), f"{name} ({calendar} calendar)")
     return found
 
 

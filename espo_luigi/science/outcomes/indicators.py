@@ -223,7 +223,10 @@ class _Chosen:
 
     def compute(self, ds: xr.Dataset) -> dict[str, xr.DataArray]:
         """Return xclim's results."""
-        with warnings.catch_warnings():
+        from xclim import set_options
+
+        # The option holds for all threads: one at a time. It lets xclim find the runs of all cells together.
+        with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
             results = self.indicator(ds=ds, **freq)
@@ -480,22 +483,18 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
 def _block_by_xclim(
     block: xr.Dataset, task: tuple[Sequence[_Chosen], TimeAxis, TimeAxis, Mapping[str, Mapping[str, Any]]]
 ) -> xr.Dataset:
-    from xclim import set_options
-
     chosen, axis, labels, attrs = task
     cells = block["cell"].dims
     ds = xr.Dataset({name: block[name].transpose("time", *cells).assign_attrs(attrs[name]) for name in attrs})
     ds = ds.assign_coords(time=axis.index)
     lat = block["lat_of_cells"].broadcast_like(block["cell"]) if "lat_of_cells" in block else None
     made = {}
-    # The option holds for all threads: one at a time. It lets xclim find the runs of all cells together.
-    with _setting, set_options(run_length_ufunc=False):
-        for one in chosen:
-            needs = lat is not None and "lat" in one.indicator.parameters
-            for name, data in (_at_latitudes(one, ds, lat) if needs else one.compute(ds)).items():
-                # xclim leaves out periods for which it has no days to look at.
-                placed = data if data.sizes["time"] == len(labels) else data.reindex(time=labels.index)
-                made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
+    for one in chosen:
+        needs = lat is not None and "lat" in one.indicator.parameters
+        for name, data in (_at_latitudes(one, ds, lat) if needs else one.compute(ds)).items():
+            # xclim leaves out periods for which it has no days to look at.
+            placed = data if data.sizes["time"] == len(labels) else data.reindex(time=labels.index)
+            made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
     return xr.Dataset(made)
 
 

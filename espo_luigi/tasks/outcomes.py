@@ -117,7 +117,8 @@ def check_outcomes(run: RunContext) -> None:
 
 def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
     """Return what there are indicators of, each kind once with its name: variables, calendar, shortest stretch."""
-    config, found = run.config, {}
+    config = run.config
+    found: dict[tuple[frozenset[str], str, tuple[int, int]], str] = {}
     raw = {_calendar(run, match, config.extraction.simulation) for match in run.simulations.values()}
     shortest = min(_spans(run), key=lambda years: years[1] - years[0])
     for name in run.needed("indicators").datasets:

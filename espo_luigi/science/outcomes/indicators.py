@@ -490,8 +490,11 @@ def _block_by_xclim(
     lat = block["lat_of_cells"].broadcast_like(block["cell"]) if "lat_of_cells" in block else None
     made = {}
     for one in chosen:
-        needs = lat is not None and "lat" in one.indicator.parameters
-        for name, data in (_at_latitudes(one, ds, lat) if needs else one.compute(ds)).items():
+        if lat is not None and "lat" in one.indicator.parameters:
+            results = _at_latitudes(one, ds, lat)
+        else:
+            results = one.compute(ds)
+        for name, data in results.items():
             # xclim leaves out periods for which it has no days to look at.
             placed = data if data.sizes["time"] == len(labels) else data.reindex(time=labels.index)
             made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)

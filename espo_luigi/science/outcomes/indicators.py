@@ -487,7 +487,7 @@ def _block_by_xclim(
     cells = block["cell"].dims
     ds = xr.Dataset({name: block[name].transpose("time", *cells).assign_attrs(attrs[name]) for name in attrs})
     ds = ds.assign_coords(time=axis.index)
-    lat = block["lat_of_cells"].broadcast_like(block["cell"]) if "lat_of_cells" in block else None
+    lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells) if "lat_of_cells" in block else None
     made = {}
     for one in chosen:
         if lat is not None and "lat" in one.indicator.parameters:

@@ -22,8 +22,8 @@ LATITUDES = [49.0, 41.5, 41.5, 70.0, 36.0]
 GRID = [[4, 4], [1, 2], [0, 0], [3, 3]]
 TABLE = {**VARIABLES, "snd": Variable(units="m")}
 OF_LATITUDES = ("huglin_index", "biologically_effective_degree_days", "latitude_temperature_index")
-OF_WINDOWS = ("max_n_day_precipitation_amount", "heat_wave_total_length", "cold_spell_days", "dry_spell_total_length")
-OF_SEASONS = ("frost_season_length", "growing_season_length", "frost_free_season_start", "last_spring_frost")
+OF_WINDOWS = ("max_n_day_precipitation_amount", "heat_wave_total_length")
+OF_SEASONS = ("frost_season_length", "growing_season_length")
 
 
 def axis(calendar: str, stretches: Sequence[tuple[int, int]]) -> TimeAxis:

@@ -71,7 +71,9 @@ class IndicatorsSection(FromXscen):
     """Section `indicators`: the climate indicators of scenarios, simulations and the reference."""
 
     module: str = Field(
-        exclude=True, description="a YAML file in xclim's format, or one of xclim's modules: icclim, anuclim, cf, atmos"
+        exclude=True,
+        description="a YAML file in xclim's format; or one of xclim's modules, icclim, anuclim, cf, atmos or land, of "
+        "which those indicators are made whose variables are there",
     )
     definitions: Named[Any] = Field(default={}, description="the file's content; it is read from `module`")
     freqs: Annotated[tuple[Frequency, ...], BeforeValidator(_listed)] = Field(

@@ -145,9 +145,10 @@ def _summary(plan: Plan) -> Iterator[str]:
     stops_all = any(planned.status.why != plan.lacking for planned in plan.of(BLOCKED))
     consequence = "; luigi starts nothing before the problems are solved" if stops_all or plan.too_large else ""
     yield f"{len(plan.tasks)} tasks: {counts}{consequence}"
-    if left_out := list(context().dropped):
+    without = {"catalogue's simulations": context().dropped, "module's indicators": context().indicators_left_out}
+    for what, left_out in ((what, list(names)) for what, names in without.items() if names):
         named = f"{', '.join(left_out[:_SHOWN])}{_more(len(left_out), _SHOWN)}"
-        yield f"LEFT OUT: {len(left_out)} of the catalogue's simulations, for reasons that the warnings name: {named}"
+        yield f"LEFT OUT: {len(left_out)} of the {what}, for reasons that the warnings name: {named}"
     if plan.again:
         needed = "the stale ones, and those whose deleted stores they need"
         yield f"{len(plan.again)} of them would be made again with --rerun stale: {needed}"

@@ -103,6 +103,8 @@ class RunContext:
         # Simulations that the search drops, each with the reason; and the columns of each.
         self.dropped: dict[str, str] = {}
         self.columns_of_dropped: dict[str, Mapping[str, str]] = {}
+        # Indicators of one of xclim's modules that are not possible, each with the reason.
+        self.indicators_left_out: dict[str, str] = {}
         self._fields: dict[str, dict[str, str]] = {}
 
     @functools.cached_property

@@ -6,14 +6,19 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import xarray as xr
 
+from espo_luigi.catalog import Match
+from espo_luigi.catalog.files import is_zarr, open_netcdf, open_zarr
+from espo_luigi.config import Extraction
 from espo_luigi.config.outcomes import ComputeDeltas
-from espo_luigi.errors import ConfigurationError, DataError
+from espo_luigi.errors import ConfigurationError, DataError, problems_in
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.science import stack
+from espo_luigi.science.calendar import canonical, joined, minimum_calendar, whole_years
 from espo_luigi.science.chunks import rechunk
 from espo_luigi.science.derivations import with_lacking
 from espo_luigi.science.finalize import scenario as finalize
@@ -22,6 +27,7 @@ from espo_luigi.science.outcomes.climatology import HORIZON, climatology, horizo
 from espo_luigi.science.outcomes.delta import delta
 from espo_luigi.science.outcomes.natures import on_standard_year
 from espo_luigi.science.outcomes.warming import Warming, global_means, parse_global_means, reaching
+from espo_luigi.science.variables import variable
 from espo_luigi.tasks import partition
 from espo_luigi.tasks.base import EspoTask, SimulationParameter, WildcardParameter, every_piece
 from espo_luigi.tasks.context import RunContext
@@ -45,12 +51,25 @@ _SMALL = Resources(n_workers=1, cpus_per_task=4, memory="16GB", time="120")
 
 @functools.lru_cache(maxsize=2)
 def chosen(run: RunContext) -> Mapping[str, list[tuple[str, Any]]]:
-    """Return the indicators by frequency; xclim reads the module."""
+    """Return the indicators by frequency; xclim reads the module. Of xclim's own modules, those that are possible."""
     section = run.needed("indicators")
     try:
-        return science.by_frequency(science.load_indicators(section.module), section.freqs)
+        found = science.load_indicators(section.module)
+        if section.module in science.MODULES:
+            shared = set.intersection(*(set(_variables(run, name)) for name in section.datasets))
+            found, run.indicators_left_out = science.possible(found, shared)
+            if not found:
+                raise ConfigurationError(f"no indicator of {section.module} can be computed from {sorted(shared)}.")
+        return science.by_frequency(found, section.freqs)
     except ConfigurationError as error:
         raise ConfigurationError(f"`indicators.module`: {error}") from error
+
+
+def _variables(run: RunContext, dataset: str) -> list[str]:
+    """Return the variables that a dataset has indicators of."""
+    config = run.config
+    made = {"scenario": config.published, "simulation": [*config.variables, *config.derived]}
+    return made.get(dataset, [*config.extraction.reference.series, *config.derived])
 
 
 def datasets(run: RunContext) -> list[str]:
@@ -70,36 +89,73 @@ def baseline(run: RunContext) -> str:
 
 @functools.lru_cache(maxsize=2)
 def check_outcomes(run: RunContext) -> None:
-    """Raise an error if indicators, horizons or levels are not possible; reads none of the data."""
+    """Raise an error if indicators, horizons or levels are not possible; reads the calendars of the raw files only.
+
+    Of one of xclim's modules, a warning tells which indicators are not possible.
+    """
     section, config = run.needed("indicators"), run.config
-    have = {
-        "scenario": config.published,
-        "simulation": [*config.variables, *config.derived],
-        "reference": [*config.extraction.reference.series, *config.derived],
-    }
-    # Nearly always the same variables: xclim takes a second for a few indicators.
-    for variables, name in {frozenset(have[name]): name for name in section.datasets}.items():
+    table = dict(config.table)
+    for name, units in config.extraction.variables_and_units.items():
+        table[name] = replace(variable(name, table), units=units)
+    for (variables, calendar, years), name in _series(run).items():
+        how: Any = {"calendar": calendar, "years": years, "if_possible": section.module in science.MODULES}
         for freq, indicators in chosen(run).items():
             try:
-                science.checked(indicators, sorted(variables), config.table, [freq])
+                left_out = science.checked(indicators, sorted(variables), table, [freq], **how)
             except ConfigurationError as error:
                 raise ConfigurationError(f"`indicators.module`, of the {name}: {error}") from error
             if freq[:2] not in ("YS", "QS", "MS"):
                 raise ConfigurationError(f"`indicators`: got the frequency {freq}; expected YS, QS or MS.")
+            run.indicators_left_out.update(left_out)
+    if left_out := run.indicators_left_out:
+        reasons = {reason.partition(";")[0].rstrip("."): "" for reason in left_out.values()}
+        told = [f"{', '.join(name for name, of in left_out.items() if of.startswith(why))}: {why}" for why in reasons]
+        logger.warning("`indicators.module`: %s", problems_in(f"the choice of all of {section.module}", told))
     _check_horizons(run)
     if config.warming_levels:
         _check_levels(run)
 
 
+def _series(run: RunContext) -> dict[tuple[frozenset[str], str, tuple[int, int]], str]:
+    """Return what there are indicators of, each kind once with its name: variables, calendar, shortest stretch."""
+    config = run.config
+    found: dict[tuple[frozenset[str], str, tuple[int, int]], str] = {}
+    raw = {_calendar(run, match, config.extraction.simulation) for match in run.simulations.values()}
+    shortest = min(_spans(run), key=lambda years: years[1] - years[0])
+    for name in run.needed("indicators").datasets:
+        calendars, years = raw, shortest
+        if name == "scenario":
+            calendars = {minimum_calendar(calendar, config.custom.maximal_calendar) for calendar in raw}
+        elif name == "reference":
+            reference = _calendar(run, run.reference(), config.extraction.reference)
+            calendars, years = {reference}, _years(config.custom.ref_period)
+        for calendar in sorted(calendars):
+            found.setdefault((frozenset(_variables(run, name)), calendar, years), f"{name} ({calendar} calendar)")
+    return found
+
+
+def _calendar(run: RunContext, match: Match, extraction: Extraction) -> str:
+    """Return the calendar of a dataset's first file, or if that cannot be read, the fullest that products have."""
+    asset, options = match.assets[0], {**extraction.extract_dataset.xr_open_kwargs, "decode_times": False}
+    try:
+        with_zarr = is_zarr(asset.path, asset.columns.get("format", ""))
+        with open_zarr(asset.path, options) if with_zarr else open_netcdf(asset.path, (), options) as ds:
+            return canonical(str(ds["time"].attrs.get("calendar", "standard")))
+    except Exception:  # a backend may raise nearly anything on a damaged file, which the check of inputs names
+        return str(run.config.custom.maximal_calendar)
+
+
 def _check_horizons(run: RunContext) -> None:
     config = run.config
     deltas, spans = config.aggregate.compute_deltas, _spans(run)
-    ends = [("aggregate.climatological_op.periods", period) for period in _ranges(run)]
+    data = [_years(stretch) for stretch in config.custom.stretches]
+    ends = [("indicators.periods", span, data) for span in spans]
+    ends += [("aggregate.climatological_op.periods", period, spans) for period in _ranges(run)]
     if deltas or config.warming_levels:
-        ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-"))))
-    for key, (first, last) in ends:
-        if not any(start <= first <= last <= end for start, end in spans):
-            told = ", ".join(f"{start}-{end}" for start, end in spans)
+        ends.append(("aggregate.compute_deltas.reference_horizon", _years(baseline(run).split("-")), spans))
+    for key, (first, last), within in ends:
+        if not any(start <= first <= last <= end for start, end in within):
+            told = ", ".join(f"{start}-{end}" for start, end in within)
             raise ConfigurationError(f"`{key}`: got {first}-{last}, expected years within the data, {told}.")
     asked, sample = config.aggregate.climatological_op, _sample(run)
     key = "aggregate.climatological_op"
@@ -217,14 +273,15 @@ class OutcomeTask(EspoTask):
 
     def indicators(self, parts: Sequence[xr.Dataset], grids: Sequence[xr.Dataset] = ()) -> xr.Dataset:
         """Return the indicators of daily data: of maps, or of the stacked cells of pieces, on their whole grid."""
-        config, whole = self.context.config, []
+        config, section, whole = self.context.config, self.context.needed("indicators"), []
         for part in parts:
             daily = with_lacking(part, config.derived, config.table)
             daily = daily[[name for name, data in daily.data_vars.items() if "time" in data.dims]]
-            years = self.context.needed("indicators").periods if hasattr(self, "sim_id") else []
-            cut, of = [daily.sel(time=slice(*period)) for period in years] or [daily], chosen(self.context)[self.freq]
-            made = [science.compute_indicators(days, of, freqs=[self.freq])[self.freq] for days in cut]
-            whole.append(xr.concat(made, "time", combine_attrs="override") if len(made) > 1 else made[0])
+            years = section.periods if hasattr(self, "sim_id") else []
+            days = joined([whole_years(daily, *period) for period in years]) if years else daily
+            of, if_possible = chosen(self.context)[self.freq], section.module in science.MODULES
+            made = science.compute_indicators(days, of, freqs=[self.freq], if_possible=if_possible)
+            whole.append(made[self.freq])
         return self.described(on_the_grid(whole, grids, config.custom.final_chunks) if grids else whole[0])
 
 

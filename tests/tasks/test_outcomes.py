@@ -28,6 +28,7 @@ from espo_luigi.overview.plan_text import render_plan
 from espo_luigi.overview.states import RUN
 from espo_luigi.science import stack
 from espo_luigi.science.outcomes.delta import delta
+from espo_luigi.science.outcomes.indicators import load_indicators
 from espo_luigi.science.outcomes.regions import Box, region_means
 from espo_luigi.tasks.all import Selection
 from espo_luigi.tasks.context import context
@@ -295,6 +296,16 @@ def test_simulations_are_of_the_experiment_in_their_columns(own_raw: Path) -> No
     ("sections", "message"),
     [
         ({"indicators": {"module": "wind.yml"}}, r"(?s)`indicators.module`.*needs sfcWind; the production has"),
+        # Only of one of the simulations: its calendar has no 31 July.
+        (
+            {"indicators": {"module": "july.yml"}},
+            r"(?s)of the scenario \(360_day calendar\).*indicator a at .*invalid day",
+        ),
+        (
+            {"indicators": {"module": "six.yml", "periods": [[1991, 2000], [2021, 2040]]}},
+            "`indicators.periods`: got 2021-2040, expected years within the data, 1991-2030",
+        ),
+        ({"indicators": {"module": "seaIce"}}, "no indicator of seaIce can be computed from .*'pr', 'tasmax'"),
         ({"indicators": {"module": "odd.yml"}}, r"xclim refuses it: Constructing a failed with .*[^.]\. Expect"),
         ({"aggregate": {"climatological_op": {"periods": [[1971, 2000]]}}}, "got 1971-2000, expected years within"),
         (
@@ -339,6 +350,9 @@ def test_bad_input_is_named_before_anything_runs(
     (tmp_path / "wind.yml").write_text(yaml.safe_dump({"realm": "atmos", "indicators": {"a": {"base": "sfcWind_max"}}}))
     (tmp_path / "odd.yml").write_text("indicators: {a: {base: no_such_indicator}}\n")
     (tmp_path / "dates.yml").write_text("realm: atmos\nindicators: {frost: {base: last_spring_frost}}\n")
+    late = {"indexer": {"date_bounds": ["07-31", "08-31"]}}
+    july = {"realm": "atmos", "indicators": {"a": {"base": "tx_max", "parameters": late}}}
+    (tmp_path / "july.yml").write_text(yaml.safe_dump(july))
     made(tmp_path, configured, **sections)
     with pytest.raises(ConfigurationError, match=message):
         check_outcomes(context())
@@ -441,6 +455,20 @@ def test_all_plans_them_until_the_ensemble_and_a_run_of_one_simulation_makes_its
     assert Counter(one.rule for one in until)["Regions"] == 12 and "Ensemble" not in {one.rule for one in until}
     own = Counter(one.rule for one in plan_of((), Selection(sims=NOLEAP)).tasks.values())
     assert own["Delta"] == 4 and "Ensemble" not in own
+
+
+def test_of_a_whole_module_what_is_not_possible_is_left_out_and_named_once(
+    tmp_path: Path, configured: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    some = [pair for pair in load_indicators("icclim") if pair[0] in ("TX", "RX5day", "TX90p", "TN90p", "SD", "HI")]
+    monkeypatch.setattr("espo_luigi.tasks.outcomes.science.load_indicators", lambda module: some)
+    made(tmp_path, configured, indicators={"module": "icclim"}, aggregate=LATER | OP)
+    assert [name for name, _ in chosen(context())["YS-JAN"]] == ["TX", "RX5day"]
+    plan = render_plan(plan_of((), Selection()))
+    check_outcomes(context())
+    told = [record.getMessage() for record in caplog.records if "choice of all of icclim" in record.getMessage()]
+    assert len(told) == 1 and "TX90p: it needs percentiles" in told[0] and "- SD: it needs snd" in told[0]
+    assert "4 of the module's indicators, for reasons that the warnings name: TX90p, TN90p, HI, and 1 more" in plan
 
 
 @pytest.mark.parametrize("method", ["hawkins-sutton", "lafferty-sriver"])

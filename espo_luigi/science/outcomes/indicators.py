@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import xarray as xr
 from dask._task_spec import convert_legacy_graph
 from dask.base import clone_key
@@ -26,7 +27,7 @@ from dask.core import flatten
 
 from espo_luigi.errors import ConfigurationError, DataError, problems_in, unknown
 from espo_luigi.science.calendar import TimeAxis, calendar_of
-from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, is_lazy, rechunk, rechunk_variable
+from espo_luigi.science.chunks import Blocks, assign_coords, block_sizes, concat, is_lazy, rechunk, rechunk_variable
 from espo_luigi.science.outcomes.kernels import Kernel, kernel_of
 from espo_luigi.science.outcomes.natures import with_natures
 from espo_luigi.science.units import as_floats, convert_to
@@ -42,6 +43,9 @@ _PERCENTILES = "_per"
 # Years of a sample, on which kernels are compared with xclim.
 _YEARS = 3
 _CELLS = 3
+_LATITUDE = {"standard_name": "latitude", "units": "degrees_north"}
+# Among its latitudes, xclim asks for a temperate one.
+_TEMPERATE = 45.0
 _building, _setting = Lock(), Lock()
 
 
@@ -64,7 +68,7 @@ def load_indicators(module: str) -> list[tuple[str, Indicator]]:
         return [
             (name, one)
             for name, one in vars(getattr(xclim.indicators, module)).items()
-            if isinstance(one, xclim.core.indicator.Indicator)
+            if isinstance(one, xclim.core.indicator.Indicator) and not name.startswith("_")
         ]
     with _building, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -95,15 +99,30 @@ def by_frequency(
     return found
 
 
+def possible(
+    indicators: Iterable[tuple[str, Indicator]], variables: Collection[str]
+) -> tuple[list[tuple[str, Indicator]], dict[str, str]]:
+    """Return the indicators whose variables are there, and by name why the others are left out. Computes nothing."""
+    found = [(name, one, _obstacle(one, variables)) for name, one in indicators]
+    return [(name, one) for name, one, why in found if not why], {name: why for name, _, why in found if why}
+
+
 def checked(
     indicators: Iterable[tuple[str, Indicator]],
     variables: Collection[str],
     table: Mapping[str, Variable] = VARIABLES,
     freqs: Sequence[str] | None = None,
-) -> None:
-    """Check indicators against the variables that a production has.
+    *,
+    calendar: str = "noleap",
+    years: tuple[int, int] = (2001, 2003),
+    if_possible: bool = False,
+) -> dict[str, str]:
+    """Check indicators against the variables that a production has; return by name why indicators are left out.
 
-    Each indicator is computed from invented days, with the units of `table`. None of the production's data is read.
+    Each is computed from the invented days from which `compute_indicators` chooses how to compute it: in the
+    production's calendar, of its first years or, where years are missing between others, of its shortest stretch of
+    years (`years`, both included), with the units of `table`. None of the production's data is read. Indicators that
+    cannot be computed are left out `if_possible`, or else raise.
 
     Raises
     ------
@@ -111,12 +130,12 @@ def checked(
         Names each indicator that cannot be computed: which variable is missing, that it needs percentiles of a base
         period (not supported), that it has no frequency, or what xclim says.
     """
-    time = xr.date_range("2001-01-01", periods=365 * _YEARS, calendar="noleap", use_cftime=True)
-    available = {
-        name: (("time", "lat"), np.zeros((time.size, 1), np.float32), _attrs(name, table)) for name in variables
-    }
-    ds = xr.Dataset(available, {"time": time, "lat": [45.0]})
-    _chosen(indicators, ds, freqs)
+    first, end = years[0], min(years[1], years[0] + _YEARS - 1) + 1
+    dates = TimeAxis(calendar, np.empty(0))
+    days = np.arange(dates.number(f"{first:04}-01-01"), dates.number(f"{end:04}-01-01"), dtype=np.float64)
+    series = {name: (("time", "lat"), np.zeros((days.size, 1), np.float32), _attrs(name, table)) for name in variables}
+    ds = xr.Dataset(series, {"time": TimeAxis(calendar, days).index, "lat": [45.0]})
+    return _chosen(indicators, ds, freqs, if_possible)[1]
 
 
 def compute_indicators(
@@ -125,15 +144,17 @@ def compute_indicators(
     *,
     freqs: Sequence[str] | None = None,
     cells_in_a_block: int = 400,
+    if_possible: bool = False,
 ) -> dict[str, xr.Dataset]:
     """Compute indicators of daily series; return a dataset for each frequency, such as "YS-JAN" or "QS-DEC".
 
     `ds` has `time` (any calendar) and the same cells (`loc`, lat and lon, any dimensions, or none) for each variable,
     with units as attributes. Results have `time`, the first day of each period, in place of the days. Periods that
     begin before the year of the first day are left out, as the winter before the first year, and periods without a day.
-    Names, units and attributes are xclim's, with the attribute `nature` besides (`natures`). The rules for missing days
-    are xclim's, too: by default, a period with a missing day has no value, nor has a period that the series has only in
-    part. Lazy if `ds` is lazy.
+    Where years are missing between others, each stretch of years is a series of its own. Names, units and attributes
+    are xclim's, with the attribute `nature` besides (`natures`). The rules for missing days are xclim's, too: by
+    default, a period with a missing day has no value, nor has a period that the series has only in part. Lazy if `ds`
+    is lazy.
 
     Parameters
     ----------
@@ -141,6 +162,8 @@ def compute_indicators(
         Computes each indicator at each of these frequencies; by default, at its own.
     cells_in_a_block
         The cells that xclim computes at a time, of indicators without a kernel.
+    if_possible
+        Leaves out indicators that cannot be computed; by default they raise.
 
     Raises
     ------
@@ -154,8 +177,17 @@ def compute_indicators(
     xclim's indicators; the years that are left out follow `xscen.compute_indicators`.
     """
     calendar_of(ds)
+    years = ds["time"].dt.year.values
+    stretches = list(pairwise((0, *(np.flatnonzero(np.diff(years) > 1) + 1), years.size)))
+    first, end = min(stretches, key=lambda ends: int(years[ends[1] - 1] - years[ends[0]]))
+    chosen, _ = _chosen(indicators, ds.isel(time=slice(first, end)), freqs, if_possible)
+    made = [_of_a_stretch(ds.isel(time=slice(*ends)), chosen, cells_in_a_block) for ends in stretches]
+    return {freq: concat((part[freq] for part in made), "time") for freq in made[0]} if len(made) > 1 else made[0]
+
+
+def _of_a_stretch(ds: xr.Dataset, chosen: Sequence[_Chosen], cells_in_a_block: int) -> dict[str, xr.Dataset]:
+    """Return the indicators of years without a gap, by frequency."""
     made = {}
-    chosen = _chosen(indicators, ds, freqs)
     for freq in dict.fromkeys(one.freq for one in chosen):
         ours = [one for one in chosen if one.freq == freq]
         periods = _Periods.of(ds, freq)
@@ -194,7 +226,10 @@ class _Chosen:
 
     def compute(self, ds: xr.Dataset) -> dict[str, xr.DataArray]:
         """Return xclim's results."""
-        with warnings.catch_warnings():
+        from xclim import set_options
+
+        # The option holds for all threads: one at a time. It lets xclim find the runs of all cells together.
+        with _setting, set_options(run_length_ufunc=False), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             freq = {"freq": self.freq} if "freq" in self.indicator.parameters else {}
             results = self.indicator(ds=ds, **freq)
@@ -204,18 +239,14 @@ class _Chosen:
     @classmethod
     def of(cls, name: str, indicator: Indicator, ds: xr.Dataset, freq: str | None) -> _Chosen:
         """Compute the indicator from a sample; take the kernel if it gives the same. May raise what xclim raises."""
+        if reason := _obstacle(indicator, set(map(str, ds.data_vars))):
+            raise ConfigurationError(reason)
         kinds = {key: parameter.kind for key, parameter in indicator.parameters.items()}
-        needed = {str(indicator.parameters[key].default) for key, kind in kinds.items() if kind == 0}
-        needed -= {"lat"} & set(ds.coords)
-        if absent := sorted(needed - set(ds.data_vars)):
-            raise ConfigurationError(_absent(absent, ds))
-        if not hasattr(indicator, "allowed_periods"):
-            raise ConfigurationError("it has no frequency; expected an indicator of years, seasons or months.")
         optional = {key for key, kind in kinds.items() if kind == 1 and key in ds.data_vars}
-        sample = _sample(ds, sorted(needed | optional))
+        sample = _sample(ds, sorted(_needed(indicator) | optional))
         own = cls(name, indicator, _full(freq or _own_freq(indicator)), tuple(map(str, sample.data_vars)), {})
         outputs = own.compute(sample)
-        if wrong := [data for data in outputs.values() if set(data.dims) != {"time", _sample_dim(ds)}]:
+        if wrong := [data for data in outputs.values() if set(data.dims) != {"time", "lat"}]:
             raise ConfigurationError(f"{wrong[0].name} has dimensions {list(wrong[0].dims)}; expected time only.")
         own = replace(own, outputs=outputs)
         return replace(own, kernel=own._proven_kernel(sample))
@@ -243,32 +274,45 @@ class _Chosen:
         return kernel if same else None
 
 
-def _chosen(indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None) -> list[_Chosen]:
-    """Return the indicators that can be computed, or raise for all that cannot."""
-    chosen, problems = [], []
+def _chosen(
+    indicators: Iterable[tuple[str, Indicator]], ds: xr.Dataset, freqs: Sequence[str] | None, if_possible: bool = False
+) -> tuple[list[_Chosen], dict[str, str]]:
+    """Return the indicators that can be computed, and by name why others cannot: these raise unless `if_possible`."""
+    chosen: list[_Chosen] = []
+    problems: dict[str, str] = {}
     taken: dict[tuple[str, str], str] = {}
     for name, indicator in indicators:
         for freq in freqs or (None,):
             try:
                 own = _Chosen.of(name, indicator, ds, freq)
+                for output in own.outputs:
+                    if (other := taken.setdefault((own.freq, output), name)) != name:
+                        raise ConfigurationError(f"{other} makes {output} at {own.freq}, too; set another var_name.")
             except Exception as error:  # xclim and pint raise unrelated types
-                problems.append(f"indicator {name}{f' at {freq}' if freq else ''}: {' '.join(str(error).split())}")
+                problems[f"{name}{f' at {freq}' if freq else ''}"] = " ".join(str(error).split())
                 continue
-            for output in own.outputs:
-                if (other := taken.setdefault((own.freq, output), name)) != name:
-                    problems.append(f"indicators {other} and {name} both make {output} at {own.freq}; set var_name.")
             chosen.append(own)
-    if problems:
-        raise ConfigurationError(problems_in("the choice of indicators", problems))
-    return chosen
+    if problems and not if_possible:
+        told = [f"indicator {name}: {reason}" for name, reason in problems.items()]
+        raise ConfigurationError(problems_in("the choice of indicators", told))
+    return chosen, problems
 
 
-def _absent(names: Sequence[str], ds: xr.Dataset) -> str:
-    if percentiles := [name for name in names if name.endswith(_PERCENTILES)]:
-        return (
-            f"it needs percentiles of a base period ({', '.join(percentiles)}), which are not supported; leave it out."
-        )
-    return f"it needs {', '.join(names)}; the production has {', '.join(sorted(map(str, ds.data_vars)))}."
+def _needed(indicator: Indicator) -> set[str]:
+    """Return the variables that an indicator needs besides the latitude, which is a coordinate."""
+    return {str(one.default) for one in indicator.parameters.values() if one.kind == 0} - {"lat"}
+
+
+def _obstacle(indicator: Indicator, variables: Collection[str]) -> str:
+    """Return why an indicator cannot be computed from variables, as far as its definition tells; empty if it can."""
+    absent = sorted(_needed(indicator) - {*variables})
+    if percentiles := ", ".join(name for name in absent if name.endswith(_PERCENTILES)):
+        return f"it needs percentiles of a base period ({percentiles}), which are not supported; leave it out."
+    if absent:
+        return f"it needs {', '.join(absent)}; the production has {', '.join(sorted(variables))}."
+    if not hasattr(indicator, "allowed_periods"):
+        return "it has no frequency; expected an indicator of years, seasons or months."
+    return ""
 
 
 def _own_freq(indicator: Indicator) -> str:
@@ -290,9 +334,11 @@ def _attrs(name: str, table: Mapping[str, Variable]) -> dict[str, str]:
 
 
 def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
-    """Invent values for the first years: (time, lat or cell), the last cell with a missing day."""
-    time, random = ds["time"].isel(time=slice(366 * _YEARS)).drop_attrs(), np.random.default_rng(0)
-    shape, dims = (time.size, _CELLS), ("time", _sample_dim(ds))
+    """Invent values for the first years: (time, lat), the last cell with a missing day."""
+    years, random = ds["time"].dt.year.values, np.random.default_rng(0)
+    # Up to a year's end: xclim fails where a period has fewer days than a run that it looks for.
+    time = ds["time"].isel(time=slice(np.searchsorted(years, years[0] + _YEARS))).drop_attrs()
+    shape, dims = (time.size, _CELLS), ("time", "lat")
     # Wide enough for thresholds of frost and heat; the same weather for all temperatures.
     season = 14 * np.sin((time.dt.dayofyear.values - 105) * 2 * np.pi / 365)[:, None]
     weather = 285 + season + np.arange(_CELLS)[::-1] * 2 + random.normal(0, 4, shape)
@@ -309,12 +355,8 @@ def _sample(ds: xr.Dataset, names: Sequence[str]) -> xr.Dataset:
         sample[name] = data.astype(np.result_type(ds[name].dtype, np.float32)).assign_attrs(ds[name].attrs)
     coords = {"time": time}
     if "lat" in ds.coords:
-        coords["lat"] = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims=dims[1:], attrs=ds["lat"].attrs)
+        coords["lat"] = xr.DataArray(np.linspace(40.0, 50.0, _CELLS), dims="lat", attrs=_LATITUDE)
     return xr.Dataset(sample, coords)
-
-
-def _sample_dim(ds: xr.Dataset) -> str:
-    return "lat" if "lat" in ds.dims else "cell"
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,7 +478,7 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
     series = _series(ds, chosen)
     lat = xr.Dataset({"lat_of_cells": ds["lat"].variable.to_base_variable()} if "lat" in ds.coords else {})
     blocks = Blocks.of(series, cells_in_a_block=cells_in_a_block, fixed=True, others=lat)
-    attrs = {name: ds[name].attrs for name in (*series, *(["lat"] if lat else []))}
+    attrs = {name: ds[name].attrs for name in series}
     task = chosen, TimeAxis.of(ds), TimeAxis.of(periods.labels.to_dataset(name="labels")), attrs
     return blocks.map(_block_by_xclim, _template(blocks, chosen, len(periods.whole)), task)
 
@@ -444,22 +486,38 @@ def _by_xclim(ds: xr.Dataset, chosen: Sequence[_Chosen], periods: _Periods, cell
 def _block_by_xclim(
     block: xr.Dataset, task: tuple[Sequence[_Chosen], TimeAxis, TimeAxis, Mapping[str, Mapping[str, Any]]]
 ) -> xr.Dataset:
-    from xclim import set_options
-
     chosen, axis, labels, attrs = task
     cells = block["cell"].dims
-    ds = xr.Dataset({name: block[name].assign_attrs(attrs[name]) for name in attrs if name != "lat"})
+    ds = xr.Dataset({name: block[name].transpose("time", *cells).assign_attrs(attrs[name]) for name in attrs})
     ds = ds.assign_coords(time=axis.index)
-    if "lat" in attrs:
-        ds = ds.assign_coords(lat=(block["lat_of_cells"].dims, block["lat_of_cells"].values, attrs["lat"]))
-    whole = {"time": labels.index} | ({"lat": ds.indexes["lat"]} if "lat" in ds.indexes else {})
+    lat = block["lat_of_cells"].broadcast_like(block["cell"]).transpose(*cells) if "lat_of_cells" in block else None
     made = {}
-    # The option holds for all threads: one at a time. It lets xclim find the runs of all cells together.
-    with _setting, set_options(run_length_ufunc=False):
-        for one in chosen:
-            for name, data in one.compute(ds).items():
-                # xclim leaves out periods, and far latitudes, for which it has no days to look at.
-                shorter = {dim: index for dim, index in whole.items() if data.sizes[dim] != len(index)}
-                placed = data.reindex(shorter) if shorter else data
-                made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
+    for one in chosen:
+        if lat is not None and "lat" in one.indicator.parameters:
+            results = _at_latitudes(one, ds, lat)
+        else:
+            results = one.compute(ds)
+        for name, data in results.items():
+            # xclim leaves out periods for which it has no days to look at.
+            placed = data if data.sizes["time"] == len(labels) else data.reindex(time=labels.index)
+            made[name] = placed.drop_vars(placed.coords).transpose("time", *cells)
     return xr.Dataset(made)
+
+
+def _at_latitudes(one: _Chosen, ds: xr.Dataset, lat: xr.DataArray) -> dict[str, xr.DataArray]:
+    """Return an indicator of cells at latitudes, NaN at far ones, which xclim leaves out.
+
+    xclim needs a dimension of latitudes, each of them once, and a temperate latitude among them: rows have the cells of
+    a latitude, and NaN up to the longest row.
+    """
+    rows = np.unique([*lat.values.ravel(), _TEMPERATE])
+    row = np.searchsorted(rows, lat.values)
+    place = pd.Series(row.ravel()).groupby(row.ravel()).cumcount().values.reshape(row.shape)
+    arranged = {}
+    for name, data in ds.items():
+        values = np.full((ds.sizes["time"], len(rows), place.max() + 1), np.nan, data.dtype)
+        values[:, row, place] = data.values
+        arranged[name] = (("time", "lat", "place"), values, data.attrs)
+    made = one.compute(xr.Dataset(arranged, {"time": ds["time"], "lat": ("lat", rows, _LATITUDE)}))
+    at = {"lat": xr.Variable(lat.dims, row), "place": xr.Variable(lat.dims, place)}
+    return {name: data.reindex(lat=rows).isel(at) for name, data in made.items()}

@@ -1,0 +1,147 @@
+"""Every indicator of xclim's modules: what the check accepts, the job computes, as xclim by hand."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from outcomes import CALENDARS
+
+from espo_luigi.errors import ConfigurationError
+from espo_luigi.science.calendar import TimeAxis
+from espo_luigi.science.outcomes.indicators import MODULES, checked, compute_indicators, load_indicators, possible
+from espo_luigi.science.variables import VARIABLES, Variable
+
+# The years between are left out.
+STRETCHES = ((2003, 2004), (2007, 2008))
+# The last block of cells has no temperate latitude.
+LATITUDES = [49.0, 41.5, 41.5, 70.0, 36.0]
+# The places of each latitude, the first twice where there is no other.
+GRID = [[4, 4], [1, 2], [0, 0], [3, 3]]
+TABLE = {**VARIABLES, "snd": Variable(units="m")}
+OF_LATITUDES = ("huglin_index", "biologically_effective_degree_days", "latitude_temperature_index")
+OF_WINDOWS = ("max_n_day_precipitation_amount", "heat_wave_total_length")
+OF_SEASONS = ("frost_season_length", "growing_season_length")
+
+
+def axis(calendar: str, stretches: Sequence[tuple[int, int]]) -> TimeAxis:
+    dates = TimeAxis(calendar, np.empty(0))
+    ends = [(dates.number(f"{first}-01-01"), dates.number(f"{last + 1}-01-01")) for first, last in stretches]
+    return TimeAxis(calendar, np.concatenate([np.arange(*of, dtype=float) for of in ends]))
+
+
+def series(calendar: str, stretches: Sequence[tuple[int, int]] = STRETCHES) -> xr.Dataset:
+    """Invented days of all variables at five places; the first has a missing day."""
+    days, draws = axis(calendar, stretches), np.random.default_rng(5)
+    shape = (len(days), len(LATITUDES))
+    season = np.sin((days.dayofyear[:, None] - 105) * 2 * np.pi / 365)
+    weather = 295 - 0.3 * np.array(LATITUDES) + 14 * season + draws.normal(0, 4, shape)
+    rain = draws.gamma(0.7, 8, shape) * (draws.random(shape) < 0.4)
+    made: dict[str, Any] = {
+        **{name: weather + more for name, more in {"tas": 0, "tasmax": 5, "tasmin": -5, "tdps": -6}.items()},
+        **dict.fromkeys(("pr", "prsn", "evspsbl"), rain / 86400),
+        **dict.fromkeys(("hurs", "hursmin", "hursmax", "clt"), draws.uniform(20, 100, shape)),
+        **dict.fromkeys(("rsds", "rlds"), 200 + 100 * season + draws.uniform(0, 50, shape)),
+        **dict.fromkeys(("ps", "psl"), draws.normal(101300, 800, shape)),
+        **dict.fromkeys(("sfcWind", "sfcWindmax", "uas", "vas", "dtr"), draws.gamma(2, 3, shape)),
+        "huss": draws.uniform(0.004, 0.01, shape),
+        "snw": (-150 * season + draws.normal(0, 10, shape)).clip(0),
+        "snd": (-0.5 * season + draws.normal(0, 0.1, shape)).clip(0),
+    }
+    kept = ("units", "standard_name", "cell_methods")
+    data = {}
+    for name, values in made.items():
+        values[100, 0] = np.nan
+        attrs = {key: text for key in kept if (text := getattr(TABLE[name], key))}
+        data[name] = (("time", "loc"), values.astype("float32"), attrs)
+    lat = ("loc", LATITUDES, {"standard_name": "latitude", "units": "degrees_north"})
+    return xr.Dataset(data, {"time": days.index, "lat": lat})
+
+
+def by_hand(indicator: Any, ds: xr.Dataset, freq: str, stretches: Sequence[tuple[int, int]]) -> xr.Dataset:
+    """Return xclim's own results of each stretch of years, of all cells at once."""
+    parts = []
+    if needs_latitudes := "lat" in indicator.parameters:  # a grid has each of them once
+        ds = ds.drop_vars("lat").isel(loc=xr.Variable(("lat", "lon"), GRID)).assign_coords(lat=sorted({*LATITUDES}))
+        ds["lat"].attrs = {"units": "degrees_north"}
+    for first, last in stretches:
+        days = ds.sel(time=slice(str(first), str(last)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = indicator(ds=days, **({"freq": freq} if "freq" in indicator.parameters else {}))
+        outputs = made if isinstance(made, tuple) else (made,)
+        bare = [data.drop_vars([key for key in data.coords if key not in data.dims]) for data in outputs]
+        one = xr.Dataset({data.name: data for data in bare})
+        if needs_latitudes:  # xclim leaves out the Arctic
+            row, column = np.divmod(np.unique(GRID, return_index=True)[1], 2)
+            at = {"lat": xr.Variable("loc", row), "lon": xr.Variable("loc", column)}
+            one = one.reindex(lat=ds["lat"]).isel(at).drop_vars("lat")
+        parts.append(one.isel(time=one["time"].dt.year.values >= first))
+    return xr.concat(parts, "time", join="outer")
+
+
+def compared(found: list[tuple[str, Any]], calendar: str, stretches: Sequence[tuple[int, int]] = STRETCHES) -> set[str]:
+    """Compare what the check accepts with xclim; return the names of what it does not accept."""
+    ds = series(calendar, stretches)
+    names = [str(name) for name in ds.data_vars]
+    found, refused = possible(found, names)
+    refused |= checked(found, names, TABLE, calendar=calendar, years=stretches[0], if_possible=True)
+    accepted = [(name, one) for name, one in found if name not in refused]
+    made = compute_indicators(ds.chunk(time=400, loc=3), accepted, cells_in_a_block=3)
+    for freq, of in made.items():
+        of = of.load()
+        for name, one in accepted:
+            if not {attrs["var_name"] for attrs in one.cf_attrs} & {*of.data_vars}:
+                continue
+            for output, expected in by_hand(one, ds, freq, stretches).data_vars.items():
+                own = of[output]
+                # xclim leaves out periods without days to look at.
+                expected = expected.reindex(time=own["time"])
+                own, expected = (each.transpose("time", "loc") for each in (own, expected))
+                np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6, err_msg=f"{name} {output}")
+    return set(refused)
+
+
+def of(module: str, names: Sequence[str]) -> list[tuple[str, Any]]:
+    return [pair for pair in load_indicators(module) if pair[0] in names]
+
+
+@pytest.mark.parametrize(("calendar", "names"), zip(CALENDARS, (OF_LATITUDES, OF_SEASONS, OF_WINDOWS), strict=True))
+def test_after_a_gap_of_years_indicators_are_xclim_s_of_each_stretch(calendar: str, names: Sequence[str]) -> None:
+    assert not compared(of("atmos", names), calendar)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("calendar", CALENDARS)
+@pytest.mark.parametrize("module", MODULES)
+def test_what_the_check_accepts_of_a_module_is_computed_as_xclim_does(calendar: str, module: str) -> None:
+    compared(load_indicators(module), calendar)
+
+
+def test_rain_of_before_a_gap_is_in_no_window_after_it() -> None:
+    ds = series("noleap")[["pr"]].isel(loc=slice(1, None)) * 0
+    ds["pr"][{"time": slice(725, 733)}] = 60 / 86400  # from 27 December 2004 to 3 January 2007
+    ds["pr"].attrs["units"] = "kg m-2 s-1"
+    (made,) = compute_indicators(ds, of("icclim", ["RX5day"])).values()
+    expected = [[0, 300, 180, 0]] * 4
+    np.testing.assert_allclose(made["RX5day"].transpose("loc", "time"), expected, rtol=1e-6)
+
+
+def test_what_is_not_possible_of_a_module_is_left_out_by_name() -> None:
+    names = ["TX", "HI", "SD", "TX90p", "RR"]
+    found, reasons = possible(of("icclim", names), ["tas", "tasmax", "pr"])
+    assert [name for name, _ in found] == ["TX", "HI", "RR"]
+    assert "it needs snd; the production has pr, tas, tasmax" in reasons["SD"]
+    assert "percentiles of a base period (tasmax_per)" in reasons["TX90p"]
+    # Its threshold is a depth a day, with which xclim cannot compare a flux.
+    left_out = checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], freqs=["YS"], if_possible=True)
+    assert list(left_out) == ["sdii at YS"] and "Cannot convert from 'millimeter / day'" in left_out["sdii at YS"]
+    depths = {**VARIABLES, "pr": Variable(units="mm d-1")}
+    assert not checked(of("cf", ["sdii", "tx"]), ["pr", "tasmax"], depths)
+    ds = series("noleap", STRETCHES[:1])[["tasmax", "pr"]]
+    (made,) = compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"], if_possible=True).values()
+    assert list(made.data_vars) == ["tx"]
+    with pytest.raises(ConfigurationError, match="indicator sdii at YS: Cannot convert"):
+        compute_indicators(ds, of("cf", ["sdii", "tx"]), freqs=["YS"])

@@ -12,8 +12,9 @@ table of a whole production is extrapolated. The last line is a JSON object.
                                     [--folder FOLDER] [--no-floor | --threads] [--table FILE]
 
 `--cells 2500 10000 20000` runs one after the other and deletes the stores of each before the next; the last line is
-then that of the last, and a line names each rule whose memory grows with cells by more than 10 %. `--threads` instead runs the chain twice, one job at a time, with jobs of one CPU and of two, and
-prints how many times as fast two are, beside work that needs but a core.
+then that of the last, and a line names each rule whose memory grows with cells by more than 10 %. `--threads` instead
+runs the chain twice, one job at a time, with jobs of one CPU and of two, and prints how many times as fast two are,
+beside work that needs but a core.
 
 `--table espo_luigi/tasks/measured.yml`, with two sizes or more, writes what `espo plan` expects of a rule before any of
 its jobs has ended: CPU seconds and memory of a job, as a line over its cells x years x variables x members. Rules of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -11,6 +12,7 @@ import xarray as xr
 
 from espo_luigi.config.bias_adjustment import VariableAdjustment
 from espo_luigi.config.usual import threshold_of
+from espo_luigi.errors import ConfigurationError
 from espo_luigi.jobs.resources import Resources
 from espo_luigi.methods import blocks
 from espo_luigi.methods.base import Step
@@ -18,8 +20,9 @@ from espo_luigi.science import calendar, pooling, quality, stack
 from espo_luigi.science.choices import MARKS
 from espo_luigi.science.chunks import REALIZATION, block_sizes
 from espo_luigi.science.variables import Variable, variable
-from espo_luigi.tasks import partition
-from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, version_of_plugin
+from espo_luigi.tasks import partition, staleness
+from espo_luigi.tasks.base import EspoTask, PieceParameter, PoolParameter, VariableParameter, every, version_of_plugin
+from espo_luigi.tasks.context import RunContext, settings
 from espo_luigi.tasks.ports import temporary, upstream
 from espo_luigi.tasks.reference import ReferenceCalendar
 from espo_luigi.tasks.simulation import Rechunk, four_years
@@ -52,6 +55,20 @@ class VariableTask(EspoTask):
 
     pool, piece, var = PoolParameter(), PieceParameter(), VariableParameter()
     values_in_outputs = 1.0
+
+    def check(self) -> None:
+        """Raise `ConfigurationError`, too, if an unfinished run was begun by other usual settings."""
+        super().check()
+        if self._has_usual and settings().rerun != "stale" and not _is_finished(self.context, self.pool):
+            _require_one_beginning(self.context)
+
+    def reading(self) -> list[str]:
+        """Return, too, the key of the usual settings' name, if the variable has some."""
+        return super().reading() + ([staleness.USUAL_KEY] if self._has_usual else [])
+
+    @property
+    def _has_usual(self) -> bool:
+        return self.var in self.context.config.with_usual
 
     @property
     def how(self) -> VariableAdjustment:
@@ -210,6 +227,28 @@ class Adjust(VariableTask):
     def layout(self, dataset: xr.Dataset) -> dict[str, Any]:
         """Return files of whole series, in chunks of four years, so that maps of four years are read."""
         return layout_of_pools(dataset)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_finished(run: RunContext, pool: str) -> bool:
+    """Whether all products of a pool are there."""
+    stores = [info for sim_id in partition.members(run, pool) for info in run.archives(sim_id).values()]
+    return all(info.target.marker() for info in stores)
+
+
+@functools.lru_cache(maxsize=1)  # which keeps no exception
+def _require_one_beginning(run: RunContext) -> None:
+    """Raise `ConfigurationError` if any product, or any adjusted piece, was made by other usual settings."""
+    products = (info for sim_id in run.simulations for info in run.archives(sim_id).values())
+    pieces = (info for rule in (Train, Adjust) for task in every(rule) for info in task.decisive_infos())
+    made = ((info.path, info.target.marker()) for info in (*products, *pieces))
+    known = {path: marker for path, marker in made if marker is not None}
+    if told := staleness.disagreement(run, known, run.config.with_usual, and_now=True):
+        raise ConfigurationError(
+            f"this run was begun by other usual settings than `usual: {run.config.usual}`: {told}. Give those by which "
+            "it was begun (`usual: NAME`, or in full), go on with the version that began it, make all again "
+            "(`[espo] rerun = stale`), or take new folders."
+        )
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:

@@ -21,7 +21,14 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
+from espo_luigi.errors import (
+    ConfigurationError,
+    EspoError,
+    InputChangedError,
+    ParameterError,
+    named_by_part,
+    not_one_of,
+)
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.science.quality import is_flags
@@ -347,7 +354,12 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
-        material = [marker for info, marker in inputs.items() if staleness.is_material(info)]
+        material = {info.path: one for info, one in inputs.items() if one is not None and staleness.is_material(info)}
+        if not self.is_about_all and (told := staleness.disagreement(self.context, material)):
+            raise ConfigurationError(
+                f"{self.label()}: {told}. What is adjusted in two ways is not joined: make it again, with `[espo] "
+                "rerun = stale` or by removing the older, or give its settings."
+            )
         keys = [*self.reading(), *self.read_for(outputs)]
         return store.Marker(
             task=self.get_task_family(),
@@ -355,7 +367,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             versions=self.versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material),
+            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material.values()),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

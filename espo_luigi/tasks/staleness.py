@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 WHOLE = "configuration"
 # Before the name or the path of a DRS, by which products are exported.
 DRS_KEY = "DRS "
+# The key of the usual settings' name, which is its own fingerprint; and the keys of how variables are adjusted.
+USUAL_KEY = "usual"
+_ADJUSTED = "biasadjust.variables."
 # The key under which older markers have the domain, and today's.
 _FORMER_DOMAIN, _DOMAIN = "custom.amno_region", "domain"
 # Joins the different fingerprints that inputs have for a key.
@@ -109,6 +112,27 @@ def _in_words(run: RunContext, key: str, was: str) -> str:
     return f"{key} ({listed})" if listed else f"{key} (its order)"
 
 
+def disagreement(
+    run: RunContext, markers: Mapping[Path, Marker], names: Iterable[str] = (), *, and_now: bool = False
+) -> str:
+    """Return how stores were adjusted by settings that differ, or with `and_now` by others than now's; "" if not.
+
+    With `names` below `biasadjust.variables`, only their settings count.
+    """
+    prefixes = tuple(f"{_ADJUSTED}{name}." for name in names) or _ADJUSTED
+    first: dict[str, tuple[str, str]] = {}
+    for path, marker in markers.items():
+        for key, was in _recorded(marker).items():
+            if key != USUAL_KEY and (not key.startswith(prefixes) or key.endswith("*")):
+                continue
+            known = (_now(run, key), "the configuration") if and_now else (was, str(path))
+            before, where = first.setdefault(key, known)
+            if before != was or _JOINED_BY in was:
+                told = f" ({was} and {before})" if key == USUAL_KEY else ""
+                return f"`{key}`{told} of {path} is not that of {where}"
+    return ""
+
+
 def is_material(info: ZarrInfo) -> bool:
     """Return True if outputs are made of this input; a check of raw files, for instance, is only waited for."""
     return getattr(info.task, "is_material", True)
@@ -134,6 +158,8 @@ def _now(run: RunContext, key: str) -> str:
 def _look(run: RunContext, key: str) -> str:
     if key == WHOLE:
         return run.config.hash
+    if key == USUAL_KEY:
+        return run.config.usual
     if key.startswith(POOL_KEY):
         return ",".join(members(run, key.removeprefix(POOL_KEY)))
     if key == PRODUCTION_KEY:

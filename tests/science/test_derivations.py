@@ -74,7 +74,10 @@ def test_specific_humidity_is_of_the_vapour_s_pressure_of_which_hurs_is_the_part
     vapour = hurs.values / 100 * indices.saturation_vapor_pressure(tas).values
     expected = 0.62198 * vapour / (ps.values - (1 - 0.62198) * vapour)
     np.testing.assert_allclose(derive("huss", {"tas": tas, "hurs": hurs, "ps": ps}), expected, rtol=1e-12)
-    shown = hurs.copy(data=hurs.data / 100).assign_attrs(units="1"), ps.copy(data=ps.data / 100).assign_attrs(units="hPa")
+    shown = (
+        hurs.copy(data=hurs.data / 100).assign_attrs(units="1"),
+        ps.copy(data=ps.data / 100).assign_attrs(units="hPa"),
+    )
     np.testing.assert_allclose(derive("huss", {"tas": tas, "hurs": shown[0], "ps": shown[1]}), expected, rtol=1e-12)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -59,8 +60,13 @@ class VariableTask(EspoTask):
     def check(self) -> None:
         """Raise `ConfigurationError`, too, if an unfinished run was begun by other usual settings."""
         super().check()
-        if self._has_usual and settings().rerun != "stale" and not _is_finished(self.context, self.pool):
-            _require_one_beginning(self.context)
+        if self._has_usual and settings().rerun != "stale":
+            run, members = self.context, every_member(self)
+            try:
+                _require_one_beginning(run)
+            except ConfigurationError:
+                if not all(info.target.marker() for one in members for info in run.archives(one).values()):
+                    raise
 
     def reading(self) -> list[str]:
         """Return, too, the key of the usual settings' name, if the variable has some."""
@@ -229,21 +235,13 @@ class Adjust(VariableTask):
         return layout_of_pools(dataset)
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_finished(run: RunContext, pool: str) -> bool:
-    """Whether all products of a pool are there."""
-    stores = [info for sim_id in partition.members(run, pool) for info in run.archives(sim_id).values()]
-    return all(info.target.marker() for info in stores)
-
-
 @functools.lru_cache(maxsize=1)  # which keeps no exception
 def _require_one_beginning(run: RunContext) -> None:
     """Raise `ConfigurationError` if any product, or any adjusted piece, was made by other usual settings."""
     products = (info for sim_id in run.simulations for info in run.archives(sim_id).values())
     pieces = (info for rule in (Train, Adjust) for task in every(rule) for info in task.decisive_infos())
-    made = ((info.path, info.target.marker()) for info in (*products, *pieces))
-    known = {path: marker for path, marker in made if marker is not None}
-    if told := staleness.disagreement(run, known, run.config.with_usual, and_now=True):
+    made = ((info.path, info.target.marker()) for info in itertools.chain(products, pieces))
+    if told := staleness.disagreement(run, made, run.config.with_usual, and_now=True):
         raise ConfigurationError(
             f"this run was begun by other usual settings than `usual: {run.config.usual}`: {told}. Give those by which "
             "it was begun (`usual: NAME`, or in full), go on with the version that began it, make all again "

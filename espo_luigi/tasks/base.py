@@ -354,8 +354,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
-        material = {info.path: one for info, one in inputs.items() if one is not None and staleness.is_material(info)}
-        if not self.is_about_all and (told := staleness.disagreement(self.context, material)):
+        made = [(info.path, marker) for info, marker in inputs.items() if staleness.is_material(info)]
+        if not self.is_about_all and (told := staleness.disagreement(self.context, made)):
             raise ConfigurationError(
                 f"{self.label()}: {told}. What is adjusted in two ways is not joined: make it again, with `[espo] "
                 "rerun = stale` or by removing the older, or give its settings."
@@ -367,7 +367,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             versions=self.versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material.values()),
+            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), dict(made).values()),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

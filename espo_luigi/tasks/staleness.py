@@ -113,7 +113,7 @@ def _in_words(run: RunContext, key: str, was: str) -> str:
 
 
 def disagreement(
-    run: RunContext, markers: Mapping[Path, Marker], names: Iterable[str] = (), *, and_now: bool = False
+    run: RunContext, made: Iterable[tuple[Path, Marker | None]], names: Iterable[str] = (), *, and_now: bool = False
 ) -> str:
     """Return how stores were adjusted by settings that differ, or with `and_now` by others than now's; "" if not.
 
@@ -121,8 +121,8 @@ def disagreement(
     """
     prefixes = tuple(f"{_ADJUSTED}{name}." for name in names) or _ADJUSTED
     first: dict[str, tuple[str, str]] = {}
-    for path, marker in markers.items():
-        for key, was in _recorded(marker).items():
+    for path, marker in made:
+        for key, was in _recorded(marker).items() if marker is not None else ():
             if key != USUAL_KEY and (not key.startswith(prefixes) or key.endswith("*")):
                 continue
             known = (_now(run, key), "the configuration") if and_now else (was, str(path))

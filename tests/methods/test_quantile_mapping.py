@@ -213,15 +213,15 @@ def trends_by_xsdba(scaled: np.ndarray, dayofyear: np.ndarray, days: np.ndarray,
 
 
 def of_its_day(x: float, row: int, quantiles: np.ndarray, factors: np.ndarray) -> float:
-    """The definition: the factor of the day's nearest quantile, or of the nearest day's that has any; constant beyond."""
+    """The definition: the factor of the day's nearest quantile, or of the nearest day that has any; constant beyond."""
     known = ~(np.isnan(quantiles) | np.isnan(factors))
     with_points = np.flatnonzero(known.any(axis=1))
     if np.isnan(x) or not with_points.size:
         return np.nan
     q, f = quantiles[row], factors[row]
-    if known[row].any() or not np.isnan(q).all():  # xsdba's ends: the first quantile and factor that are known
-        if (x < q[~np.isnan(q)][0] or x > q[~np.isnan(q)][-1]) and (~np.isnan(f)).any():
-            return float(f[~np.isnan(f)][0 if x < q[~np.isnan(q)][0] else -1])
+    ends = q[~np.isnan(q)][[0, -1]] if not np.isnan(q).all() else (-np.inf, np.inf)
+    if not ends[0] <= x <= ends[1] and not np.isnan(f).all():  # xsdba's, of all that are known
+        return float(f[~np.isnan(f)][0 if x < ends[0] else -1])
     day = with_points[np.argmin(np.abs(with_points - row))]
     own = quantiles[day][known[day]]
     return float(factors[day][known[day]][np.argmin(np.abs(own.astype("f8") - x))])
@@ -304,7 +304,7 @@ def test_adjustment_is_xsdba_s_step_by_step_on_any_series(
 
 
 def test_equal_quantiles_of_a_day_have_the_middle_one_s_factor() -> None:
-    """As quantile delta mapping gives equal values the middle of their ranks; beside a tie, the nearest point counts."""
+    """As quantile delta mapping gives equal values the middle of their ranks."""
     quantiles = np.tile([0.0, 0.0, 0.0, 5.0, 5.0, 9.0], (1, 365, 1))
     factors = np.tile([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], (1, 365, 1))
     training = qm.Training(factors, quantiles, np.zeros((1, 365)))

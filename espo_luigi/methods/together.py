@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import InitErrorDetails
+from scipy.ndimage import distance_transform_edt
 
 from espo_luigi.errors import ConfigurationError, DataError
 from espo_luigi.fields import Arguments, Integer, Named, Number, OmitDefault, PositiveThreshold, single_or_mapping
@@ -289,7 +290,7 @@ class Together(Method):
         )
         if not told:
             return []
-        if variable in _ratios(setup):
+        if variable in _by_variable(setup, "ratio_to"):
             told.insert(0, Step("ratio", float(series["simulation"][place, 0, member, day]), "1", "Of the potential."))
         elif not space and given != float(block["simulation"].values.reshape(made.shape)[place, 0, member, day]):
             told.insert(0, Step("noise", given, unit, "Values below `jitter_under` are noise."))
@@ -445,37 +446,26 @@ def _series(block: Block, setup: Setup) -> dict[str, np.ndarray]:
     return {name: _prepared(block, name, setup) for name in _SERIES}
 
 
-def _ratios(setup: Setup) -> dict[str, str]:
-    """Return the variables that are parts of something, and of what."""
-    return _by_variable(setup, "ratio_to")
-
-
 def _potential(block: Block, name: str, series: str, setup: Setup) -> np.ndarray:
     """Return the potential radiation, (cell, 1, time), of a series' cells and dates."""
     if "latitude" not in block:
-        raise DataError(
-            f"{name} is a part of the potential radiation (ratio_to); expected cells with a coordinate lat."
-        )
+        raise DataError(f"{name} is a part of the potential radiation (ratio_to); cells need a coordinate lat.")
     axis = setup.time if series == "simulation" else setup.calibration
     assert axis is not None
     return potential_radiation(axis, block["latitude"].values.ravel(), setup.units[name])[:, None]
 
 
 def _as_parts(values: np.ndarray, potential: np.ndarray, dark: float) -> np.ndarray:
-    """Return values (cell, member, time) as parts of the potential; a dark day's is that of the mirrored lit day.
+    """Return values (cell, member, time) as parts of the potential, at most 1; dark days have a lit day's.
 
-    Where a day could have next to nothing, a part says nothing of the air, and as a number it would be exchanged.
+    That is the lit day as far beyond the edge of the dark: parts of next to nothing would be exchanged as numbers.
     """
     parts = np.minimum(values / np.maximum(potential, dark), 1)
     for cell, lit in enumerate(potential[:, 0] > dark):
-        known, places = np.flatnonzero(lit), np.arange(lit.size)
-        if known.size in (0, lit.size):
-            continue
-        after = np.searchsorted(known, places)
-        since = places - np.where(after > 0, known[after - 1], -lit.size)
-        until = np.where(after < known.size, known[np.minimum(after, known.size - 1)], 2 * lit.size) - places
-        mirrored = known[np.clip(np.where(since <= until, after - since, after + until - 1), 0, known.size - 1)]
-        parts[cell] = parts[cell][:, np.where(lit, places, mirrored)]
+        if lit.any() and not lit.all():
+            edge = distance_transform_edt(~lit, return_distances=False, return_indices=True)[0]
+            mirrored = np.clip(2 * edge - np.arange(lit.size), 0, lit.size - 1)
+            parts[cell] = parts[cell][:, np.where(lit[mirrored], mirrored, edge)]
     return np.where(np.isnan(values), np.nan, parts)
 
 
@@ -483,7 +473,7 @@ def _put_back(values: np.ndarray, name: str, block: Block, setup: Setup) -> np.n
     """Return a variable's values in its units and the series' type, which is rounded before values are limited."""
     if space := _spaces(setup)[name]:
         space.put_back(values)
-    elif name in _ratios(setup):
+    elif name in _by_variable(setup, "ratio_to"):
         values = np.clip(values, 0, 1) * _potential(block, name, "simulation", setup)
     values = values.astype(setup.dtype)
     if space:
@@ -501,7 +491,7 @@ def _prepared(block: Block, series: str, setup: Setup) -> np.ndarray:
         if under := _noise(setup).get(name):
             role = f"{series}+{name}"
             values[place] = seeds.jitter_members(values[place], under, seeds=of_members, role=role, cells=cells)
-        if name in _ratios(setup):
+        if name in _by_variable(setup, "ratio_to"):
             dark = threshold_in(_DARK, setup.units[name])
             values[place] = _as_parts(values[place], _potential(block, name, series, setup), dark)
         if space:

@@ -320,10 +320,7 @@ class AdjustArguments(Arguments):
     )
     interp: Literal["nearest", "nearest_quantile", "linear", "cubic"] | None = Field(
         default=None,
-        description=(
-            "how factors between quantiles are found: by the nearest_quantile of the value's own day, usual, the same "
-            "in any unit; by others, as xsdba does, in the plane of value and day"
-        ),
+        description="how factors are found: nearest_quantile in the value's own day, others in xsdba's plane",
     )
     extrapolation: Literal["constant", "nan"] | None = Field(default=None, description="factors beyond the quantiles")
     rank_window: bool | None = Field(default=None, description="whether values are ranked within the window")

@@ -77,11 +77,7 @@ def _dew_point(huss: xr.DataArray, ps: xr.DataArray) -> xr.DataArray:
 
 
 def _humidity(tas: xr.DataArray, hurs: xr.DataArray, ps: xr.DataArray, method: str = "sonntag90") -> xr.DataArray:
-    """Return the specific humidity of air whose vapour has the part hurs of the saturated vapour's pressure.
-
-    So WMO and MetPy define hurs, and so `relative_humidity` finds it; xclim's `specific_humidity` takes a part of the
-    saturated mixing ratio.
-    """
+    """The vapour has hurs of the saturated pressure, as WMO and MetPy have it; in xclim, of the mixing ratio."""
     from xclim import indices
 
     from espo_luigi.science.units import convert_to

@@ -61,11 +61,11 @@ class VariableTask(EspoTask):
         """Raise `ConfigurationError`, too, if an unfinished run was begun by other usual settings."""
         super().check()
         if self._has_usual and settings().rerun != "stale":
-            run, members = self.context, every_member(self)
             try:
-                _require_one_beginning(run)
+                _require_one_beginning(self.context)
             except ConfigurationError:
-                if not all(info.target.marker() for one in members for info in run.archives(one).values()):
+                products = (info for one in every_member(self) for info in self.context.archives(one).values())
+                if not all(info.target.marker() for info in products):
                     raise
 
     def reading(self) -> list[str]:
@@ -241,12 +241,7 @@ def _require_one_beginning(run: RunContext) -> None:
     products = (info for sim_id in run.simulations for info in run.archives(sim_id).values())
     pieces = (info for rule in (Train, Adjust) for task in every(rule) for info in task.decisive_infos())
     made = ((info.path, info.target.marker()) for info in itertools.chain(products, pieces))
-    if told := staleness.disagreement(run, made, run.config.with_usual, and_now=True):
-        raise ConfigurationError(
-            f"this run was begun by other usual settings than `usual: {run.config.usual}`: {told}. Give those by which "
-            "it was begun (`usual: NAME`, or in full), go on with the version that began it, make all again "
-            "(`[espo] rerun = stale`), or take new folders."
-        )
+    staleness.require_agreement(run, made, run.config.with_usual, and_now=True)
 
 
 def layout_of_pools(dataset: xr.Dataset) -> dict[str, Any]:

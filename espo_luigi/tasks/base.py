@@ -21,14 +21,7 @@ import xarray as xr
 from espo_luigi import store
 from espo_luigi.catalog import Match
 from espo_luigi.driver.task import SlurmTask
-from espo_luigi.errors import (
-    ConfigurationError,
-    EspoError,
-    InputChangedError,
-    ParameterError,
-    named_by_part,
-    not_one_of,
-)
+from espo_luigi.errors import EspoError, InputChangedError, ParameterError, named_by_part, not_one_of
 from espo_luigi.fields import check_wildcard
 from espo_luigi.jobs.order import JobOrder, label_of
 from espo_luigi.science.quality import is_flags
@@ -355,11 +348,8 @@ class EspoTask(DependencyHelpers, SlurmTask):
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
         made = [(info.path, marker) for info, marker in inputs.items() if staleness.is_material(info)]
-        if not self.is_about_all and (told := staleness.disagreement(self.context, made)):
-            raise ConfigurationError(
-                f"{self.label()}: {told}. What is adjusted in two ways is not joined: make it again, with `[espo] "
-                "rerun = stale` or by removing the older, or give its settings."
-            )
+        if not self.is_about_all:
+            staleness.require_agreement(self.context, made)
         keys = [*self.reading(), *self.read_for(outputs)]
         return store.Marker(
             task=self.get_task_family(),

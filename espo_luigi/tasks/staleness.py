@@ -23,7 +23,7 @@ from pathlib import Path
 
 from espo_luigi.catalog import Match
 from espo_luigi.config.schema import fingerprint, short_hash
-from espo_luigi.errors import CatalogError
+from espo_luigi.errors import CatalogError, ConfigurationError
 from espo_luigi.export.drs import load_drs
 from espo_luigi.store import Marker, read_marker
 from espo_luigi.store.marker import FILES_OF
@@ -112,10 +112,10 @@ def _in_words(run: RunContext, key: str, was: str) -> str:
     return f"{key} ({listed})" if listed else f"{key} (its order)"
 
 
-def disagreement(
+def require_agreement(
     run: RunContext, made: Iterable[tuple[Path, Marker | None]], names: Iterable[str] = (), *, and_now: bool = False
-) -> str:
-    """Return how stores were adjusted by settings that differ, or with `and_now` by others than now's; "" if not.
+) -> None:
+    """Raise `ConfigurationError` if stores were adjusted by settings that differ, or with `and_now` by others than now.
 
     With `names` below `biasadjust.variables`, only their settings count.
     """
@@ -128,9 +128,12 @@ def disagreement(
             known = (_now(run, key), "the configuration") if and_now else (was, str(path))
             before, where = first.setdefault(key, known)
             if before != was or _JOINED_BY in was:
-                told = f" ({was} and {before})" if key == USUAL_KEY else ""
-                return f"`{key}`{told} of {path} is not that of {where}"
-    return ""
+                begun = f"this run was begun by other usual settings than `usual: {run.config.usual}`"
+                raise ConfigurationError(
+                    f"{begun if and_now else 'what is adjusted in two ways is not joined'}: `{key}` of {path} is not "
+                    f"that of {where}. Give the settings by which it was made (their name in `usual`, or all of them), "
+                    "go on with the version that made it, make it again (`[espo] rerun = stale`), or take new folders."
+                )
 
 
 def is_material(info: ZarrInfo) -> bool:

@@ -70,8 +70,9 @@ def plan_for(
     time: xr.DataArray, training: qm.Training, window: int = WINDOW, *, own_day: bool = False
 ) -> qm.AdjustmentPlan:
     dayofyear, days = numbers_of(time)
-    how = {"window": window, "fraction": FRACTION, "n_training_days": training.scaling.shape[1], "own_day": own_day}
-    return qm.plan_adjustment(dayofyear, days, **how)
+    n_days = training.scaling.shape[1]
+    plan = qm.plan_adjustment(dayofyear, days, window=window, fraction=FRACTION, n_training_days=n_days)
+    return plan._replace(reach=np.inf) if own_day else plan
 
 
 @pytest.fixture(

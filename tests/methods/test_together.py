@@ -316,7 +316,8 @@ def test_radiation_is_exchanged_as_a_part_of_what_the_day_can_have(method: str) 
         pytest.importorskip("ot", reason="needs the package POT: pip install -e '.[test]'")
     reference, simulation = sunny(0, "2001", "2003", 0.6), sunny(1, "2001", "2006", 0.45)
     limit = potential(simulation["time"])
-    group: dict[str, Any] = {"group": "time.month"} if method == "dOTC" else {"group": "5D", "window": 7, "n_iter": 2}
+    steps: dict[str, Any] = {"group": {"group": "5D", "window": 7}, "n_iter": 2}
+    group = {"group": "time.month"} if method == "dOTC" else steps
     beyond, nights = [], []
     for own in ({}, {"ratio_to": "potential_radiation"}):
         training = {**group, "by_variable": {"rsds": {"kind": "*", "jitter_under": {"thresh": "0.01 W m-2"}, **own}}}
@@ -335,9 +336,7 @@ def test_radiation_is_exchanged_as_a_part_of_what_the_day_can_have(method: str) 
 def test_a_part_of_the_potential_needs_latitudes_and_no_thresholds_of_amounts() -> None:
     training = {"group": "time.month", "by_variable": {"rsds": {"ratio_to": "potential_radiation"}}}
     given = {"reference": sunny(0, "2001", "2003", 0.6), "simulation": sunny(1, "2001", "2006", 0.45).drop_vars("lat")}
-    with pytest.raises(
-        DataError, match=r"rsds is a part of the potential radiation.*expected cells with a coordinate lat"
-    ):
+    with pytest.raises(DataError, match=r"rsds is a part of the potential radiation.*cells need a coordinate lat"):
         adjusted("MBCn", training, **given)
     wet = {"ratio_to": "potential_radiation", "kind": "*", "adapt_freq_thresh": "1 W m-2"}
     with pytest.raises(ConfigurationError, match="ratio_to has neither adapt_freq_thresh nor additive_space"):

@@ -125,6 +125,6 @@ def test_pieces_of_different_settings_are_not_joined_whoever_gave_them(complete_
         for task in of(rule, piece="south"):
             publish(task, task.marker())
     with pytest.raises(
-        ConfigurationError, match=r"`biasadjust.variables.tasmax.training_args` of .* is not that of .*"
+        ConfigurationError, match=r"in two ways is not joined: `biasadjust.variables.tasmax.training_args`"
     ):
         joined.marker()

@@ -242,8 +242,9 @@ def _trained(
         window=options.group.window,
         fraction=_fraction(options.adjust),
         n_training_days=trained.sizes["dayofyear"],
-        own_day=options.adjust.get("interp") == "nearest_quantile",
     )
+    if options.adjust.get("interp") == "nearest_quantile":
+        plan = plan._replace(reach=np.inf)
     how = {
         "kind": options.kind,
         "skips_zeros": bool(loess.get("mult_skip_zeros")),

@@ -205,7 +205,8 @@ class AdjustmentPlan(NamedTuple):
     window, fraction
         Days in a window; LOESS fraction f.
     reach
-        The distance of values that counts as much as a day of the year (see `Tables`).
+        The distance of values that counts as much as a day of the year: 1 in xsdba's plane; infinite for the nearest
+        quantile of a value's own day, whatever the unit.
     scaling_rows
         For each time step, the row of the training's day of year nearest to its own.
     table_rows
@@ -235,15 +236,9 @@ class AdjustmentPlan(NamedTuple):
 
 
 def plan_adjustment(
-    dayofyear: np.ndarray,
-    days: np.ndarray,
-    *,
-    window: int,
-    fraction: float | None,
-    n_training_days: int,
-    own_day: bool = False,
+    dayofyear: np.ndarray, days: np.ndarray, *, window: int, fraction: float | None, n_training_days: int
 ) -> AdjustmentPlan:
-    """Lay out the adjustment of a series of days.
+    """Lay out the adjustment of a series of days, with the reach of xsdba's plane.
 
     Parameters
     ----------
@@ -253,9 +248,6 @@ def plan_adjustment(
         LOESS fraction f, within (0, 1); None for a plan without LOESS.
     n_training_days
         Days of year in the training, 1 to this.
-    own_day
-        Whether a factor is that of the nearest quantile of the value's own day of year, in any unit; by default that of
-        the nearest point in the plane of value and day, as in xsdba.
 
     Raises
     ------
@@ -277,7 +269,7 @@ def plan_adjustment(
     return AdjustmentPlan(
         window,
         fraction or 0.0,
-        np.inf if own_day else 1.0,
+        1.0,
         (np.minimum(dayofyear, n_training_days) - 1).astype(np.int32),
         days_present,
         np.asarray(firsts, dtype=np.int64),
@@ -421,7 +413,7 @@ def adjust(
 
     The second, of the same shape, has bit n where a day is treated as `TREATMENTS[n]` says (uint8).
 
-    Scaling, LOESS trend of the windowed means, nearest factor (see `plan_adjustment`), constant extrapolation
+    Scaling, LOESS trend of the windowed means, nearest factor within the plan's reach, constant extrapolation
     (Cannon et al. 2015, as xsdba's DetrendedQuantileMapping with LoessDetrend of degree 0). The members
     of a pool (cell, member, time) share a trend, that of the mean over them. ``skips_zeros`` is xsdba's
     ``mult_skip_zeros``.

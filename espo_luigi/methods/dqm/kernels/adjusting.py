@@ -38,8 +38,7 @@ class Tables(NamedTuple):
     plain
         Whether no point is NaN, and the points at the ends have the factors that apply beyond them.
     reach
-        The distance of values that counts as much as a day: 1 in xsdba's plane; if infinite, the day's own point is
-        nearest, or that of the nearest day with points.
+        That of the plan; if it is infinite, a day without points takes those of the nearest day.
     """
 
     counts: np.ndarray

@@ -30,12 +30,8 @@ _STARTS_AND_WORKDIRS = {
 
 def files_of(start: str) -> dict[str, str]:
     """Return the names and texts of the files that ``espo init --from START`` writes."""
-    from espo_luigi.config.usual import NEWEST
-
     files = [path for path in sorted((_STARTS / start).iterdir()) if path.suffix in (".yml", ".csv")]
     texts = {path.name: path.read_text("utf-8") for path in files}
-    named = f"# Later versions may have other usual settings: this run keeps its own.\nusual: {NEWEST}\n\n"
-    texts["config.yml"] = re.sub(r"(?m)^(?=\w)", named, texts["config.yml"], count=1)
     beside = f"{_BESIDE} outcomes.yml" if "outcomes.yml" in texts else _BESIDE
     settings = (_STARTS / "luigi.cfg").read_text("utf-8").replace(_OF_DEMO, beside)
     settings = settings.replace(_DEMOS_WORKDIR, _STARTS_AND_WORKDIRS[start])
@@ -83,7 +79,8 @@ def translation_of(old: Path) -> dict[str, str]:
         )
     _name_files(content, folders_of(read), texts)
     paths: dict[str, Any] = {section: content.pop(section) for section in ("paths", "demo") if section in content}
-    return texts | {"config.yml": _as_yaml({"usual": NEWEST} | content), "paths.yml": _as_yaml(paths)}
+    content.setdefault("usual", NEWEST)
+    return texts | {"config.yml": _as_yaml(content), "paths.yml": _as_yaml(paths)}
 
 
 def _name_files(content: dict[str, Any], folders: tuple[Path, ...], texts: dict[str, str]) -> None:

@@ -68,7 +68,6 @@ def give_usual_settings(content: Content) -> list[str]:
 
 
 def _limited(content: Content, names: list[str]) -> list[str]:
-    """Return the variables that have a usual limit."""
     return [one for one in names if one in _LIMITED and _row(content, one).units == VARIABLES[one].units]
 
 

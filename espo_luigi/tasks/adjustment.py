@@ -60,7 +60,7 @@ class VariableTask(EspoTask):
     def check(self) -> None:
         """Raise `ConfigurationError`, too, if an unfinished run was begun by other usual settings."""
         super().check()
-        if self._has_usual and settings().rerun != "stale":
+        if self.var in self.context.config.with_usual and settings().rerun != "stale":
             try:
                 _require_one_beginning(self.context)
             except ConfigurationError:
@@ -70,11 +70,7 @@ class VariableTask(EspoTask):
 
     def reading(self) -> list[str]:
         """Return, too, the key of the usual settings' name, if the variable has some."""
-        return super().reading() + ([staleness.USUAL_KEY] if self._has_usual else [])
-
-    @property
-    def _has_usual(self) -> bool:
-        return self.var in self.context.config.with_usual
+        return super().reading() + ([staleness.USUAL_KEY] if self.var in self.context.config.with_usual else [])
 
     @property
     def how(self) -> VariableAdjustment:

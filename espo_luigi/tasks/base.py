@@ -347,9 +347,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
     def marker(self, outputs: Iterable[xr.Dataset] = ()) -> store.Marker:
         """Return how the outputs are made: task, parameters, versions, configuration and inputs."""
         inputs = {info: store.read_marker(info.path) for info in self.input_infos()}
-        made = [(info.path, marker) for info, marker in inputs.items() if staleness.is_material(info)]
-        if not self.is_about_all:
-            staleness.require_agreement(self.context, made)
+        material = [marker for info, marker in inputs.items() if staleness.is_material(info)]
         keys = [*self.reading(), *self.read_for(outputs)]
         return store.Marker(
             task=self.get_task_family(),
@@ -357,7 +355,7 @@ class EspoTask(DependencyHelpers, SlurmTask):
             versions=self.versions(),
             inputs=_ids(inputs),
             config_hash=self.context.config.hash,
-            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), dict(made).values()),
+            fingerprints=staleness.fingerprints_of(self.context, keys, self.raw(), material),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -365,7 +363,13 @@ class EspoTask(DependencyHelpers, SlurmTask):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Let `work` publish only if its inputs stay unchanged, and resume only from blocks of the same inputs."""
+        """Let `work` publish only if its inputs stay unchanged, and resume only from blocks of the same inputs.
+
+        Raises `ConfigurationError` if inputs were adjusted by settings that differ; the page about all tells of that.
+        """
+        if not self.is_about_all:
+            infos = filter(staleness.is_material, self.input_infos())
+            staleness.require_agreement(self.context, ((info.path, store.read_marker(info.path)) for info in infos))
         stores, raw = [info.path for info in self.input_infos()], self.raw_files()
         with store.unchanged(stores, raw) as self._began_with:
             yield

@@ -124,11 +124,12 @@ def test_pieces_of_different_settings_are_not_joined_whoever_gave_them(complete_
     edit(complete_demo / "config.yml", change)
     assert "usual" not in of(tasks.Adjust)[0].marker().fingerprints, "all of the demo's settings are written"
     joined = of(tasks.ConcatenationFinal)[0]
-    joined.marker()  # all pieces are of the former settings
+    with joined.guarded():  # as each job's work is
+        assert joined.stale(), "all pieces are of the former settings"
     for rule in (tasks.Train, tasks.Adjust, tasks.CleanUp, tasks.FinalZarr):
         for task in of(rule, piece="south"):
             publish(task, task.marker())
     with pytest.raises(
         ConfigurationError, match=r"in two ways is not joined: `biasadjust.variables.tasmax.training_args`"
     ):
-        joined.marker()
+        joined.guarded().__enter__()
